@@ -1,0 +1,20 @@
+"""The benchmark: Onward, the bare limits of the machine, and the neighbours, in one sitting on one machine.
+
+    python -m bench                     the bare limits and Onward, on both stores
+    python -m bench --peers             the neighbours as well (each in an environment of its own under .bench/)
+    python -m bench --only W3 --quick   one workload, a tenth of the work, to see whether a change helped
+
+The workloads, the same for everybody; bodies do nothing, so that the engine's own cost shows:
+
+    W1  submit tasks one by one, and in batches                             tasks/s until the call returns, durable
+    W2  drain 50,000 waiting tasks with one and with two processes          tasks/s, first body to last durable row
+    W3  200 tasks of 20 steps at once, one process                          steps/s, first body to last task durably done
+    W4  idle system: submit to first body in another process (pick-up);     ms
+        a task of ten steps, submit to its result in the caller's hands     ms
+    W5  kill -9 with 100 tasks of 10 steps x 0.2 s half done, a new         s from its start to all done; and how many
+        worker at once                                                      finished steps ran again
+    W6  worker memory with 1,000 tasks waiting                              MB more than idle
+
+`measure` holds the words and the arithmetic, `bare` the limits, `workloads` Onward, `peers/` the neighbours, `report` the
+table. A figure is worth something only as a ratio to another one of the same run.
+"""

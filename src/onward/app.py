@@ -1,0 +1,263 @@
+"""Onward: the one place that names the concrete parts and joins them."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from onward.config import Settings, load
+from onward.core.clock import Clock, SystemClock
+from onward.core.durations import Duration, seconds
+from onward.core.ids import Ids
+from onward.core.record import Record
+from onward.core.retry import Retry
+from onward.core.task import State, Task, Tasks
+from onward.engine.handlers import DEFAULT_RETRY, Handler
+from onward.engine.worker import Spawn, Worker, spawn
+from onward.errors import BadSetting, UsageError
+from onward.service import Offer, Service, Wish
+from onward.store.port import Store
+from onward.store.sqlite import MEMORY, SqliteStore
+
+VERSION = "0.1.0"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Onward:
+    """An application: its handlers, its database, and all verbs.
+
+        app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
+
+    Every setting of `onward.config.Settings` can be given by name and overrides file and environment.
+    """
+
+    def __init__(
+        self,
+        db: str | None = None,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        store: Store | None = None,
+        **settings: Any,
+    ) -> None:
+        self.settings: Settings = load({"db": db, **settings})
+        self.handlers: dict[str, Handler] = {}
+        self._offers: dict[str, Offer] = {}
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.SystemRandom()
+        self._ids = Ids(self._clock.now, self._rng)
+        self.store = store or open_store(self.settings.db, self._clock)
+        self.service = Service(
+            self.store, self._offers, queue_limit=self.settings.queue_limit, clock=self._clock, ids=self._ids
+        )
+        self._users = 0
+
+    # ── handlers ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | int | None = None,
+        deadline: Duration | None = None,
+        queue: str = "default",
+    ) -> Any:
+        """Make a function the handler of tasks of its name.
+
+        `retry` (a Retry, or a number of attempts; 4 by default) is for the task as a whole: finished steps are not run
+        again. `deadline` is for the whole task, from its first start and across restarts.
+        """
+
+        def register(function: F) -> F:
+            title = name or function.__name__
+            if title in self.handlers:
+                raise UsageError(f"two handlers are named {title!r}; give one of them another name: @app.task(name=…)")
+            policy = Retry(attempts=retry) if isinstance(retry, int) else retry or DEFAULT_RETRY
+            handler = Handler(
+                title, function, policy, None if deadline is None else seconds(deadline, "deadline"), queue
+            )
+            handler.parameters  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
+            self.handlers[title] = handler
+            self._offers[title] = Offer(handler.arguments, handler.queue, handler.deadline)
+            return function
+
+        return register if function is None else register(function)
+
+    def name_of(self, handler: Callable[..., Any] | str) -> str:
+        """The name under which a handler was registered."""
+        if isinstance(handler, str):
+            return handler
+        for name, known in self.handlers.items():
+            if known.function is handler:
+                return name
+        raise UsageError(
+            f"{getattr(handler, '__name__', handler)!r} is not a handler of this app; decorate it with @app.task"
+        )
+
+    # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self, *, migrate: bool | None = None) -> None:
+        """Connect. `async with app:` does it for you."""
+        await self.store.open(migrate=migrate)
+
+    async def close(self) -> None:
+        """Let go of the database."""
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        if self._users == 0:
+            await self.open()
+        self._users += 1
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._users -= 1
+        if self._users == 0:
+            await self.close()
+
+    @contextlib.asynccontextmanager
+    async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
+        """Work in this process while the block lasts."""
+        async with self:
+            worker = self.make_worker(slots=slots, queues=queues)
+            await worker.start()
+            try:
+                yield worker
+            finally:
+                await worker.stop(self.settings.grace_s)
+
+    def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
+        """A worker that is not started yet."""
+        if not self.handlers:
+            raise UsageError(
+                "this app has no handlers, so a worker would have nothing to do; decorate a function with @app.task"
+            )
+        return Worker(
+            self.store,
+            self.handlers,
+            slots=self.settings.slots if slots is None else slots,
+            queues=tuple(queues),
+            lease=self.settings.lease_s,
+            heartbeat=self.settings.heartbeat_s,
+            poll=self.settings.poll_s,
+            version=VERSION,
+            clock=self._clock,
+            rng=self._rng,
+            ids=self._ids,
+            spawn=spawn,
+        )
+
+    # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def submit(
+        self,
+        handler: Callable[..., Any] | str,
+        input: Any = None,  # noqa: A002 -- the word of the contract, at every door
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        queue: str | None = None,
+        deadline: Duration | None = None,
+        delay: Duration | None = None,
+        expires: Duration | None = None,
+        labels: Mapping[str, str] | None = None,
+        connection: Any = None,
+    ) -> Handle:
+        """Ask for a task; the answer comes after the commit.
+
+        The same `key` with the same everything gives the same task, however often and from wherever it is sent. With
+        `connection` (asyncpg, psycopg, SQLAlchemy, sqlite3) the task becomes part of the caller's own transaction.
+        """
+        wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
+        (task_id,) = await self.service.submit([wish], connection=connection)
+        return Handle(self, task_id)
+
+    async def submit_many(
+        self, handler: Callable[..., Any] | str, inputs: Sequence[Any], **options: Any
+    ) -> list[Handle]:
+        """One task for each input, in one commit: all or none. Options as for submit, but for `key`."""
+        name = self.name_of(handler)
+        connection = options.pop("connection", None)
+        ids = await self.service.submit([Wish(name, value, **options) for value in inputs], connection=connection)
+        return [Handle(self, task_id) for task_id in ids]
+
+    def handle(self, task_id: str) -> Handle:
+        """A handle for a task by its id; nothing is looked up yet."""
+        return Handle(self, task_id)
+
+    async def get(self, task_id: str) -> Task:
+        """The task. Raises TaskNotFound."""
+        return await self.service.get(task_id)
+
+    async def list(
+        self,
+        *,
+        state: State | str | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> tuple[Tasks, str | None]:
+        """Tasks, newest first, and the cursor for the next page (None at the end)."""
+        return await self.service.list(state=state, task=task, queue=queue, limit=limit, cursor=cursor)
+
+    async def cancel(self, task_id: str) -> Task:
+        """End the task wherever it stands."""
+        return await self.service.cancel(task_id)
+
+    async def resume(self, task_id: str) -> Task:
+        """Go on with a failed, parked or quarantined task from the step where it stands."""
+        return await self.service.resume(task_id)
+
+    async def prioritize(self, task_id: str, priority: int) -> Task:
+        """Change the priority of a task; higher goes first."""
+        return await self.service.prioritize(task_id, priority)
+
+
+class Handle:
+    """A submitted task."""
+
+    def __init__(self, app: Onward, task_id: str) -> None:
+        self._app, self.id = app, task_id
+
+    def __repr__(self) -> str:
+        return f"<task {self.id}>"
+
+    async def result(self, timeout: Duration | None = None) -> Any:
+        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless."""
+        return await self._app.service.result(self.id, None if timeout is None else seconds(timeout, "timeout"))
+
+    async def get(self) -> Task:
+        """The task as it is now."""
+        return await self._app.service.get(self.id)
+
+    async def cancel(self) -> Task:
+        """End the task."""
+        return await self._app.service.cancel(self.id)
+
+    def tail(self, after: int = 0) -> AsyncIterator[Record]:
+        """Its records as they come, until it has ended."""
+        return self._app.service.tail(self.id, after)
+
+
+def open_store(url: str, clock: Clock | None = None) -> Store:
+    """The store that a URL names; not opened yet."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite":
+        if rest in {"", ":memory:", "/:memory:"}:
+            return SqliteStore(MEMORY, clock=clock)
+        return SqliteStore(rest.removeprefix("/"), clock=clock)
+    if scheme in {"postgres", "postgresql"}:
+        try:
+            from onward.store.postgres import PostgresStore  # noqa: PLC0415 -- an extra
+        except ImportError:
+            raise BadSetting(
+                "db", url.partition("@")[2] or url, "reached with asyncpg: pip install 'onward[postgres]'"
+            ) from None
+        return PostgresStore(url)
+    raise BadSetting("db", url, "sqlite:///FILE, sqlite://:memory: or postgresql://USER:PASSWORD@HOST/DATABASE")

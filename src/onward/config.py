@@ -1,0 +1,76 @@
+"""Settings: default < file (`onward.toml` in the working directory) < environment < argument."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onward.core.durations import seconds
+from onward.errors import BadSetting
+
+FILE = "onward.toml"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting of Onward, with its default. `docs/settings.md` explains each."""
+
+    db: str = "sqlite:///onward.db"
+    lease_s: float = 10.0
+    heartbeat_s: float = 2.0
+    poll_s: float = 0.5
+    queue_limit: int = 100_000
+    slots: int = 100
+    grace_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.heartbeat_s * 2 > self.lease_s:
+            raise BadSetting("heartbeat_s", self.heartbeat_s, f"at most half of lease_s ({self.lease_s:g})")
+        if self.slots < 1:
+            raise BadSetting("slots", self.slots, "1 or more")
+
+
+def load(
+    arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Settings:
+    """The settings in force. Arguments that are None are not given."""
+    environment = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    values |= _from_file((folder or Path()) / FILE)
+    values |= {
+        f.name: environment[name] for f in dataclasses.fields(Settings) if (name := variable(f.name)) in environment
+    }
+    values |= {name: value for name, value in arguments.items() if value is not None}
+    known = {f.name: f for f in dataclasses.fields(Settings)}
+    for name in values.keys() - known.keys():
+        raise BadSetting(name, values[name], f"one of {', '.join(known)}")
+    return Settings(**{name: _convert(name, known[name].default, value) for name, value in values.items()})
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"ONWARD_{name.upper()}"
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise BadSetting(str(path), str(error), "a readable TOML file") from None
+
+
+def _convert(name: str, default: Any, value: Any) -> Any:
+    if isinstance(default, float):
+        return seconds(value, variable(name))
+    if isinstance(default, int):
+        try:
+            return int(value)
+        except (TypeError, ValueError):
+            raise BadSetting(variable(name), value, "a whole number") from None
+    return str(value)

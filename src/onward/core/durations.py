@@ -1,0 +1,33 @@
+"""Durations as people write them: 90, 1.5, "90s", "10m", "1h30m", "2d", or a timedelta. Inside, always seconds."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+
+from onward.errors import BadSetting
+
+Duration = float | int | str | datetime.timedelta
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_WHOLE = re.compile(rf"(?:{_PART.pattern}\s*)+")
+
+
+def seconds(value: Duration, name: str = "duration") -> float:
+    """The duration in seconds; `name` names it in the error."""
+    if isinstance(value, datetime.timedelta):
+        value = value.total_seconds()
+    if isinstance(value, str):
+        text = value.strip()
+        if _WHOLE.fullmatch(text):
+            value = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+        else:
+            try:
+                value = float(text)
+            except ValueError:
+                raise BadSetting(name, value, 'a duration such as 90, "90s", "10m" or "1h30m"') from None
+    if not math.isfinite(value) or value < 0:
+        raise BadSetting(name, value, "a finite duration of 0 s or more")
+    return float(value)

@@ -1,0 +1,55 @@
+"""Records: the numbered entries of a task's journal, and the words for what they say.
+
+A record is written once and never changed. `shift` is the number of the `shift.started` record under which it was
+written, or 0 when no worker wrote it (submit, cancel, resume): it tells a writer whose commit went unanswered whether
+the record that is there now is its own. `key` names the step a record belongs to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+from onward.core import wire
+
+SUBMITTED: Final = "task.submitted"
+SHIFT: Final = "shift.started"
+HANDED_BACK: Final = "shift.ended"
+STEP_STARTED: Final = "step.started"
+STEP_RETRY: Final = "step.retry"
+STEP_DONE: Final = "step.completed"
+STEP_FAILED: Final = "step.failed"
+SLEEP: Final = "sleep.started"
+SLEPT: Final = "sleep.ended"
+PROGRESS: Final = "progress"
+RETRY: Final = "task.retry"
+PARKED: Final = "task.parked"
+QUARANTINED: Final = "task.quarantined"
+RESUMED: Final = "task.resumed"
+CANCEL: Final = "cancel.requested"
+DEADLINE: Final = "deadline.passed"
+COMPLETED: Final = "task.completed"
+FAILED: Final = "task.failed"
+CANCELLED: Final = "task.cancelled"
+
+ENDS: Final = frozenset({COMPLETED, FAILED, CANCELLED})
+
+Entry = tuple[str, int, int, str, str, bytes, float]
+"""A record on its way into the store: task_id, seq, shift, kind, key, data, at. A tuple because a worker makes tens of
+thousands a second, and both drivers take it as it is."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """One numbered entry of a journal."""
+
+    seq: int
+    shift: int
+    kind: str
+    key: str
+    data: bytes
+    at: float
+
+    @property
+    def value(self) -> Any:
+        return wire.decode(self.data)

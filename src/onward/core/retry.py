@@ -1,0 +1,60 @@
+"""Retry: when a failed step or task is tried again, and when that would be pointless."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+from onward.core.durations import Duration, seconds
+from onward.errors import BadSetting, Fatal, InvalidInput
+
+HOPELESS: tuple[type[BaseException], ...] = (
+    Fatal,
+    InvalidInput,
+    AttributeError,
+    ImportError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+)
+"""Failures that the same code meets again: mistakes in the program, and what says of itself that it cannot heal."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Retry:
+    """Up to `attempts` attempts, with pauses of `first`, `first × factor`, … capped at `cap`.
+
+    Each pause is drawn between (1 - `jitter`) and 1 of its length, so that tasks which failed together do not come back
+    together. An error with a `retry_after` (seconds) is obeyed. There is no pause after the last attempt. `unless` names
+    further exceptions that are not worth another attempt.
+    """
+
+    attempts: int = 4
+    first: Duration = 1.0
+    factor: float = 2.0
+    cap: Duration = 60.0
+    jitter: float = 0.25
+    unless: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise BadSetting("Retry.attempts", self.attempts, "1 or more")
+        if not 0 <= self.jitter <= 1:
+            raise BadSetting("Retry.jitter", self.jitter, "between 0 and 1")
+        object.__setattr__(self, "first", seconds(self.first, "Retry.first"))
+        object.__setattr__(self, "cap", seconds(self.cap, "Retry.cap"))
+
+    def pause(self, attempt: int, error: BaseException, rng: random.Random) -> float | None:
+        """Seconds to wait after the failure of attempt number `attempt` (from 1), or None when that was the last."""
+        if attempt >= self.attempts or isinstance(error, HOPELESS) or isinstance(error, self.unless):
+            return None
+        asked = getattr(error, "retry_after", None)
+        if isinstance(asked, int | float) and asked >= 0:
+            return float(asked)
+        # The exponent is bounded because 2.0 ** 2000 overflows long before a patient policy runs out of attempts.
+        whole = min(float(self.cap), float(self.first) * self.factor ** min(attempt - 1, 64))  # type: ignore[arg-type]
+        return whole * (1 - self.jitter * rng.random())
+
+
+NO_RETRY = Retry(attempts=1)

@@ -1,0 +1,111 @@
+"""Tasks as the outside sees them: states, reasons, and the view that every door shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from typing import Any
+
+
+class State(enum.StrEnum):
+    """Where a task stands. Completed and cancelled never change; failed is reopened by resume alone."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in ENDED
+
+
+ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+
+
+class Reason(enum.StrEnum):
+    """Why an unfinished task is not going on just now: a closed list."""
+
+    QUEUED = "queued"
+    DELAYED = "delayed"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    ASLEEP = "asleep"
+    PARKED = "parked"
+    QUARANTINED = "quarantined"
+
+
+PENDING_REASONS = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.RETRYING})
+NEEDS_A_PERSON = frozenset({Reason.PARKED, Reason.QUARANTINED})
+
+NEVER = math.inf
+"""The due time of a task that only somebody can wake."""
+
+
+def open_state(worker: str | None, reason: str) -> State:
+    """The state of an unfinished task, from its queue row."""
+    if worker is not None:
+        return State.RUNNING
+    return State.PENDING if reason in PENDING_REASONS else State.WAITING
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """What a submit may say beside its input. Times in seconds; None leaves it to the handler."""
+
+    deadline: float | None = None
+    expires: float | None = None
+    labels: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {k: v for k, v in dataclasses.asdict(self).items() if v not in (None, {})}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task on its way into the store."""
+
+    id: str
+    task: str
+    input: bytes
+    options: bytes
+    queue: str
+    priority: int
+    delay: float
+    key: str | None
+    fingerprint: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Task:
+    """A task as every door shows it. Times are seconds since 1970, UTC."""
+
+    task_id: str
+    task: str
+    state: State
+    reason: str | None
+    input: Any
+    result: Any
+    error: dict[str, Any] | None
+    priority: int
+    queue: str
+    attempt: int
+    created_at: float
+    updated_at: float
+    finished_at: float | None
+    deadline_at: float | None
+    due_at: float | None
+    key: str | None
+    labels: dict[str, str]
+    worker: str | None
+
+    @property
+    def ended(self) -> bool:
+        return self.state.ended
+
+
+Tasks = list[Task]
+"""For classes that have a verb named `list`."""

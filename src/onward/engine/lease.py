@@ -1,0 +1,148 @@
+"""The lease: a worker's right to hold tasks, prolonged by a heartbeat for the whole process.
+
+The heartbeat has a thread and a connection of its own, so that a step which blocks the loop for a while does not cost
+the lease. A watchdog looks the other way: when the loop has not turned for three leases it is taken for hung, the
+heartbeat stops, and others go on with the work. The worker judges its own lease by its monotonic clock from the moment a
+heartbeat was sent, never by the database's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+
+from onward.core.clock import Clock
+from onward.errors import OnwardError
+from onward.store.port import Beat, Store
+
+log = logging.getLogger("onward.lease")
+
+Heard = Callable[[float, str, Beat], None]
+"""Told of each answer: when the heartbeat was sent, for which worker, and what the store said."""
+
+
+class Lease:
+    """Whether this worker may start something new."""
+
+    def __init__(self, clock: Clock, duration: float) -> None:
+        self._clock, self.duration = clock, duration
+        self._until = 0.0
+        self._renewed = asyncio.Event()
+        self._steady_since = -float("inf")
+
+    def renew(self, sent: float) -> None:
+        """A heartbeat that was sent at this moment was answered."""
+        if self._until and sent > self._until - self.duration / 2:
+            self.doubt()  # it came late: the database was away, or we were
+        self._until = sent + self.duration
+        self._renewed.set()
+
+    def drop(self) -> None:
+        """We were declared dead."""
+        self._until = 0.0
+
+    def doubt(self) -> None:
+        """Something was wrong with the database or with us just now: no verdict on others for a while."""
+        self._steady_since = self._clock.monotonic()
+
+    def holds(self) -> bool:
+        return self._clock.monotonic() < self._until
+
+    def may_judge(self) -> bool:
+        """Whether a lease of another that has ended tells something about that other. After an outage that hit everybody,
+        a worker that came back first would otherwise declare dead all that come back second."""
+        return self.holds() and self._clock.monotonic() - self._steady_since > self.duration
+
+    async def until_held(self) -> None:
+        while not self.holds():
+            self._renewed.clear()
+            await self._renewed.wait()
+
+
+class Heart:
+    """Beats for one worker; start, stop."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        lease: float,
+        every: float,
+        worker: Callable[[], str],
+        rate: Callable[[], float],
+        heard: Heard,
+    ) -> None:
+        self._store, self._clock, self._lease, self._every = store, clock, lease, every
+        self._worker, self._rate, self._heard = worker, rate, heard
+        self._turned = clock.monotonic()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._store.inline:  # one loop, one thread: the simulator and tests that move the clock
+            self._task = loop.create_task(self._beat_forever(self._store, self._heard))
+            return
+        twin = self._store.twin()
+
+        def heard(sent: float, worker: str, beat: Beat) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._heard, sent, worker, beat)
+
+        def run() -> None:
+            asyncio.run(self._on_a_twin(twin, heard))
+
+        self._thread = threading.Thread(target=run, name="onward-heart", daemon=True)
+        self._thread.start()
+
+    def turned(self) -> None:
+        """The loop is alive."""
+        self._turned = self._clock.monotonic()
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, 5)
+
+    async def _on_a_twin(self, twin: Store, heard: Heard) -> None:
+        while not self._stopped:
+            try:
+                await twin.open(migrate=False)
+                await self._beat_forever(twin, heard)
+            except OnwardError as error:
+                log.warning("the heartbeat cannot reach the store, trying again: %s", error)
+                await self._clock.sleep(min(0.5, self._every))
+            finally:
+                if twin is not self._store:
+                    await twin.close()
+
+    async def _beat_forever(self, store: Store, heard: Heard) -> None:
+        while not self._stopped:
+            if self._clock.monotonic() - self._turned > 3 * self._lease:
+                log.error(
+                    "the event loop has been stuck for %.0f s: the heartbeat stops, and other workers go on with the tasks",
+                    3 * self._lease,
+                )
+                await self._clock.sleep(self._every)
+                continue
+            sent = self._clock.monotonic()
+            try:
+                worker = self._worker()
+                heard(sent, worker, await store.beat(worker, self._lease, self._rate()))
+            except OnwardError as error:
+                log.warning("a heartbeat failed, trying again: %s", error)
+                await self._clock.sleep(min(0.2, self._every))
+                continue
+            await self._rest(sent)
+
+    async def _rest(self, sent: float) -> None:
+        """Until the next beat is due, in naps short enough to notice a stop."""
+        while not self._stopped and (left := sent + self._every - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left if self._store.inline else min(left, 0.1))

@@ -1,0 +1,401 @@
+"""The worker: a process with slots. It claims tasks, does a shift of each, and lets go.
+
+Four chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the
+heartbeat (a thread); and upkeep, which frees the tasks of workers that died. A wake-up is a hint: with none at all,
+polling still finds every task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from onward.core.clock import Clock
+from onward.core.control import Fenced, HandBack
+from onward.core.ids import Ids
+from onward.engine.handlers import Handler
+from onward.engine.lease import Heart, Lease
+from onward.engine.presence import Watch, machine
+from onward.engine.shift import Shift
+from onward.engine.threads import Threads
+from onward.errors import OnwardError, StoreUnavailable
+from onward.store.port import Beat, Claimed, Outlook, Store, WorkerRow
+from onward.store.writer import Writer
+
+log = logging.getLogger("onward.worker")
+
+MOST = 500
+"""Tasks in one claim."""
+
+ANNOUNCE_AFTER = 0.1
+"""Seconds after which a running step is announced to watchers."""
+
+WATCH_EVERY = 0.5
+QUIET = 10.0
+"""Seconds for which a busy worker takes nothing new, so that a suspect can run alone."""
+
+Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
+
+
+_alive: set[asyncio.Task[Any]] = set()
+
+
+def spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    """A background task of the running loop, kept until it is done: the loop itself would let it go."""
+    task = asyncio.get_running_loop().create_task(coroutine, name=name)
+    _alive.add(task)
+    task.add_done_callback(_alive.discard)
+    return task
+
+
+class Worker:
+    """Start, stop. Also the desk at which its shifts work."""
+
+    def __init__(
+        self,
+        store: Store,
+        handlers: Mapping[str, Handler],
+        *,
+        slots: int,
+        queues: tuple[str, ...] = (),
+        lease: float,
+        heartbeat: float,
+        poll: float,
+        version: str,
+        clock: Clock,
+        rng: random.Random,
+        ids: Ids,
+        spawn: Spawn = spawn,
+    ) -> None:
+        self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
+        self.slots, self.finished, self.id = slots, 0, ""
+        self._handlers, self._queues, self._version = handlers, queues, version
+        self._poll, self._ids, self._spawn = poll, ids, spawn
+        self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
+        self._shifts: dict[str, Shift] = {}
+        self._strangers: frozenset[str] = frozenset()
+        self._chores: list[asyncio.Task[Any]] = []
+        self._stopping = False
+        self._alone = False
+        self._quiet_until = self._quiet_next = 0.0
+        self._next_due: float | None = None
+        self._wake = asyncio.Event()
+        self._offset = clock.now() - clock.monotonic()
+        self._measured = (clock.monotonic(), 0)
+        self._lease = Lease(clock, lease)
+        self._watch = Watch(self._died, one_machine=store.one_machine)
+        self.writer = Writer(store, clock, self.now, rng)
+        self._heart = Heart(
+            store, clock, lease=lease, every=heartbeat, worker=lambda: self.id, rate=self._rate, heard=self._heard
+        )
+
+    # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Join the others and begin to claim."""
+        await self.store.offer([(handler.name, handler.schema()) for handler in self._handlers.values()])
+        await self._join()
+        self._stop_listening = self.store.listen("ready", self._wake.set)
+        self._heart.start()
+        self._chores = [
+            self._spawn(self.writer.run(), "onward-writer"),
+            self._spawn(self._claim_forever(), "onward-claim"),
+            self._spawn(self._upkeep_forever(), "onward-upkeep"),
+            self._spawn(self._announce_forever(), "onward-announce"),
+        ]
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """Hand running tasks back: at their next step, or when the grace is over. No attempt is counted."""
+        self._stopping = True
+        self._wake.set()
+        if not self._chores:
+            return
+        for shift in list(self._shifts.values()):
+            shift.stop(HandBack(), now=False)
+        await self._until_idle(grace)
+        for shift in list(self._shifts.values()):
+            shift.stop(HandBack(), now=True)
+        await self._until_idle(3.0)
+        self._stop_listening()
+        for chore in self._chores:
+            chore.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        self._chores = []
+        await self._heart.stop()
+        self._watch.close()
+        self.threads.close()
+        try:
+            await self.store.leave(self.id)
+        except OnwardError as error:
+            log.warning("could not take leave of the store, the lease will end by itself: %s", error)
+
+    async def _until_idle(self, seconds: float) -> None:
+        end = self.clock.monotonic() + seconds
+        while self._shifts and self.clock.monotonic() < end:
+            await self.clock.sleep(0.01)
+
+    async def _join(self) -> None:
+        """A new identity: at the start, and after others took us for dead."""
+        self.id = self._ids()
+        row = WorkerRow(
+            id=self.id,
+            machine=machine(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            slots=self.slots,
+            names=tuple(sorted(self._handlers)),
+            queues=self._queues,
+            address=await self.store.attend(self.id),
+            version=self._version,
+        )
+        sent = self.clock.monotonic()
+        self._sync(await self.store.join(row, self._lease.duration), sent)
+        self.writer.worker = self.id
+        self._lease.renew(sent)
+
+    # ── the desk of the shifts ───────────────────────────────────────────────────────────────────────────────────
+
+    def now(self) -> float:
+        return self.clock.monotonic() + self._offset
+
+    def may_start(self) -> bool:
+        return self._lease.holds()
+
+    async def until_lease(self) -> None:
+        await self._lease.until_held()
+
+    def due(self, at: float) -> None:
+        """A task of ours sleeps until then: whoever is awake at that time wakes it, so be awake."""
+        moment = at - self._offset
+        if self._next_due is None or moment < self._next_due:
+            self._next_due = moment
+            self._wake.set()
+
+    def _sync(self, store_now: float, sent: float) -> None:
+        self._offset = store_now - sent
+
+    @property
+    def running(self) -> int:
+        """Tasks that are being done now."""
+        return len(self._shifts)
+
+    # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _claim_forever(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                again = await self._claim_round()
+            except StoreUnavailable as error:
+                log.warning("cannot claim, trying again: %s", error)
+                self._lease.doubt()
+                await self.clock.sleep(self._poll * self.rng.uniform(0.5, 1.5))
+                continue
+            except Exception:
+                log.exception("claiming failed")
+                await self.clock.sleep(self._poll)
+                continue
+            if not again:
+                await self._nap()
+
+    async def _claim_round(self) -> bool:
+        """Fill the free slots; True when there is probably more."""
+        if self._room() <= 0:
+            return False
+        if await self._claim_known():
+            return True
+        self._next_due = None  # a task that goes to sleep meanwhile sets it anew
+        outlook = await self.store.wake()
+        if outlook.next_due_in is not None:
+            self._next_due = self.clock.monotonic() + outlook.next_due_in
+        if outlook.suspects:
+            await self._claim_suspect(outlook)
+        return self._learn(outlook) or outlook.woken
+
+    def _room(self) -> int:
+        if self._alone or not self._lease.holds() or self.clock.monotonic() < self._quiet_until:
+            return 0
+        return min(self.slots - len(self._shifts), MOST)
+
+    async def _claim_known(self) -> bool:
+        more = False
+        for queue in list(self._known):
+            if (room := self._room()) <= 0:
+                break
+            claimed = await self.store.claim(self.id, queue, list(self._handlers), room)
+            self._begin(claimed)
+            more = more or len(claimed) == room
+        self._known.append(self._known.pop(0))  # so that none of many queues is always served last
+        return more
+
+    def _learn(self, outlook: Outlook) -> bool:
+        """Take up queues that were not known; True when there is one. A worker without a list of queues serves all."""
+        if self._queues:
+            return False
+        new = [queue for queue in outlook.queues if queue not in self._known]
+        self._known += new
+        return bool(new)
+
+    async def _claim_suspect(self, outlook: Outlook) -> None:
+        """A suspect runs alone, so that its neighbours stay innocent. A busy worker makes room for it now and then."""
+        now = self.clock.monotonic()
+        if self._shifts:
+            if now > self._quiet_next:
+                self._quiet_until, self._quiet_next = now + QUIET, now + 6 * QUIET
+            return
+        for queue in outlook.suspects:
+            if not self._queues or queue in self._queues:
+                claimed = await self.store.claim(self.id, queue, list(self._handlers), 1, alone=True)
+                if claimed:
+                    self._alone = True
+                    self._begin(claimed)
+                    return
+
+    def _begin(self, claimed: list[Claimed]) -> None:
+        for one in claimed:
+            shift = Shift(self, one, self._handlers[one.task])
+            self._shifts[one.id] = shift
+            self._spawn(self._do(shift), f"onward-task-{one.id}")
+
+    async def _do(self, shift: Shift) -> None:
+        full = False
+        try:
+            await shift.work()
+        except OnwardError as error:
+            log.error("task %s: %s", shift.task_id, error)  # noqa: TRY400 -- a sentence, not a trace
+        finally:
+            full = len(self._shifts) >= self.slots or self._alone or self._quiet_until > 0
+            self.finished += 1
+            if self._shifts.get(shift.task_id) is shift:
+                del self._shifts[shift.task_id]
+            if not self._shifts:
+                self._alone, self._quiet_until = False, 0.0
+            if full:
+                self._wake.set()
+
+    async def _nap(self) -> None:
+        """Until a nudge, a free slot, the next sleeper, or the next poll."""
+        pause = self._poll
+        if self._next_due is not None:
+            pause = min(pause, max(0.001, self._next_due - self.clock.monotonic()))
+        waiting = self._spawn(self._wake.wait(), "onward-nap")
+        alarm = self._spawn(self.clock.sleep(pause), "onward-alarm")
+        try:
+            await asyncio.wait({waiting, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            alarm.cancel()
+
+    # ── heartbeat ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _rate(self) -> float:
+        before, count = self._measured
+        now = self.clock.monotonic()
+        self._measured = (now, self.finished)
+        return (self.finished - count) / max(now - before, 0.001)
+
+    def _heard(self, sent: float, worker: str, beat: Beat) -> None:
+        if worker != self.id:
+            return
+        if not beat.alive:
+            self._declared_dead()
+            return
+        self._lease.renew(sent)
+        self._sync(beat.now, sent)
+        self._compare(sent, beat)
+
+    def _compare(self, sent: float, beat: Beat) -> None:
+        """What the store says we hold against what we do hold. What we lost (a cancel) is dropped at once. What we never
+        knew of is a claim whose answer was lost; it is given back when it is still there at the next heartbeat."""
+        for shift in list(self._shifts.values()):
+            if shift.began < sent and shift.task_id not in beat.held and not shift.settling:
+                self.writer.lose([shift.hold])
+                shift.stop(Fenced(), now=True)
+        strangers = beat.held - self._shifts.keys()
+        if again := strangers & self._strangers:
+            self._spawn(self._give_back(sorted(again)), "onward-give-back")
+        self._strangers = strangers
+
+    async def _give_back(self, task_ids: list[str]) -> None:
+        log.warning("giving %d tasks back that the store says we hold", len(task_ids))
+        try:
+            await self.store.release(self.id, task_ids)
+            self.store.nudge("ready")
+        except OnwardError as error:
+            log.warning("could not give them back yet: %s", error)
+
+    def _declared_dead(self) -> None:
+        log.warning(
+            "this worker was declared dead: its lease ended while it was away; it starts anew under another name"
+        )
+        self._lease.drop()
+        self._lease.doubt()
+        self.writer.lose([shift.hold for shift in self._shifts.values()])
+        for shift in list(self._shifts.values()):
+            shift.stop(Fenced(), now=True)
+        self.id = ""
+        self._spawn(self._rejoin(), "onward-rejoin")
+
+    async def _rejoin(self) -> None:
+        while not self._stopping:
+            try:
+                await self._join()
+            except StoreUnavailable as error:
+                log.warning("cannot rejoin, trying again: %s", error)
+                await self.clock.sleep(self._poll)
+            else:
+                self._wake.set()
+                return
+
+    # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _upkeep_forever(self) -> None:
+        next_sweep = 0.0
+        while True:
+            try:
+                await self._look_after_others()
+                if self.clock.monotonic() >= next_sweep and self._lease.may_judge():
+                    next_sweep = self.clock.monotonic() + self._lease.duration / 4 * self.rng.uniform(0.8, 1.2)
+                    await self._rescue([], self._lease.duration)
+            except StoreUnavailable:
+                self._lease.doubt()
+            except Exception:
+                log.exception("upkeep failed")
+            await self.clock.sleep(WATCH_EVERY)
+
+    async def _look_after_others(self) -> None:
+        if self.store.inline:
+            return
+        self._watch.peers([row for row in await self.store.workers() if row.id != self.id])
+        absent = self._watch.confirmed(
+            await self.store.absent(self._lease.duration) - {self.id}, self.clock.monotonic()
+        )
+        if absent and self._lease.may_judge():
+            await self._rescue(sorted(absent))
+
+    def _died(self, worker: str) -> None:
+        self._spawn(self._rescue_now(worker), "onward-rescue")
+
+    async def _rescue_now(self, worker: str) -> None:
+        try:
+            await self._rescue([worker])
+        except OnwardError as error:
+            log.warning("could not free the tasks of worker %s yet: %s", worker, error)
+
+    async def _rescue(self, dead: list[str], lease: float | None = None) -> None:
+        freed = await self.store.rescue(dead, lease)
+        if freed:
+            log.warning("%d tasks of dead workers are ready to go on", freed)
+            self.store.nudge("ready")
+
+    async def _announce_forever(self) -> None:
+        while True:
+            await self.clock.sleep(ANNOUNCE_AFTER)
+            self._heart.turned()
+            for shift in list(self._shifts.values()):
+                shift.announce(ANNOUNCE_AFTER)

@@ -1,0 +1,247 @@
+"""The exception tree. Callers pass data; each error writes its own sentence and names what to do now.
+
+    OnwardError
+    ├── UsageError            the caller asked for something that cannot be
+    │   ├── InvalidInput · KeyConflict · BadSetting
+    ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id)
+    ├── StateConflict         the task's state forbids it
+    ├── QueueFull             come back in `retry_after` seconds
+    ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly
+    │   └── SchemaMismatch    it is there, but not of this version
+    ├── TaskFailed            raised where a result was awaited; TaskCancelled
+    ├── ResultTimeout         no result within the time given
+    └── StepFailed            raised inside a handler when a step has failed for good; StepTimeout is its usual cause
+
+`code` is stable and meant for programs, `status` is the HTTP status and `exit_status` that of the command line.
+"""
+
+from __future__ import annotations
+
+
+class OnwardError(Exception):
+    """Everything Onward raises on purpose."""
+
+    code = "error"
+    status = 500
+    exit_status = 1
+
+
+class UsageError(OnwardError):
+    """The call itself is wrong; trying again will not help."""
+
+    code = "usage"
+    status = 400
+    exit_status = 2
+
+
+class InvalidInput(UsageError):
+    """The input is not JSON, or not what the handler takes."""
+
+    code = "invalid_input"
+    status = 422
+
+
+class BadSetting(UsageError):
+    """A setting (argument, environment or file) has a value that makes no sense."""
+
+    code = "bad_setting"
+
+    def __init__(self, name: str, value: object, wanted: str) -> None:
+        super().__init__(f"setting {name} is {value!r}, but must be {wanted}")
+
+
+class KeyConflict(UsageError):
+    """An idempotency key was used before with another task, input or options."""
+
+    code = "key_conflict"
+    status = 422
+
+    def __init__(self, key: str, task_id: str) -> None:
+        self.key, self.task_id = key, task_id
+        super().__init__(
+            f"the key {key!r} belongs to task {task_id}, which was submitted with another task name, input or options; "
+            "use a new key for new work, or the same input to get that task back"
+        )
+
+
+class NotFound(OnwardError):
+    """What was named does not exist."""
+
+    code = "not_found"
+    status = 404
+    exit_status = 4
+
+
+class UnknownTask(NotFound):
+    """No handler of that name is known."""
+
+    code = "unknown_task"
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        self.name = name
+        listed = ", ".join(sorted(known)) or "none so far"
+        super().__init__(
+            f"no task is named {name!r} (known: {listed}); start a worker that offers it, or check the spelling"
+        )
+
+
+class TaskNotFound(NotFound):
+    """No task has that id."""
+
+    code = "task_not_found"
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        super().__init__(f"there is no task {task_id!r}; `onward list` shows the ids")
+
+
+class StateConflict(OnwardError):
+    """The state of the task forbids what was asked."""
+
+    code = "state_conflict"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, task_id: str, state: str, verb: str, advice: str) -> None:
+        self.task_id, self.state = task_id, state
+        super().__init__(f"task {task_id} is {state} and cannot be {verb}; {advice}")
+
+
+class QueueFull(OnwardError):
+    """The queue holds as many waiting tasks as it may; nothing was submitted."""
+
+    code = "queue_full"
+    status = 429
+    exit_status = 6
+
+    def __init__(self, queue: str, limit: int, retry_after: float) -> None:
+        self.queue, self.limit, self.retry_after = queue, limit, retry_after
+        super().__init__(
+            f"queue {queue!r} is full ({limit} tasks wait); nothing was submitted, come back in {retry_after:.0f} s "
+            "or raise ONWARD_QUEUE_LIMIT"
+        )
+
+
+class StoreUnavailable(OnwardError):
+    """The database cannot be reached or written at the moment; what was acknowledged is safe."""
+
+    code = "store_unavailable"
+    status = 503
+    exit_status = 6
+
+
+class DiskFull(StoreUnavailable):
+    """There is no room for another write."""
+
+    code = "disk_full"
+    status = 507
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"no room left to write to {where}; nothing acknowledged was lost, free some space and try again"
+        )
+
+
+class ReadOnly(StoreUnavailable):
+    """The database refuses writes."""
+
+    code = "read_only"
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"{where} cannot be written; check its permissions (and those of its folder), or name another with --db"
+        )
+
+
+class SchemaMismatch(StoreUnavailable):
+    """The database has another version of the tables than this program."""
+
+    code = "schema_mismatch"
+
+
+class TaskFailed(OnwardError):
+    """The task whose result was awaited has failed."""
+
+    code = "task_failed"
+
+    def __init__(self, task_id: str, task: str, error: dict[str, object]) -> None:
+        self.task_id, self.error = task_id, error
+        super().__init__(f"task {task_id} ({task}) failed: {error.get('message', 'unknown error')}")
+
+
+class TaskCancelled(OnwardError):
+    """The task whose result was awaited was cancelled."""
+
+    code = "task_cancelled"
+
+    def __init__(self, task_id: str, task: str) -> None:
+        self.task_id = task_id
+        super().__init__(f"task {task_id} ({task}) was cancelled")
+
+
+class ResultTimeout(OnwardError):
+    """The result was not there in time; the task itself goes on."""
+
+    code = "result_timeout"
+    status = 504
+    exit_status = 3
+
+    def __init__(self, task_id: str, timeout: float, state: str, reason: str) -> None:
+        self.task_id = task_id
+        super().__init__(
+            f"task {task_id} has no result after {timeout:g} s: it is {state} ({reason}) and goes on; ask again later"
+        )
+
+
+class StepFailed(OnwardError):
+    """A step has failed for good. The same error is raised again when the journal is replayed."""
+
+    code = "step_failed"
+
+    def __init__(self, step: str, attempts: int, kind: str, message: str) -> None:
+        self.step, self.attempts, self.kind, self.message = step, attempts, kind, message
+        times = "once" if attempts == 1 else f"{attempts} times"
+        super().__init__(f"step {step!r} was tried {times} and failed: {kind}: {message}")
+
+
+class StepTimeout(OnwardError):
+    """A step took longer than its timeout."""
+
+    code = "step_timeout"
+
+    def __init__(self, step: str, timeout: float) -> None:
+        super().__init__(f"step {step!r} took longer than its timeout of {timeout:g} s")
+
+
+class DeadlineExceeded(OnwardError):
+    """The task took longer than its deadline allows."""
+
+    code = "deadline_exceeded"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"deadline exceeded: {seconds:g} s after its first start the task had not ended")
+
+
+class Expired(OnwardError):
+    """The task waited in the queue for longer than `expires`."""
+
+    code = "expired"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"expired: no worker had started the task {seconds:g} s after it was submitted")
+
+
+class Fatal(OnwardError):
+    """Raise it (or a subclass) in a step or handler for a failure that no retry can heal."""
+
+    code = "fatal"
+
+
+class RetryLater(OnwardError):
+    """Raise it to say when the next attempt makes sense, as an API does with `Retry-After`."""
+
+    code = "retry_later"
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)

@@ -1,0 +1,308 @@
+"""The one door for outsiders: submit, get, list, wait, cancel, resume, prioritize, tail.
+
+Python, the command line and later HTTP and MCP all come through here; what may be asked of a task in which state is
+decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from onward.core import wire
+from onward.core.clock import Clock
+from onward.core.durations import Duration, seconds
+from onward.core.ids import Ids
+from onward.core.record import ENDS, Record
+from onward.core.task import NewTask, Options, State, Task, Tasks
+from onward.errors import (
+    BadSetting,
+    InvalidInput,
+    KeyConflict,
+    QueueFull,
+    ResultTimeout,
+    StateConflict,
+    TaskCancelled,
+    TaskFailed,
+    TaskNotFound,
+    UnknownTask,
+    UsageError,
+)
+from onward.store.port import Store
+
+PRIORITY_LIMIT = 1_000_000
+TAIL_EVERY = 0.1
+"""Seconds between two looks at a journal that is being followed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offer:
+    """What the door knows of a handler: enough to check a submit."""
+
+    check: Callable[[Any], object]
+    queue: str = "default"
+    deadline: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wish:
+    """One task that somebody wants done."""
+
+    task: str
+    input: Any = None
+    key: str | None = None
+    priority: int = 0
+    queue: str | None = None
+    deadline: Duration | None = None
+    delay: Duration | None = None
+    expires: Duration | None = None
+    labels: Mapping[str, str] | None = None
+
+
+class Service:
+    """All verbs of the outside."""
+
+    def __init__(self, store: Store, offers: Mapping[str, Offer], *, queue_limit: int, clock: Clock, ids: Ids) -> None:
+        self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
+        self._remote: set[str] = set()
+        self._depths: dict[str, _Gauge] = {}
+
+    # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def submit(self, wishes: Sequence[Wish], *, connection: Any = None, unchecked: bool = False) -> list[str]:
+        """The ids of the tasks, after the commit. All or none."""
+        new = [await self._prepared(wish, unchecked) for wish in wishes]
+        if not new:
+            return []
+        await self._make_room(new)
+        answers = await self._store.submit(new, connection)
+        for task, answer in zip(new, answers, strict=True):
+            if not answer.created and answer.fingerprint != task.fingerprint:
+                assert task.key is not None
+                raise KeyConflict(task.key, answer.id)
+        self._store.nudge("ready")
+        return [answer.id for answer in answers]
+
+    async def _prepared(self, wish: Wish, unchecked: bool) -> NewTask:
+        offer = self._offers.get(wish.task)
+        if offer is None and not unchecked:
+            await self._must_be_offered(wish.task)
+        data = wire.encode(wish.input, f"the input of task {wish.task!r}")
+        if offer is not None:
+            offer.check(wire.decode(data))
+        options = Options(
+            deadline=_seconds_or(wish.deadline, offer.deadline if offer else None, "deadline"),
+            expires=_seconds_or(wish.expires, None, "expires"),
+            labels=_labels(wish.labels),
+        )
+        queue = _named("queue", wish.queue or (offer.queue if offer else "default"))
+        if not isinstance(wish.priority, int) or abs(wish.priority) > PRIORITY_LIMIT:
+            raise BadSetting(
+                "priority", wish.priority, f"a whole number between -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}"
+            )
+        said = {
+            "task": wish.task,
+            "options": options.as_json(),
+            "queue": queue,
+            "priority": wish.priority,
+            "delay": str(wish.delay or 0),
+        }
+        return NewTask(
+            id=self._ids(),
+            task=_named("task", wish.task),
+            input=data,
+            options=wire.encode(options.as_json(), "the labels"),
+            queue=queue,
+            priority=wish.priority,
+            delay=_seconds_or(wish.delay, 0.0, "delay") or 0.0,
+            key=None if wish.key is None else _named("key", wish.key),
+            fingerprint=wire.fingerprint([said, wire.decode(data)]) if wish.key is not None else "",
+        )
+
+    async def _must_be_offered(self, name: str) -> None:
+        if name not in self._remote:
+            self._remote = set(await self._store.offered())
+        if name not in self._remote:
+            raise UnknownTask(name, sorted(self._remote | self._offers.keys()))
+
+    async def _make_room(self, new: Sequence[NewTask]) -> None:
+        """Refuse what a full queue cannot take. Counted exactly near the limit, and now and then far from it: the bound
+        protects memory and disk, it is not a ticket counter."""
+        counts: dict[str, int] = {}
+        for task in new:
+            counts[task.queue] = counts.get(task.queue, 0) + 1
+        for queue, count in counts.items():
+            gauge = self._depths.setdefault(queue, _Gauge())
+            if gauge.stale(self._clock.monotonic(), count, self._limit):
+                depth = await self._store.depth(queue)
+                gauge.read(self._clock.monotonic(), depth.waiting)
+                if depth.waiting + count > self._limit:
+                    raise QueueFull(queue, self._limit, _come_back(self._limit, depth.rate))
+            gauge.added += count
+
+    # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, task_id: str) -> Task:
+        """The task. Raises TaskNotFound."""
+        task = await self._store.get(_plain_id(task_id))
+        if task is None:
+            raise TaskNotFound(task_id)
+        return task
+
+    async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
+        """Records after a number."""
+        found = await self._store.journal(_plain_id(task_id), after, limit)
+        if not found and after == 0:
+            raise TaskNotFound(task_id)
+        return found
+
+    async def tail(self, task_id: str, after: int = 0) -> AsyncIterator[Record]:
+        """Every record after a number, as it comes, until the task has ended."""
+        await self.get(task_id)
+        while True:
+            for record in (page := await self._store.journal(task_id, after)):
+                yield record
+                after = record.seq
+            if not page:
+                head = await self._store.journal(task_id, max(after - 1, 0), 1)
+                if head and head[0].kind in ENDS:
+                    return
+                await self._clock.sleep(TAIL_EVERY)
+
+    async def wait(self, task_id: str, timeout: float | None = None) -> Task:
+        """The task once it has ended. Raises ResultTimeout."""
+        task = await self.get(task_id)
+        if task.ended:
+            return task
+        ended = asyncio.Event()
+        stop_listening = self._store.listen("ended", ended.set)
+        try:
+            return await self._until_ended(task_id, ended, timeout)
+        finally:
+            stop_listening()
+
+    async def _until_ended(self, task_id: str, ended: asyncio.Event, timeout: float | None) -> Task:
+        start, pause = self._clock.monotonic(), 0.005
+        while True:
+            ended.clear()
+            task = await self.get(task_id)
+            left = math.inf if timeout is None else start + timeout - self._clock.monotonic()
+            if task.ended:
+                return task
+            if left <= 0:
+                raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), min(pause, left))
+            pause = min(pause * 1.5, 0.25)
+
+    async def result(self, task_id: str, timeout: float | None = None) -> Any:
+        """The result. Raises TaskFailed, TaskCancelled or ResultTimeout."""
+        task = await self.wait(task_id, timeout)
+        if task.state is State.FAILED:
+            raise TaskFailed(task.task_id, task.task, task.error or {})
+        if task.state is State.CANCELLED:
+            raise TaskCancelled(task.task_id, task.task)
+        return task.result
+
+    # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def cancel(self, task_id: str) -> Task:
+        """End the task, wherever it stands; a worker that holds it stops within a heartbeat. Cancelling a cancelled task
+        changes nothing; one that has ended otherwise raises StateConflict."""
+        task = await self.get(task_id)
+        won = await self._store.cancel(task.task_id)
+        task = await self.get(task_id)
+        if not won and task.state is not State.CANCELLED:
+            raise StateConflict(task_id, task.state, "cancelled", "it has ended")
+        self._store.nudge("ended")
+        return task
+
+    async def resume(self, task_id: str) -> Task:
+        """Reopen a failed task, or one that waits for a person (parked, quarantined), from the step where it stands. A
+        completed task is left as it is: executing it again does nothing and gives its result."""
+        task = await self.get(task_id)
+        if task.state is State.COMPLETED:
+            return task
+        if not await self._store.resume(task.task_id):
+            task = await self.get(task_id)
+            advice = "submit it anew" if task.ended else "it goes on by itself"
+            raise StateConflict(task_id, task.state, "resumed", advice)
+        self._store.nudge("ready")
+        return await self.get(task_id)
+
+    async def prioritize(self, task_id: str, priority: int) -> Task:
+        """Change the priority of a task; higher goes first."""
+        if abs(priority) > PRIORITY_LIMIT:
+            raise BadSetting("priority", priority, f"between -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}")
+        task = await self.get(task_id)
+        if not await self._store.prioritize(task.task_id, priority):
+            raise StateConflict(task_id, (await self.get(task_id)).state, "prioritized", "it has ended")
+        return await self.get(task_id)
+
+    async def list(
+        self,
+        *,
+        state: State | str | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> tuple[Tasks, str | None]:
+        """Tasks, newest first, and the cursor for the next page."""
+        if not 1 <= limit <= 1000:
+            raise BadSetting("limit", limit, "between 1 and 1000")
+        try:
+            wanted = None if state is None else State(state)
+        except ValueError:
+            raise BadSetting("state", state, f"one of {', '.join(State)}") from None
+        found = await self._store.list(
+            state=wanted, task=task, queue=queue, limit=limit + 1, before=cursor and _plain_id(cursor)
+        )
+        return found[:limit], found[limit - 1].task_id if len(found) > limit else None
+
+
+class _Gauge:
+    """How full a queue was when we last looked, and what we added since."""
+
+    def __init__(self) -> None:
+        self.at, self.waiting, self.added = -math.inf, 0, 0
+
+    def read(self, now: float, waiting: int) -> None:
+        self.at, self.waiting, self.added = now, waiting, 0
+
+    def stale(self, now: float, count: int, limit: int) -> bool:
+        return now - self.at > 1 or self.waiting + self.added + count > limit * 0.9
+
+
+def _come_back(limit: int, rate: float) -> float:
+    """When a twentieth of the queue should be gone, at the pace of the workers."""
+    return float(math.ceil(min(300.0, max(1.0, limit / 20 / rate)))) if rate > 0 else 30.0
+
+
+def _seconds_or(value: Duration | None, default: float | None, name: str) -> float | None:
+    return default if value is None else seconds(value, name)
+
+
+def _named(what: str, value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 512 or not value.isprintable():
+        raise UsageError(f"{what} must be a text of 1 to 512 printable characters, not {value!r:.80}")
+    return value
+
+
+def _labels(labels: Mapping[str, str] | None) -> dict[str, str]:
+    if labels is None:
+        return {}
+    if not all(isinstance(k, str) and isinstance(v, str) for k, v in labels.items()):
+        raise InvalidInput("labels must be texts with texts as values")
+    return dict(labels)
+
+
+def _plain_id(task_id: str) -> str:
+    """An id as it can be looked up; what cannot be one is not found rather than an error of the database."""
+    if not isinstance(task_id, str) or not task_id.isascii() or not task_id.isprintable():
+        raise TaskNotFound(str(task_id).encode("ascii", "backslashreplace").decode()[:80])
+    return task_id

@@ -1,0 +1,77 @@
+"""Submit in the caller's own transaction: the task is there with the caller's data, or not at all.
+
+The connection may be asyncpg's, psycopg's (sync or async), SQLAlchemy's (Connection, Session and their async twins),
+sqlite3's or apsw's. It is used as it is: nothing is begun, committed or rolled back here. The statements are the plain
+kind that every one of them runs; only their placeholders differ.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from onward.core.task import NewTask
+from onward.errors import UsageError
+from onward.store.port import Submitted
+
+# The second and third find the row of the first, or nothing: a key that was there before leaves all three without effect.
+_INSERTS = (
+    "INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options) "
+    "VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options) ON CONFLICT DO NOTHING",
+    "INSERT INTO onward_queue (task_id, queue, task, priority, due_at, reason) "
+    "SELECT id, queue, task, priority, :due_at, :reason FROM onward_tasks WHERE id = :id "
+    "ON CONFLICT DO NOTHING",
+    "INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) "
+    "SELECT id, 1, 0, 'task.submitted', '', :empty, created_at FROM onward_tasks WHERE id = :id ON CONFLICT DO NOTHING",
+)
+_FOUND = "SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key"
+_PARAMETER = re.compile(r":([a-z_]+)")
+
+
+async def submit_through(connection: Any, new: Sequence[NewTask], now: float) -> list[Submitted]:
+    """Submit with somebody else's connection."""
+    answers = []
+    for task in new:
+        values = {name: getattr(task, name) for name in NewTask.__slots__} | {
+            "now": now,
+            "empty": b"{}",
+            "due_at": now + task.delay if task.delay > 0 else None,
+            "reason": "delayed" if task.delay > 0 else "queued",
+        }
+        for statement in _INSERTS:
+            await _run(connection, statement, values)
+        ((found, fingerprint),) = await _run(connection, _FOUND, values, answer=True)
+        answers.append(Submitted(found, found == task.id, fingerprint))
+    return answers
+
+
+async def _run(connection: Any, sql: str, values: dict[str, Any], *, answer: bool = False) -> list[Any]:
+    library = type(connection).__module__.partition(".")[0]
+    names = _PARAMETER.findall(sql)
+    ordered = [values[name] for name in names]
+    if library == "asyncpg":
+        counter = iter(range(1, len(names) + 1))
+        text = _PARAMETER.sub(lambda _: f"${next(counter)}", sql)
+        return list(await connection.fetch(text, *ordered)) if answer else [await connection.execute(text, *ordered)]
+    if library == "sqlalchemy":
+        return await _sqlalchemy(connection, sql, {name: values[name] for name in names}, answer)
+    if library in {"psycopg", "sqlite3", "apsw"}:
+        text = _PARAMETER.sub("%s" if library == "psycopg" else "?", sql)
+        cursor = await _settled(connection.execute(text, ordered))
+        return list(await _settled(cursor.fetchall())) if answer else []
+    raise UsageError(
+        f"submit(connection=…) takes a connection of asyncpg, psycopg, SQLAlchemy, sqlite3 or apsw, not {type(connection).__name__}"
+    )
+
+
+async def _sqlalchemy(connection: Any, sql: str, values: dict[str, Any], answer: bool) -> list[Any]:
+    from sqlalchemy import text  # noqa: PLC0415 -- the caller has it, or could not have given its connection
+
+    cursor = await _settled(connection.execute(text(sql), values))
+    return list(cursor.fetchall()) if answer else []
+
+
+async def _settled(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

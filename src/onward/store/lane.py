@@ -1,0 +1,189 @@
+"""Lanes: how calls reach a SQLite connection.
+
+A connection belongs to one thread. Callers hand it jobs and wait; while one commit is on its way the next jobs gather,
+and all of them share the commit after it. A job marked urgent (a heartbeat) goes to the front. Each job stands or falls
+alone: it runs inside a savepoint, and its error reaches its caller and nobody else. `Inline` is the same without a
+thread, for the simulator and for tests with a clock that is moved by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import apsw
+
+T = TypeVar("T")
+Job = Callable[[apsw.Connection], T]
+
+
+class Lane(Protocol):
+    """A way to a connection."""
+
+    async def run(self, job: Job[T], *, urgent: bool = False) -> T:
+        """Run the job inside a transaction; its answer comes after the commit."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def transact(connection: apsw.Connection, begin: str, job: Job[T]) -> T:
+    """One job, one transaction."""
+    connection.execute(begin)
+    try:
+        answer = job(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        undo(connection)
+        raise
+    return answer
+
+
+def undo(connection: apsw.Connection) -> None:
+    """Roll back where there is something to roll back: SQLite ends a transaction by itself when the disk is full."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+class Patient:
+    """A busy handler that waits in short random naps. SQLite's own naps grow to 100 ms, and a heartbeat must not queue
+    behind the luck of others."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._until = seconds, 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._until = now + self._seconds
+        time.sleep(random.uniform(0.0002, 0.002))  # noqa: S311 -- jitter between processes, not a secret
+        return now < self._until
+
+
+class Inline:
+    """Jobs run at once, in the caller."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection], begin: str = "BEGIN IMMEDIATE") -> None:
+        self._connection = connect()
+        self._begin = begin
+
+    async def run(self, job: Job[T], *, urgent: bool = False) -> T:  # noqa: ARG002 -- the front of no line
+        return transact(self._connection, self._begin, job)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _Call:
+    __slots__ = ("answer", "error", "future", "job", "loop")
+
+    def __init__(self, job: Job[Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.job, self.loop = job, loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+
+def _deliver(calls: list[_Call]) -> None:
+    for call in calls:
+        if call.future.done():
+            continue
+        if call.error is not None:
+            call.future.set_exception(call.error)
+        else:
+            call.future.set_result(call.answer)
+
+
+class Threaded:
+    """Jobs run in a thread of their own, many to a commit."""
+
+    def __init__(
+        self, connect: Callable[[], apsw.Connection], name: str, begin: str = "BEGIN IMMEDIATE", most: int = 500
+    ) -> None:
+        self._connect, self._begin, self._most = connect, begin, most
+        self._waiting: collections.deque[_Call] = collections.deque()
+        self._lock = threading.Condition()
+        self._closed = False
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def run(self, job: Job[T], *, urgent: bool = False) -> T:
+        call = _Call(job, asyncio.get_running_loop())
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the store is closed")
+            (self._waiting.appendleft if urgent else self._waiting.append)(call)
+            self._lock.notify()
+        return await call.future  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._lock.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            connection = self._connect()
+        except BaseException as error:
+            self._failure = error
+            return
+        finally:
+            self._started.set()
+        while calls := self._next():
+            self._commit(connection, calls)
+            self._answer(calls)
+        connection.close()
+
+    def _next(self) -> list[_Call]:
+        with self._lock:
+            while not self._waiting and not self._closed:
+                self._lock.wait()
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]
+
+    def _commit(self, connection: apsw.Connection, calls: list[_Call]) -> None:
+        try:
+            connection.execute(self._begin)
+            if len(calls) == 1:
+                calls[0].answer = calls[0].job(connection)
+            else:
+                for call in calls:
+                    self._apart(connection, call)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            undo(connection)
+            for call in calls:
+                call.error = call.error or error
+
+    @staticmethod
+    def _apart(connection: apsw.Connection, call: _Call) -> None:
+        connection.execute("SAVEPOINT job")
+        try:
+            call.answer = call.job(connection)
+        except BaseException as error:
+            if not connection.in_transaction:  # a full disk ended it for everybody
+                raise
+            connection.execute("ROLLBACK TO job")
+            call.error = error
+        connection.execute("RELEASE job")
+
+    @staticmethod
+    def _answer(calls: list[_Call]) -> None:
+        loops: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
+        for call in calls:
+            loops.setdefault(call.loop, []).append(call)
+        for loop, theirs in loops.items():
+            try:
+                loop.call_soon_threadsafe(_deliver, theirs)
+            except RuntimeError:  # that loop is closed: nobody waits any more
+                continue

@@ -1,0 +1,84 @@
+"""The one PostgreSQL connection that keeps a session: it hears nudges and holds the worker's presence lock.
+
+When it breaks it is made anew, with growing pauses; until then polling finds the work and the lease says who lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+
+from onward.store import statements
+
+S = statements.load("postgres")
+CHANNEL = "onward"
+CHECK = 5.0
+"""Seconds between signs of life: a peer that vanished without a word is not noticed otherwise."""
+
+
+class Listener:
+    """Runs from its making until stop()."""
+
+    def __init__(self, url: str, heard: Callable[[str], None]) -> None:
+        self._url, self._heard = url, heard
+        self._worker: str | None = None
+        self._connection: Any = None
+        self._broken = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="onward-listener")
+
+    async def hold(self, worker: str) -> bool:
+        """Hold the presence lock of this worker from now on; False when it could not be had in time."""
+        self._worker = worker
+        self._ready.clear()
+        self._broken.set()
+        try:
+            await asyncio.wait_for(self._ready.wait(), 5)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        pause = 0.05
+        while True:
+            try:
+                await self._session()
+                pause = 0.05
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 -- jitter
+                pause = min(pause * 2, 2.0)
+
+    async def _session(self) -> None:
+        """One life of the connection; returns when it should be made anew."""
+        self._broken.clear()
+        connection = await asyncpg.connect(
+            self._url, timeout=5, command_timeout=5, server_settings={"application_name": "onward listener"}
+        )
+        try:
+            connection.add_termination_listener(lambda _: self._broken.set())
+            if self._worker is not None:
+                await connection.execute(S["attend"].sql, self._worker)
+            await connection.add_listener(CHANNEL, lambda *message: self._heard(message[3]))
+            self._ready.set()
+            self._heard("ready")  # whatever was missed while there was no ear
+            self._heard("ended")
+            await self._until_broken(connection)
+        finally:
+            connection.terminate()
+
+    async def _until_broken(self, connection: Any) -> None:
+        while not self._broken.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._broken.wait(), CHECK)
+                return
+            await connection.execute("SELECT 1")

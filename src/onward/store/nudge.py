@@ -1,0 +1,90 @@
+"""Nudges: hints that there may be something new. They may be lost or doubled; whoever relies on them polls as well.
+
+Inside a process a nudge is a call. Between processes each store has its own way (`send`), and the hub sees to it that a
+busy process sends few of them: the first goes out at once, those of the next 20 ms together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable
+
+PAUSE = 0.02
+
+
+class Hub:
+    """The listeners of one process, and the way out to the others."""
+
+    def __init__(self, send: Callable[[set[str]], None] | None = None) -> None:
+        self._listeners: dict[str, list[Callable[[], None]]] = {}
+        self._send = send
+        self._waiting: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+        self._listeners.setdefault(topic, []).append(callback)
+        return lambda: self._listeners[topic].remove(callback)
+
+    def nudge(self, topic: str) -> None:
+        self.heard(topic)
+        if self._send is None:
+            return
+        self._waiting.add(topic)
+        if self._timer is None:
+            self._flush()
+
+    def heard(self, topic: str) -> None:
+        """Tell the listeners in this process."""
+        for callback in list(self._listeners.get(topic, ())):
+            callback()
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._waiting and self._send is not None:
+            topics, self._waiting = self._waiting, set()
+            self._send(topics)
+            self._timer = asyncio.get_running_loop().call_later(PAUSE, self._flush)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Datagrams(asyncio.DatagramProtocol):
+    """Nudges between processes of one machine: a datagram on the loopback interface. Anyone on the machine could send
+    one, and it would do no more than make a worker look."""
+
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        self._heard = heard
+        self._transport: asyncio.BaseTransport | None = None
+
+    async def open(self) -> str:
+        loop = asyncio.get_running_loop()
+        try:
+            self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("127.0.0.1", 0))
+        except OSError:  # no loopback here: polling is enough
+            return ""
+        return f"udp:{self._transport.get_extra_info('sockname')[1]}"
+
+    def datagram_received(self, data: bytes, addr: object) -> None:  # noqa: ARG002 -- the protocol's signature
+        self._heard(data.decode("ascii", "ignore"))
+
+    def error_received(self, exc: Exception) -> None: ...
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def send_datagrams(topics: Iterable[str], addresses: Iterable[str]) -> None:
+    """One datagram for each topic and address; what cannot be sent is not."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        out.setblocking(False)
+        for address in addresses:
+            for topic in topics:
+                try:
+                    out.sendto(topic.encode(), ("127.0.0.1", int(address.removeprefix("udp:"))))
+                except OSError:
+                    continue

@@ -1,0 +1,295 @@
+"""The Store: everything Onward asks of a database, with the promise of each verb.
+
+Four tables carry a task (see docs/architecture.md):
+
+- `tasks`     what was asked; written once, at submit
+- `queue`     what is unfinished: ready (due_at is null, worker is null), held (worker), or asleep (due_at)
+- `journal`   what happened; append-only, numbered 1, 2, 3 … per task; the primary key is the fence
+- `outcomes`  how it ended; removed again only by resume
+
+Promises that hold for every verb: what it returns is durable before it returns; it can be called again after an unknown
+outcome and then tells what the first call did; a database that cannot be reached raises StoreUnavailable and has
+changed nothing that was acknowledged. Time is the database's. Locks are always taken in the order queue row, journal
+record, and many rows in the order of their ids, so two statements never wait for each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from onward.core.record import Entry, Record
+from onward.core.task import NewTask, State, Task, Tasks
+
+SUSPECT_AFTER = 3
+"""Crashed shifts in a row, without a new record, after which a task runs alone. One more, alone, and it is quarantined."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Submitted:
+    """What a submit came to: `created` is False when the key was there before; `fingerprint` is that of the task there."""
+
+    id: str
+    created: bool
+    fingerprint: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claimed:
+    """A task as a worker gets it: all it needs to go on, but for the journal of one that was begun before."""
+
+    id: str
+    task: str
+    input: bytes
+    options: bytes
+    shift: int
+    attempt: int
+    crashes: int
+    created_at: float
+    claimed_at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class End:
+    """A settle that ends a task: its queue row goes, its outcome is written."""
+
+    id: str
+    state: State
+    attempt: int
+    seq: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wait:
+    """A settle that lets a task go: until `due_at`, or at once for the next worker when that is None."""
+
+    id: str
+    due_at: float | None
+    reason: str
+    attempt: int
+
+
+@dataclasses.dataclass(slots=True)
+class Batch:
+    """What one commit of the journal writer holds, for many tasks."""
+
+    entries: list[Entry] = dataclasses.field(default_factory=list)
+    ends: list[End] = dataclasses.field(default_factory=list)
+    waits: list[Wait] = dataclasses.field(default_factory=list)
+
+    def split(self) -> Iterable[Batch]:
+        """The same, a batch for each task."""
+        parts: dict[str, Batch] = {}
+        for entry in self.entries:
+            parts.setdefault(entry[0], Batch()).entries.append(entry)
+        for end in self.ends:
+            parts[end.id].ends.append(end)
+        for wait in self.waits:
+            parts[wait.id].waits.append(wait)
+        return parts.values()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker as the store knows it. `machine` names the boot and process namespace in which `pid` means something."""
+
+    id: str
+    machine: str
+    host: str
+    pid: int
+    slots: int
+    names: tuple[str, ...]
+    queues: tuple[str, ...]
+    address: str
+    version: str
+    lease_until: float = 0.0
+    started_at: float = 0.0
+    rate: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Beat:
+    """The answer to a heartbeat: alive is False when the worker was declared dead; `held` is what the store says it holds."""
+
+    alive: bool
+    now: float
+    held: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a worker without work wants to know: whether sleepers were woken just now, which queues have ready tasks, when
+    the next sleeper is due, and in which queues a suspect (see SUSPECT_AFTER) waits for a worker of its own."""
+
+    woken: bool
+    queues: tuple[str, ...]
+    next_due_in: float | None
+    suspects: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Depth:
+    """How many tasks of a queue wait to be started, and how many a second the workers finish."""
+
+    waiting: int
+    rate: float
+
+
+class Store(Protocol):
+    """The port. See the head of this file for what every verb promises."""
+
+    where: str
+    """The database's name for messages, without secrets."""
+
+    one_machine: bool
+    """True when all processes that use this database are on one machine (a file)."""
+
+    inline: bool
+    """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""
+
+    async def open(self, *, migrate: bool | None = None) -> None:
+        """Connect and check the tables. `migrate` True brings them up to date, False never touches them; None creates
+        them in an empty database and, on SQLite, brings them up to date. Raises SchemaMismatch when they do not fit."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything. Safe to call twice, and before open."""
+        ...
+
+    async def migrate(self) -> list[str]:
+        """Bring the tables up to date; the names of the migrations that ran. Safe with workers running and when called
+        by many at once."""
+        ...
+
+    async def version(self) -> tuple[int, int]:
+        """The number of the newest migration in the database (0: none) and that of this program."""
+        ...
+
+    def twin(self) -> Store:
+        """Another door to the same database for another thread: the heartbeat's own connection."""
+        ...
+
+    # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
+        """Write tasks, queue rows and first records; all or none. A key that is there already gives the task it belongs
+        to instead, and so does an id (a submit whose answer was lost is simply sent again). With `connection`, inside
+        the caller's own transaction."""
+        ...
+
+    async def depth(self, queue: str) -> Depth:
+        """How full a queue is."""
+        ...
+
+    async def cancel(self, task_id: str) -> bool:
+        """Append the end of a task unless it has ended; True when this call ended it. Fences the worker that holds it."""
+        ...
+
+    async def resume(self, task_id: str) -> bool:
+        """Reopen a failed task, or make one that waits for a person ready; False when it is neither."""
+        ...
+
+    async def prioritize(self, task_id: str, priority: int) -> bool:
+        """Change the priority of an unfinished task; False when it has ended."""
+        ...
+
+    async def offer(self, handlers: Sequence[tuple[str, bytes]]) -> None:
+        """Remember that handlers of these names (and these schemas) exist somewhere."""
+        ...
+
+    async def offered(self) -> dict[str, bytes]:
+        """All handlers ever offered, by name."""
+        ...
+
+    # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(
+        self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
+    ) -> list[Claimed]:
+        """Take up to `room` ready tasks of the queue whose handler is among `names`, by priority and then in order of
+        submission; each gets its `shift.started` record. Never a task that another worker holds, never for a worker
+        whose lease has ended. `alone` takes a suspect instead. Nothing ready: an empty list."""
+        ...
+
+    async def save(self, worker: str, batch: Batch) -> set[str]:
+        """Append records and settle tasks, in one commit. All records of one task stand or fall together; the ids of
+        those that were refused, because the journal had moved on, come back. A record that is there already under the
+        same shift counts as written."""
+        ...
+
+    async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
+        """Records with numbers above `after`, in order."""
+        ...
+
+    async def wake(self) -> Outlook:
+        """Make sleepers whose time has come ready, and look around."""
+        ...
+
+    async def release(self, worker: str, task_ids: Sequence[str]) -> None:
+        """Make tasks ready that this worker holds and does not know of (a claim whose answer was lost)."""
+        ...
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def join(self, row: WorkerRow, lease: float) -> float:
+        """Add a worker; the database's time."""
+        ...
+
+    async def beat(self, worker: str, lease: float, rate: float) -> Beat:
+        """Prolong the lease of a worker that was not declared dead."""
+        ...
+
+    async def leave(self, worker: str) -> None:
+        """Take a worker out; what it still holds becomes ready. Nothing counts as a crash."""
+        ...
+
+    async def rescue(self, dead: Sequence[str], lease: float | None = None) -> int:
+        """Declare these workers dead and, with `lease`, those whose lease has ended; free their tasks and count a crash
+        for each that had no new record in its shift. How many tasks were freed. A lease that ended while the database
+        was down, or less than `lease` seconds after it came back, is left alone."""
+        ...
+
+    async def workers(self) -> list[WorkerRow]:
+        """All workers that were not declared dead."""
+        ...
+
+    async def absent(self, lease: float) -> set[str]:
+        """Workers whose presence lock is free although they should hold it. A hint: the lock may be on its way back."""
+        ...
+
+    # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, task_id: str) -> Task | None:
+        """The task, or None."""
+        ...
+
+    async def census(self) -> list[tuple[str, str]]:
+        """Unfinished tasks that nothing will ever move, with what is wrong. Always empty, or there is a bug."""
+        ...
+
+    async def doctor(self) -> list[tuple[str, bool, str]]:
+        """What is worth checking about this database: name, fine or not, what to do."""
+        ...
+
+    # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def nudge(self, topic: str) -> None:
+        """Hint to all listeners, in every process, that something of this topic (`ready`, `ended`) may have happened.
+        May be lost or doubled; returns at once."""
+        ...
+
+    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called in this loop at nudges of the topic; the answer ends that."""
+        ...
+
+    async def attend(self, worker: str) -> str:
+        """Be reachable for nudges from other processes and hold the presence lock of this worker, as far as the
+        database can; the address other processes need, or an empty text."""
+        ...
+
+    async def list(
+        self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
+    ) -> Tasks:
+        """Tasks, newest first, below the id `before`."""
+        ...

@@ -1,0 +1,489 @@
+"""The Store on PostgreSQL, through asyncpg: many machines, one database.
+
+Every verb is one statement, or a short transaction; nothing is kept in a session but the listener's connection, which
+hears nudges (LISTEN) and holds the worker's presence lock. Behind a transaction pooler, which is recognised by its
+backend ids, even that is left out: polling and the lease are enough, and statements are not prepared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import urllib.parse
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import asyncpg
+
+from onward.core.crash import crashpoint
+from onward.core.record import CANCEL, CANCELLED, RESUMED, Record
+from onward.core.task import NEEDS_A_PERSON, NewTask, State, Task, Tasks
+from onward.errors import DiskFull, ReadOnly, StoreUnavailable
+from onward.store import migrate, rows, statements
+from onward.store.borrowed import submit_through
+from onward.store.listener import Listener
+from onward.store.nudge import Hub
+from onward.store.port import Batch, Beat, Claimed, Depth, Outlook, Store, Submitted, WorkerRow
+
+S = statements.load("postgres")
+PATIENCE = 15.0
+"""Seconds for one statement. A connection that died without a word must not hold up the work for longer."""
+
+GONE = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,
+)
+AGAIN = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ObjectInUseError,
+)
+REFUSED = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+)
+MIGRATION_LOCK = 7_205_759_403
+
+
+class PostgresStore:
+    """See `Store` for what each verb promises."""
+
+    inline = False
+    one_machine = False
+
+    def __init__(self, url: str, *, connections: int = 6) -> None:
+        parts = urllib.parse.urlsplit(url)
+        self.url, self._most = url, connections
+        self.where = f"PostgreSQL {parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+        self._migrations = migrate.load("postgres")
+        self._pool: Any = None
+        self._pooled = False
+        self._hub = Hub(self._send)
+        self._listener: Listener | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self, *, migrate: bool | None = None) -> None:
+        if self._pool is not None:
+            return
+        async with self._plainly():
+            self._pooled = await self._behind_a_pooler()
+            self._pool = await asyncpg.create_pool(
+                self.url,
+                min_size=1,
+                max_size=self._most,
+                timeout=5,
+                command_timeout=PATIENCE,
+                max_inactive_connection_lifetime=0,
+                reset=_leave_as_it_is,
+                **self._session(),
+            )
+        try:
+            if migrate or (migrate is None and not await self._done()):
+                await self.migrate()
+            await self._check()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _behind_a_pooler(self) -> bool:
+        """A pooler makes up the backend's process id; the backend itself tells the truth."""
+        connection = await asyncpg.connect(self.url, timeout=5, statement_cache_size=0)
+        try:
+            async with connection.transaction():
+                return bool(await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid())
+        finally:
+            await connection.close(timeout=5)
+
+    def _session(self) -> dict[str, Any]:
+        if self._pooled:
+            return {"statement_cache_size": 0}
+        return {"server_settings": {"application_name": "onward", "jit": "off"}}
+
+    async def close(self) -> None:
+        self._hub.close()
+        for task in list(self._sending):
+            task.cancel()
+        if self._listener is not None:
+            await self._listener.stop()
+            self._listener = None
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                await asyncio.wait_for(pool.close(), 2)
+            except (*GONE, asyncpg.PostgresError):
+                pool.terminate()
+
+    def twin(self) -> Store:
+        return PostgresStore(self.url, connections=1)
+
+    async def _done(self) -> set[int]:
+        async with self._connection() as connection:
+            if await connection.fetchval("SELECT to_regclass('onward_migrations')") is None:
+                return set()
+            return {row[0] for row in await connection.fetch(migrate.READ)}
+
+    async def migrate(self) -> list[str]:
+        async with self._connection() as connection, connection.transaction():
+            await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+            await connection.execute(migrate.TABLE)
+            done = {row[0] for row in await connection.fetch(migrate.READ)}
+            if max(done, default=0) > self._migrations[-1].number:
+                migrate.check(self.where, self._migrations, done)
+            for step in (todo := migrate.missing(self._migrations, done)):
+                await connection.execute(step.sql)
+                await connection.execute(
+                    "INSERT INTO onward_migrations VALUES ($1, $2, $3)", step.number, step.name, step.checksum
+                )
+        return [step.name for step in todo]
+
+    async def version(self) -> tuple[int, int]:
+        return max(await self._done(), default=0), self._migrations[-1].number
+
+    async def _check(self) -> None:
+        migrate.check(self.where, self._migrations, await self._done())
+
+    # ── connections and errors ───────────────────────────────────────────────────────────────────────────────────
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        if self._pool is None:
+            raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
+        pool = self._pool  # close() may come in between
+        async with self._plainly():
+            connection = await pool.acquire(timeout=PATIENCE)
+            try:
+                if self._pooled:  # without a transaction the pooler may send each message of a query to another backend
+                    async with connection.transaction():
+                        yield connection
+                else:
+                    yield connection
+            finally:
+                await pool.release(connection, timeout=2)
+
+    @contextlib.asynccontextmanager
+    async def _plainly(self) -> AsyncIterator[None]:
+        """What asyncpg and the system raise, as the sentences of errors.py."""
+        try:
+            yield
+        except asyncpg.ReadOnlySQLTransactionError:
+            raise ReadOnly(self.where) from None
+        except asyncpg.DiskFullError:
+            raise DiskFull(self.where) from None
+        except REFUSED as error:
+            raise StoreUnavailable(
+                f"{self.where} refuses us ({error}); check user, password and database name in ONWARD_DB"
+            ) from None
+        except GONE as error:
+            raise StoreUnavailable(
+                f"{self.where} cannot be reached ({error or type(error).__name__}); check that it runs, and ONWARD_DB"
+            ) from None
+        except AGAIN as error:
+            raise StoreUnavailable(f"{self.where} asks to try again ({error})") from None
+
+    async def _fetch(self, name: str, **values: Any) -> list[Any]:
+        statement = S[name]
+        async with self._connection() as connection:
+            return await connection.fetch(statement.sql, *statement(**values))  # type: ignore[no-any-return]
+
+    async def _execute(self, name: str, **values: Any) -> int:
+        statement = S[name]
+        async with self._connection() as connection:
+            return _count(await connection.execute(statement.sql, *statement(**values)))
+
+    # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
+        if connection is not None:
+            (row,) = await self._fetch("now")
+            return await submit_through(connection, new, row[0])
+        created = {
+            row[0]
+            for row in await self._fetch(
+                "submit",
+                ids=[n.id for n in new],
+                tasks=[n.task for n in new],
+                queues=[n.queue for n in new],
+                priorities=[n.priority for n in new],
+                inputs=[n.input for n in new],
+                options=[n.options for n in new],
+                keys=[n.key for n in new],
+                fingerprints=[n.fingerprint for n in new],
+                delays=[n.delay for n in new],
+            )
+        }
+        if len(created) == len(new):
+            return [Submitted(n.id, True, n.fingerprint) for n in new]
+        return await self._submitted(new, created)
+
+    async def _submitted(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted]:
+        there = [n for n in new if n.id not in created]
+        found = await self._fetch(
+            "submitted", ids=[n.id for n in there], keys=[n.key for n in there if n.key is not None]
+        )
+        ids, keys = {row["id"]: row for row in found}, {row["key"]: row for row in found}
+        answers = []
+        for n in new:
+            row = None if n.id in created else ids.get(n.id) or keys[n.key]
+            answers.append(
+                Submitted(row["id"], row["id"] == n.id, row["fingerprint"])
+                if row
+                else Submitted(n.id, True, n.fingerprint)
+            )
+        return answers
+
+    async def depth(self, queue: str) -> Depth:
+        ((waiting, rate),) = await self._fetch("depth", queue=queue)
+        return Depth(waiting, rate)
+
+    async def cancel(self, task_id: str) -> bool:
+        async def job(connection: Any) -> bool:
+            row = await _first(connection, "lock_queue_row", id=task_id)
+            if row is None:
+                return False
+            head = (await _first(connection, "head", id=task_id))["seq"]
+            await _run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
+            await _run(connection, "outsider_record", id=task_id, seq=head + 2, kind=CANCELLED, data=b"{}")
+            await _run(
+                connection,
+                "outsider_end",
+                id=task_id,
+                state=State.CANCELLED.value,
+                attempt=row["attempt"],
+                seq=head + 2,
+            )
+            await _run(connection, "drop_queue", id=task_id)
+            return True
+
+        return await self._from_outside(job)
+
+    async def resume(self, task_id: str) -> bool:
+        async def job(connection: Any) -> bool:
+            outcome = await _first(connection, "lock_outcome", id=task_id)
+            row = await _first(connection, "lock_queue_row", id=task_id)
+            if outcome is not None and outcome["state"] == State.FAILED:
+                await _run(connection, "drop_outcome", id=task_id)
+                await _run(connection, "reopen", id=task_id)
+            elif row is not None and row["reason"] in NEEDS_A_PERSON and row["worker"] is None:
+                await _run(connection, "unpark", id=task_id)
+            else:
+                return False
+            head = (await _first(connection, "head", id=task_id))["seq"]
+            await _run(connection, "outsider_record", id=task_id, seq=head + 1, kind=RESUMED, data=b"{}")
+            return True
+
+        return await self._from_outside(job)
+
+    async def _from_outside(self, job: Callable[[Any], Any]) -> bool:
+        """A transaction that appends as nobody's shift; looks again when a worker was quicker with the next number."""
+        while True:
+            try:
+                async with self._connection() as connection, connection.transaction():
+                    return bool(await job(connection))
+            except asyncpg.UniqueViolationError:
+                await asyncio.sleep(0)
+
+    async def prioritize(self, task_id: str, priority: int) -> bool:
+        return bool(await self._fetch("prioritize", id=task_id, priority=priority))
+
+    async def offer(self, handlers: Sequence[tuple[str, bytes]]) -> None:
+        ordered = sorted(handlers)
+        await self._execute("offer", names=[name for name, _ in ordered], schemas=[schema for _, schema in ordered])
+
+    async def offered(self) -> dict[str, bytes]:
+        return {row["name"]: row["schema"] for row in await self._fetch("offered")}
+
+    # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(
+        self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
+    ) -> list[Claimed]:
+        mark = json.dumps({"worker": worker}).encode()
+        found = await self._fetch(
+            "claim", worker=worker, queue=queue, names=list(names), room=room, alone=alone, data=mark
+        )
+        return [Claimed(*row.values()) for row in found]
+
+    async def save(self, worker: str, batch: Batch) -> set[str]:
+        crashpoint("save.before")
+        try:
+            await self._write_batch(batch)
+        except asyncpg.UniqueViolationError:
+            refused = {part.entries[0][0] for part in batch.split() if not await self._save_part(worker, part)}
+        else:
+            refused = set()
+        crashpoint("save.after")
+        return refused
+
+    async def _save_part(self, worker: str, part: Batch) -> bool:  # noqa: ARG002 -- the journal's numbers are the fence
+        try:
+            await self._write_batch(part)
+        except asyncpg.UniqueViolationError:
+            first = part.entries[0]
+            found = await self._fetch("taker", id=first[0], seq=first[1])
+            return bool(found) and tuple(found[0]) == first[2:4]
+        return True
+
+    async def _write_batch(self, batch: Batch) -> None:
+        ids, seqs, shifts, kinds, keys, datas, ats = zip(*sorted(batch.entries), strict=True)
+        if not batch.ends and not batch.waits:
+            async with self._connection() as connection:
+                await connection.execute(S["save"].sql, ids, seqs, shifts, kinds, keys, datas, ats)
+            return
+        await self._execute(
+            "settle",
+            ids=ids,
+            seqs=seqs,
+            shifts=shifts,
+            kinds=kinds,
+            keys=keys,
+            datas=datas,
+            ats=ats,
+            end_ids=[e.id for e in batch.ends],
+            states=[e.state.value for e in batch.ends],
+            end_attempts=[e.attempt for e in batch.ends],
+            end_seqs=[e.seq for e in batch.ends],
+            wait_ids=[w.id for w in batch.waits],
+            due_ats=[w.due_at for w in batch.waits],
+            reasons=[w.reason for w in batch.waits],
+            wait_attempts=[w.attempt for w in batch.waits],
+        )
+
+    async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
+        return [Record(*row.values()) for row in await self._fetch("journal", id=task_id, after=after, limit=limit)]
+
+    async def wake(self) -> Outlook:
+        (row,) = await self._fetch("outlook")
+        if woken := row["next_due_in"] is not None and row["next_due_in"] <= 0:
+            await self._execute("wake")
+            (row,) = await self._fetch("outlook")
+        return Outlook(woken, tuple(row["queues"]), row["next_due_in"], tuple(row["suspects"]))
+
+    async def release(self, worker: str, task_ids: Sequence[str]) -> None:
+        await self._execute("release", worker=worker, ids=list(task_ids))
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def join(self, row: WorkerRow, lease: float) -> float:
+        await self._execute("join", lease=lease, **rows.worker_values(row))
+        (answer,) = await self._fetch("now")
+        return float(answer[0])
+
+    async def beat(self, worker: str, lease: float, rate: float) -> Beat:
+        (row,) = await self._fetch("beat", worker=worker, lease=lease, rate=rate)
+        return Beat(row["alive"] > 0, row["now"], frozenset(row["held"]))
+
+    async def leave(self, worker: str) -> None:
+        async with self._connection() as connection, connection.transaction():
+            await _run(connection, "let_go", worker=worker)
+            await _run(connection, "leave", worker=worker)
+
+    async def rescue(self, dead: Sequence[str], lease: float | None = None) -> int:
+        return await self._execute("rescue", dead=list(dead), lease=lease)
+
+    async def workers(self) -> list[WorkerRow]:
+        return [rows.worker(row) for row in await self._fetch("workers")]
+
+    async def absent(self, lease: float) -> set[str]:
+        return {row["id"] for row in await self._fetch("absent", lease=lease)}
+
+    # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, task_id: str) -> Task | None:
+        found = await self._fetch("get", id=task_id)
+        return rows.task(found[0]) if found else None
+
+    async def census(self) -> list[tuple[str, str]]:
+        return [(row["task_id"], row["fault"]) for row in await self._fetch("census")]
+
+    async def doctor(self) -> list[tuple[str, bool, str]]:
+        (row,) = await self._fetch("health")
+        return [
+            (
+                "PostgreSQL",
+                row["version"] >= 140000,
+                f"{row['version'] // 10000}.{row['version'] % 10000} (14 and later)",
+            ),
+            ("fsync", row["fsync"] == "on", f"{row['fsync']} (on: an acknowledged write survives a power cut)"),
+            (
+                "synchronous_commit",
+                row["sync"] != "off",
+                f"{row['sync']} (off would lose acknowledged writes in a crash)",
+            ),
+            (
+                "connection",
+                True,
+                "through a transaction pooler: no LISTEN, polling instead" if self._pooled else "direct",
+            ),
+            (
+                "open transactions",
+                row["oldest"] < 60,
+                f"the oldest is {row['oldest']:.0f} s old (a forgotten one slows every queue down)",
+            ),
+        ]
+
+    # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def nudge(self, topic: str) -> None:
+        self._hub.nudge(topic)
+
+    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+        if self._listener is None and not self._pooled:
+            self._listener = Listener(self.url, self._hub.heard)
+        return self._hub.listen(topic, callback)
+
+    async def attend(self, worker: str) -> str:
+        if self._pooled:
+            return ""
+        if self._listener is None:
+            self._listener = Listener(self.url, self._hub.heard)
+        return "lock" if await self._listener.hold(worker) else ""
+
+    def _send(self, topics: set[str]) -> None:
+        task = asyncio.get_running_loop().create_task(self._send_now(topics))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send_now(self, topics: set[str]) -> None:
+        """Outside of every hot transaction: NOTIFY inside one would make all commits queue behind each other."""
+        with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):  # a hint may be lost
+            await self._fetch("notify", topics=list(topics))
+
+    async def list(
+        self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
+    ) -> Tasks:
+        name = "list_all" if state is None else "list_ended" if state.ended else "list_open"
+        found = await self._fetch(
+            name,
+            state=state and state.value,
+            task=task,
+            any_task=task is None,
+            queue=queue,
+            any_queue=queue is None,
+            limit=limit,
+            before=before or "~",
+        )
+        return [rows.task(row) for row in found]
+
+
+async def _leave_as_it_is(_connection: Any) -> None:
+    """No statement of ours leaves anything in a session, so giving a connection back costs no round trip."""
+
+
+async def _run(connection: Any, name: str, **values: Any) -> None:
+    await connection.execute(S[name].sql, *S[name](**values))
+
+
+async def _first(connection: Any, name: str, **values: Any) -> Any:
+    return await connection.fetchrow(S[name].sql, *S[name](**values))
+
+
+def _count(tag: str) -> int:
+    return int(tag.rsplit(" ", 1)[-1])

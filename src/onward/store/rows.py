@@ -1,0 +1,63 @@
+"""Rows of the database as the values of the port: the same on both stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from onward.core import wire
+from onward.core.task import State, Task, open_state
+from onward.store.port import WorkerRow
+
+
+def task(row: Mapping[str, Any]) -> Task:
+    """A task from the columns of the section `columns`."""
+    options = wire.decode(row["options"])
+    ended = row["state"] is not None
+    state = State(row["state"]) if ended else open_state(row["worker"], row["reason"])
+    ending = wire.decode(row["ending"]) if row["ending"] else {}
+    deadline, started = options.get("deadline"), row["started_at"]
+    return Task(
+        task_id=row["id"],
+        task=row["task"],
+        state=state,
+        reason=None if ended else row["reason"],
+        input=wire.decode(row["input"]),
+        result=ending.get("result"),
+        error=ending.get("error"),
+        priority=row["priority"],
+        queue=row["queue"],
+        attempt=row["attempt"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        finished_at=row["finished_at"],
+        deadline_at=None if deadline is None or started is None else started + deadline,
+        due_at=row["due_at"],
+        key=row["key"],
+        labels=options.get("labels", {}),
+        worker=row["worker"],
+    )
+
+
+def worker(row: Mapping[str, Any]) -> WorkerRow:
+    """A worker from the section `workers`."""
+    values = dict(row)
+    return WorkerRow(
+        **values | {"names": tuple(json.loads(values["names"])), "queues": tuple(json.loads(values["queues"]))}
+    )
+
+
+def worker_values(row: WorkerRow) -> dict[str, Any]:
+    """The parameters of the section `join`."""
+    return {
+        "id": row.id,
+        "machine": row.machine,
+        "host": row.host,
+        "pid": row.pid,
+        "slots": row.slots,
+        "names": json.dumps(row.names),
+        "queues": json.dumps(row.queues),
+        "address": row.address,
+        "version": row.version,
+    }

@@ -1,0 +1,447 @@
+"""The Store on SQLite: one file, one writer thread, durable at every commit.
+
+The library is apsw's own, because the one that Python bundles often has the WAL-reset bug (3.7.0 to 3.51.2). WAL with
+`synchronous=FULL`: an acknowledged commit survives a power cut. Every write begins with BEGIN IMMEDIATE, so two processes
+wait for each other instead of failing half-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from onward.core.clock import Clock, SystemClock
+from onward.core.crash import crashpoint
+from onward.core.record import CANCEL, CANCELLED, RESUMED, SHIFT, Record
+from onward.core.task import NEEDS_A_PERSON, NewTask, State, Task, Tasks
+from onward.errors import DiskFull, OnwardError, ReadOnly, StoreUnavailable
+from onward.store import migrate, rows, statements
+from onward.store.borrowed import submit_through
+from onward.store.lane import Inline, Lane, Patient, Threaded
+from onward.store.nudge import Datagrams, Hub, send_datagrams
+from onward.store.port import Batch, Beat, Claimed, Depth, Outlook, Store, Submitted, WorkerRow
+
+T = TypeVar("T")
+S = statements.load("sqlite")
+MEMORY = ":memory:"
+BUSY = 20.0
+FIXED_IN = (3, 51, 3)
+
+
+def _rows(connection: apsw.Connection, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
+    return connection.execute(S[name].sql, S[name](**values))
+
+
+def _one(connection: apsw.Connection, name: str, **values: Any) -> tuple[Any, ...] | None:
+    return next(_rows(connection, name, **values), None)
+
+
+def _views(cursor: Any) -> list[dict[str, Any]]:
+    found = []
+    for row in cursor:  # the description is there while rows are
+        found.append(dict(zip([column[0] for column in cursor.get_description()], row, strict=True)))
+    return found
+
+
+class SqliteStore:
+    """See `Store` for what each verb promises."""
+
+    one_machine = True
+
+    def __init__(self, path: str, *, clock: Clock | None = None, inline: bool = False) -> None:
+        self.path, self.inline = path, inline
+        self.where = "SQLite in memory" if path == MEMORY else f"SQLite file {path}"
+        self._clock = clock or SystemClock()
+        self._migrations = migrate.load("sqlite")
+        self._write: Lane | None = None
+        self._read: Lane | None = None
+        self._hub = Hub(None if path == MEMORY else self._send)
+        self._ears: Datagrams | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self, *, migrate: bool | None = None) -> None:
+        if self._write is not None:
+            return
+        with self._plainly():
+            self._write = self._lane("BEGIN IMMEDIATE", "onward-writer")
+            # In memory there is one connection: a second would see another database.
+            self._read = self._write if self.path == MEMORY or self.inline else self._lane("BEGIN", "onward-reader")
+        try:
+            if migrate is not False:
+                await self.migrate()
+            await self._check()
+        except BaseException:
+            await self.close()
+            raise
+
+    def _lane(self, begin: str, name: str) -> Lane:
+        return Inline(self._connect, begin) if self.inline else Threaded(self._connect, name, begin)
+
+    def _connect(self) -> apsw.Connection:
+        if self.path != MEMORY and not Path(self.path).exists():
+            with contextlib.suppress(FileExistsError):  # tasks hold people's data: for the owner's eyes
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        connection = apsw.Connection(self.path)
+        connection.set_busy_handler(Patient(BUSY))
+        connection.create_scalar_function("onward_now", lambda *_: self._clock.now(), 0)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        return connection
+
+    async def close(self) -> None:
+        self._hub.close()
+        for task in self._sending:
+            task.cancel()
+        if self._ears is not None:
+            self._ears.close()
+        for lane in {id(lane): lane for lane in (self._write, self._read) if lane is not None}.values():
+            lane.close()
+        self._write = self._read = self._ears = None
+
+    def twin(self) -> Store:
+        return self
+
+    async def migrate(self) -> list[str]:
+        def job(connection: apsw.Connection) -> list[str]:
+            connection.execute(migrate.TABLE)
+            done = {number for (number,) in connection.execute(migrate.READ)}
+            if max(done, default=0) > self._migrations[-1].number:
+                migrate.check(self.where, self._migrations, done)
+            for step in (todo := migrate.missing(self._migrations, done)):
+                connection.execute(step.sql)
+                connection.execute(
+                    "INSERT INTO onward_migrations VALUES (?, ?, ?)", (step.number, step.name, step.checksum)
+                )
+            return [step.name for step in todo]
+
+        return await self._writing(job)
+
+    async def version(self) -> tuple[int, int]:
+        return max(await self._reading(self._done), default=0), self._migrations[-1].number
+
+    @staticmethod
+    def _done(connection: apsw.Connection) -> set[int]:
+        if not list(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'onward_migrations'")):
+            return set()
+        return {number for (number,) in connection.execute(migrate.READ)}
+
+    async def _check(self) -> None:
+        migrate.check(self.where, self._migrations, await self._reading(self._done))
+
+    # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _writing(self, job: Callable[[apsw.Connection], T], *, urgent: bool = False) -> T:
+        if self._write is None:
+            raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
+        with self._plainly():
+            return await self._write.run(job, urgent=urgent)
+
+    async def _reading(self, job: Callable[[apsw.Connection], T]) -> T:
+        if self._read is None:
+            raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
+        with self._plainly():
+            return await self._read.run(job)
+
+    @contextlib.contextmanager
+    def _plainly(self) -> Iterator[None]:
+        """What apsw and the system raise, as the sentences of errors.py."""
+        try:
+            yield
+        except (apsw.ReadOnlyError, apsw.PermissionsError, PermissionError):
+            raise ReadOnly(self.where) from None
+        except apsw.FullError:
+            raise DiskFull(self.where) from None
+        except (apsw.CantOpenError, FileNotFoundError, IsADirectoryError):
+            raise StoreUnavailable(
+                f"{self.where} cannot be opened; check that its folder exists and is writable"
+            ) from None
+        except apsw.NotADBError:
+            raise StoreUnavailable(
+                f"{self.where} is not an Onward database; name another file with --db or ONWARD_DB"
+            ) from None
+        except apsw.BusyError:
+            raise StoreUnavailable(
+                f"{self.where} is locked by another program for more than {BUSY:g} s; end that program or wait"
+            ) from None
+        except (apsw.IOError, apsw.CorruptError) as error:
+            raise StoreUnavailable(f"{self.where} cannot be read or written ({error}); check the disk") from None
+
+    # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
+        if connection is not None:
+            return await submit_through(connection, new, self._clock.now())
+        return await self._writing(lambda c: [self._submit_one(c, task) for task in new])
+
+    def _submit_one(self, connection: apsw.Connection, new: NewTask) -> Submitted:
+        now = self._clock.now()
+        connection.execute(S["submit_task"].sql, S["submit_task"](now=now, **_fields(new)))
+        if connection.changes() == 0:
+            found = _one(connection, "submitted", id=new.id, key=new.key)
+            assert found is not None
+            return Submitted(found[0], found[0] == new.id, found[1])
+        connection.execute(S["submit_queue"].sql, S["submit_queue"](now=now, **_fields(new)))
+        connection.execute(S["submit_record"].sql, S["submit_record"](now=now, id=new.id))
+        crashpoint("submit.before")
+        return Submitted(new.id, True, new.fingerprint)
+
+    async def depth(self, queue: str) -> Depth:
+        row = await self._reading(lambda c: _one(c, "depth", queue=queue))
+        assert row is not None
+        return Depth(*row)
+
+    async def cancel(self, task_id: str) -> bool:
+        def job(connection: apsw.Connection) -> bool:
+            row = _one(connection, "queue_row", id=task_id)
+            if row is None:
+                return False
+            head = next(_rows(connection, "head", id=task_id))[0]
+            _rows(connection, "drop_queue", id=task_id)
+            _rows(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
+            _rows(connection, "outsider_record", id=task_id, seq=head + 2, kind=CANCELLED, data=b"{}")
+            _rows(connection, "outsider_end", id=task_id, state=State.CANCELLED.value, attempt=row[1], seq=head + 2)
+            return True
+
+        return await self._writing(job)
+
+    async def resume(self, task_id: str) -> bool:
+        def job(connection: apsw.Connection) -> bool:
+            outcome = _one(connection, "outcome", id=task_id)
+            row = _one(connection, "queue_row", id=task_id)
+            if outcome is not None and outcome[0] == State.FAILED:
+                _rows(connection, "drop_outcome", id=task_id)
+                _rows(connection, "reopen", id=task_id)
+            elif row is not None and row[0] in NEEDS_A_PERSON and row[2] is None:
+                _rows(connection, "unpark", id=task_id)
+            else:
+                return False
+            head = next(_rows(connection, "head", id=task_id))[0]
+            _rows(connection, "outsider_record", id=task_id, seq=head + 1, kind=RESUMED, data=b"{}")
+            return True
+
+        return await self._writing(job)
+
+    async def prioritize(self, task_id: str, priority: int) -> bool:
+        return await self._writing(lambda c: _one(c, "prioritize", id=task_id, priority=priority) is not None)
+
+    async def offer(self, handlers: Sequence[tuple[str, bytes]]) -> None:
+        await self._writing(lambda c: c.executemany(S["offer"].sql, handlers))
+
+    async def offered(self) -> dict[str, bytes]:
+        return await self._reading(lambda c: dict(_rows(c, "offered")))
+
+    # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(
+        self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
+    ) -> list[Claimed]:
+        def job(connection: apsw.Connection) -> list[Claimed]:
+            now, mark = self._clock.now(), json.dumps({"worker": worker}).encode()
+            found = list(
+                _rows(
+                    connection,
+                    "ready",
+                    worker=worker,
+                    queue=queue,
+                    names=json.dumps(list(names)),
+                    room=room,
+                    alone=alone,
+                )
+            )
+            connection.executemany(
+                S["save"].sql, [(row[0], row[7] + 1, row[7] + 1, SHIFT, "", mark, now) for row in found]
+            )
+            connection.executemany(S["take"].sql, [(worker, row[0]) for row in found])
+            crashpoint("claim.before")
+            return [
+                Claimed(id_, task, input_, options, head + 1, attempt, crashes, created_at, now)
+                for id_, attempt, crashes, task, input_, options, created_at, head in found
+            ]
+
+        return await self._writing(job)
+
+    async def save(self, worker: str, batch: Batch) -> set[str]:  # noqa: ARG002 -- the journal's numbers are the fence
+        def job(connection: apsw.Connection) -> set[str]:
+            crashpoint("save.before")
+            connection.execute("SAVEPOINT whole")
+            try:
+                self._write_batch(connection, batch)
+            except apsw.ConstraintError:
+                connection.execute("ROLLBACK TO whole")
+                refused = {part.entries[0][0] for part in batch.split() if not self._save_part(connection, part)}
+            else:
+                refused = set()
+            connection.execute("RELEASE whole")
+            return refused
+
+        refused = await self._writing(job)
+        crashpoint("save.after")
+        return refused
+
+    def _save_part(self, connection: apsw.Connection, part: Batch) -> bool:
+        connection.execute("SAVEPOINT part")
+        try:
+            self._write_batch(connection, part)
+        except apsw.ConstraintError:
+            connection.execute("ROLLBACK TO part")
+            return _one(connection, "taker", id=part.entries[0][0], seq=part.entries[0][1]) == part.entries[0][2:4]
+        finally:
+            connection.execute("RELEASE part")
+        return True
+
+    def _write_batch(self, connection: apsw.Connection, batch: Batch) -> None:
+        connection.executemany(S["save"].sql, batch.entries)
+        if batch.ends:
+            now = self._clock.now()
+            connection.executemany(S["end_queue"].sql, [(end.id,) for end in batch.ends])
+            connection.executemany(
+                S["end_outcome"].sql, [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends]
+            )
+        if batch.waits:
+            connection.executemany(S["part"].sql, [(w.id, w.due_at, w.reason, w.attempt) for w in batch.waits])
+
+    async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
+        return await self._reading(
+            lambda c: [Record(*row) for row in _rows(c, "journal", id=task_id, after=after, limit=limit)]
+        )
+
+    async def wake(self) -> Outlook:
+        outlook = await self._reading(lambda c: self._look(c, woken=False))
+        if outlook.next_due_in is None or outlook.next_due_in > 0:
+            return outlook
+        await self._writing(lambda c: _rows(c, "wake"))
+        return await self._reading(lambda c: self._look(c, woken=True))
+
+    @staticmethod
+    def _look(connection: apsw.Connection, *, woken: bool) -> Outlook:
+        ((due,),) = _rows(connection, "due")
+        queues = tuple(queue for (queue,) in _rows(connection, "ready_queues"))
+        return Outlook(woken, queues, due, tuple(queue for (queue,) in _rows(connection, "suspects")))
+
+    async def release(self, worker: str, task_ids: Sequence[str]) -> None:
+        await self._writing(lambda c: c.executemany(S["release"].sql, [(worker, task_id) for task_id in task_ids]))
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def join(self, row: WorkerRow, lease: float) -> float:
+        await self._writing(lambda c: _rows(c, "join", lease=lease, **rows.worker_values(row)))
+        return self._clock.now()
+
+    async def beat(self, worker: str, lease: float, rate: float) -> Beat:
+        def job(connection: apsw.Connection) -> Beat:
+            _rows(connection, "beat", worker=worker, lease=lease, rate=rate)
+            alive = connection.changes() > 0
+            return Beat(
+                alive, self._clock.now(), frozenset(task_id for (task_id,) in _rows(connection, "held", worker=worker))
+            )
+
+        return await self._writing(job, urgent=True)
+
+    async def leave(self, worker: str) -> None:
+        def job(connection: apsw.Connection) -> None:
+            _rows(connection, "let_go", worker=worker)
+            _rows(connection, "leave", worker=worker)
+
+        await self._writing(job)
+
+    async def rescue(self, dead: Sequence[str], lease: float | None = None) -> int:
+        def job(connection: apsw.Connection) -> int:
+            _rows(connection, "bury", dead=json.dumps(list(dead)), sweep=lease is not None)
+            _rows(connection, "rescue")
+            return connection.changes()
+
+        return await self._writing(job)
+
+    async def workers(self) -> list[WorkerRow]:
+        return [rows.worker(row) for row in await self._reading(lambda c: _views(_rows(c, "workers")))]
+
+    async def absent(self, lease: float) -> set[str]:  # noqa: ARG002 -- the kernel knows better
+        return set()
+
+    # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, task_id: str) -> Task | None:
+        found = await self._reading(lambda c: _views(_rows(c, "get", id=task_id)))
+        return rows.task(found[0]) if found else None
+
+    async def census(self) -> list[tuple[str, str]]:
+        return await self._reading(lambda c: [(row[0], row[1]) for row in _rows(c, "census")])
+
+    async def doctor(self) -> list[tuple[str, bool, str]]:
+        def job(connection: apsw.Connection) -> list[tuple[str, bool, str]]:
+            version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+            mode = next(connection.execute("PRAGMA journal_mode"))[0]
+            sync = next(connection.execute("PRAGMA synchronous"))[0]
+            sound = next(connection.execute("PRAGMA quick_check(1)"))[0]
+            return [
+                (
+                    "SQLite library",
+                    version >= FIXED_IN,
+                    f"{apsw.sqlite_lib_version()} (3.51.3 and later are free of the WAL-reset bug)",
+                ),
+                (
+                    "journal mode",
+                    mode == "wal" or self.path == MEMORY,
+                    f"{mode} (wal lets readers and the writer work side by side)",
+                ),
+                ("synchronous", sync == 2, f"{sync} (2 is FULL: an acknowledged write survives a power cut)"),
+                ("file", sound == "ok", f"quick_check says {sound}"),
+            ]
+
+        return await self._reading(job)
+
+    # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def nudge(self, topic: str) -> None:
+        self._hub.nudge(topic)
+
+    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._hub.listen(topic, callback)
+
+    async def attend(self, worker: str) -> str:  # noqa: ARG002 -- the address is the process's
+        if self.path == MEMORY or self.inline:
+            return ""
+        if self._ears is not None:
+            self._ears.close()
+        self._ears = Datagrams(self._hub.heard)
+        return await self._ears.open()
+
+    def _send(self, topics: set[str]) -> None:
+        if self.inline:
+            return
+        task = asyncio.get_running_loop().create_task(self._send_now(topics))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send_now(self, topics: set[str]) -> None:
+        with contextlib.suppress(OnwardError, RuntimeError):  # a hint may be lost
+            addresses = await self._reading(lambda c: [address for (address,) in _rows(c, "addresses")])
+            send_datagrams(topics, addresses)
+
+    async def list(
+        self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
+    ) -> Tasks:
+        name = "list_all" if state is None else "list_ended" if state.ended else "list_open"
+        values = {
+            "state": state and state.value,
+            "task": task,
+            "any_task": task is None,
+            "queue": queue,
+            "any_queue": queue is None,
+            "limit": limit,
+            "before": before or "~",
+        }
+        return [rows.task(row) for row in await self._reading(lambda c: _views(_rows(c, name, **values)))]
+
+
+def _fields(new: NewTask) -> dict[str, Any]:
+    return {name: getattr(new, name) for name in NewTask.__slots__}

@@ -1,0 +1,53 @@
+"""SQL by name. `common.sql` is the same on both databases; `postgres.sql` and `sqlite.sql` hold what differs by necessity.
+
+A section starts with `-- name: verb` and a sentence. `:word` is a parameter, `{word}` the text of another section.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from importlib.resources import files
+from typing import Any
+
+_SECTION = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement in a driver's own form; called with named values it gives them in the order the driver wants."""
+
+    sql: str
+    names: tuple[str, ...]
+
+    def __call__(self, **values: Any) -> tuple[Any, ...]:
+        return tuple([values[name] for name in self.names])
+
+
+def _sections(text: str) -> dict[str, str]:
+    parts = _SECTION.split(text)
+    return {name: body.strip().rstrip(";") for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def load(dialect: str) -> dict[str, Statement]:
+    """All statements for `postgres` ($1, $2 …) or `sqlite` (?1, ?2 …)."""
+    folder = files(__package__)
+    texts: dict[str, str] = {}
+    for name in ("common", dialect):
+        texts |= _sections((folder / f"{name}.sql").read_text(encoding="utf-8"))
+    sign = "$" if dialect == "postgres" else "?"
+    return {name: _compile(text, texts, sign) for name, text in texts.items()}
+
+
+def _compile(text: str, texts: dict[str, str], sign: str) -> Statement:
+    text = re.sub(r"\{(\w+)\}", lambda match: texts[match[1]], text)
+    text = re.sub(r"^\s*--.*\n", "", text, flags=re.MULTILINE)
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"{sign}{names.index(match[1]) + 1}"
+
+    return Statement(_PARAMETER.sub(number, text), tuple(names))

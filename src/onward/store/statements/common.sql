@@ -1,0 +1,138 @@
+-- Statements that read the same on PostgreSQL and SQLite.
+
+-- name: columns
+-- A task as every door shows it. State and reason come from the queue row or the outcome, never from a column of their own.
+SELECT t.id, t.task, t.queue, COALESCE(q.priority, t.priority) AS priority, t.created_at, t.key, t.input, t.options,
+       q.worker, q.due_at, q.reason, COALESCE(q.attempt, o.attempt, 1) AS attempt,
+       o.state, o.finished_at,
+       (SELECT e.data FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq) AS ending,
+       (SELECT h.at FROM onward_journal h WHERE h.task_id = t.id ORDER BY h.seq DESC LIMIT 1) AS updated_at,
+       (SELECT f.at FROM onward_journal f WHERE f.task_id = t.id AND f.kind = 'shift.started' ORDER BY f.seq LIMIT 1) AS started_at
+
+-- name: get
+-- One task by id.
+{columns}
+FROM onward_tasks t
+LEFT JOIN onward_queue q ON q.task_id = t.id
+LEFT JOIN onward_outcomes o ON o.task_id = t.id
+WHERE t.id = :id
+
+-- name: list_all
+-- Tasks of every state, newest first.
+{columns}
+FROM onward_tasks t
+LEFT JOIN onward_queue q ON q.task_id = t.id
+LEFT JOIN onward_outcomes o ON o.task_id = t.id
+WHERE t.id < :before AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue)
+ORDER BY t.id DESC LIMIT :limit
+
+-- name: list_open
+-- Unfinished tasks, found through the queue, so that the finished ones are never read.
+{columns}
+FROM onward_queue q
+JOIN onward_tasks t ON t.id = q.task_id
+LEFT JOIN onward_outcomes o ON o.task_id = q.task_id
+WHERE q.task_id < :before AND (:any_task OR q.task = :task) AND (:any_queue OR q.queue = :queue)
+  AND :state = CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying') THEN 'pending' ELSE 'waiting' END
+ORDER BY q.task_id DESC LIMIT :limit
+
+-- name: list_ended
+-- Finished tasks of one state.
+{columns}
+FROM onward_outcomes o
+JOIN onward_tasks t ON t.id = o.task_id
+LEFT JOIN onward_queue q ON q.task_id = o.task_id
+WHERE o.state = :state AND o.task_id < :before AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue)
+ORDER BY o.task_id DESC LIMIT :limit
+
+-- name: journal
+-- The records of one task after a number.
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq > :after ORDER BY seq LIMIT :limit
+
+-- name: taker
+-- Who wrote the record that stands in the way.
+SELECT shift, kind FROM onward_journal WHERE task_id = :id AND seq = :seq
+
+-- name: head
+-- The last record of a task.
+SELECT seq, kind FROM onward_journal WHERE task_id = :id ORDER BY seq DESC LIMIT 1
+
+-- name: outsider_record
+-- A record that no worker writes. The primary key refuses it when the journal has moved on.
+INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (:id, :seq, 0, :kind, '', :data, onward_now())
+
+-- name: outsider_end
+-- The outcome that goes with an outsider's last record.
+INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at) VALUES (:id, :state, :attempt, :seq, onward_now())
+
+-- name: drop_queue
+-- The task has ended.
+DELETE FROM onward_queue WHERE task_id = :id
+
+-- name: drop_outcome
+-- A failed task is reopened.
+DELETE FROM onward_outcomes WHERE task_id = :id AND state = 'failed'
+
+-- name: reopen
+-- Its queue row, anew, at the end of its priority.
+INSERT INTO onward_queue (task_id, queue, task, priority, reason) SELECT id, queue, task, priority, 'queued' FROM onward_tasks WHERE id = :id
+
+-- name: unpark
+-- A task that waits for a person becomes ready, with its crashes forgiven.
+UPDATE onward_queue SET due_at = NULL, reason = 'queued', crashes = 0 WHERE task_id = :id
+
+-- name: prioritize
+-- A new priority for an unfinished task.
+UPDATE onward_queue SET priority = :priority WHERE task_id = :id RETURNING task_id
+
+-- name: depth
+-- How many tasks of a queue wait to be started (what sleeps on its own account is not waiting), and what the workers manage.
+SELECT (SELECT count(*) FROM onward_queue WHERE queue = :queue AND worker IS NULL AND due_at IS NULL)
+     + (SELECT count(*) FROM onward_queue WHERE due_at IS NOT NULL AND queue = :queue AND reason = 'delayed') AS waiting,
+       (SELECT COALESCE(sum(rate), 0.0) FROM onward_workers) AS rate
+
+-- name: offered
+-- Handlers that some worker offered once.
+SELECT name, schema FROM onward_handlers
+
+-- name: join
+-- A worker begins. Its id is new at every start.
+INSERT INTO onward_workers (id, lease_until, started_at, machine, host, pid, slots, names, queues, address, version)
+VALUES (:id, onward_now() + :lease, onward_now(), :machine, :host, :pid, :slots, :names, :queues, :address, :version)
+ON CONFLICT (id) DO NOTHING
+
+-- name: now
+-- The database's clock.
+SELECT onward_now() AS now
+
+-- name: leave
+-- A worker ends in good order.
+DELETE FROM onward_workers WHERE id = :worker
+
+-- name: let_go
+-- What it still held becomes ready; nobody crashed.
+UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = :worker
+
+-- name: workers
+-- Workers that were not declared dead.
+SELECT id, machine, host, pid, slots, names, queues, address, version, lease_until, started_at, rate FROM onward_workers ORDER BY id
+
+-- name: census
+-- Unfinished tasks that nothing will ever move. Each of the four halves of the sentence "every unfinished task is due, held
+-- under a lease that somebody watches, or waiting with something that will wake it" has a line that catches its opposite.
+SELECT t.id AS task_id, 'has neither a queue row nor an outcome' AS fault FROM onward_tasks t
+ WHERE NOT EXISTS (SELECT 1 FROM onward_queue q WHERE q.task_id = t.id) AND NOT EXISTS (SELECT 1 FROM onward_outcomes o WHERE o.task_id = t.id)
+UNION ALL
+SELECT q.task_id, 'has a queue row although it has ended' FROM onward_queue q JOIN onward_outcomes o ON o.task_id = q.task_id
+UNION ALL
+SELECT q.task_id, 'is held by a worker that does not exist' FROM onward_queue q
+ WHERE q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker)
+UNION ALL
+SELECT q.task_id, 'sleeps for ever although no person was asked' FROM onward_queue q
+ WHERE q.worker IS NULL AND q.due_at > 1e15 AND q.reason NOT IN ('parked', 'quarantined')
+UNION ALL
+SELECT o.task_id, 'ended without an ending in its journal' FROM onward_outcomes o
+ WHERE NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = o.task_id AND j.seq = o.seq
+                   AND j.kind IN ('task.completed', 'task.failed', 'task.cancelled'))
+UNION ALL
+SELECT task_id, 'has a gap in its journal' FROM onward_journal GROUP BY task_id HAVING count(*) <> max(seq) OR min(seq) <> 1

@@ -1,0 +1,167 @@
+"""Group commit: one writer for all tasks of a process.
+
+While one commit is on its way, the appends of all tasks gather; the next commit takes them together. An idle system
+pays no delay, a busy one pays one commit for hundreds of steps. Commits go out one after another, so a task whose
+append was refused has nothing further under way: what it still had in the line is dropped with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import random
+from collections.abc import Callable, Iterable
+
+from onward.core.clock import Clock
+from onward.core.control import Fenced
+from onward.core.record import Entry
+from onward.errors import OnwardError, StoreUnavailable
+from onward.store.port import Batch, End, Store, Wait
+
+log = logging.getLogger("onward.writer")
+
+MOST = 2_000
+"""Records in one commit."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Hold:
+    """A worker's hold on one task: the number of its shift, the last number it wrote, and whether it was lost."""
+
+    id: str
+    shift: int
+    seq: int
+    lost: bool = False
+
+
+_Waiter = tuple[Hold, "asyncio.Future[None] | None"]
+
+
+class Writer:
+    """Appends and settles for many holds; start, stop."""
+
+    def __init__(self, store: Store, clock: Clock, now: Callable[[], float], rng: random.Random) -> None:
+        self._store, self._clock, self._now, self._rng = store, clock, now, rng
+        self._entries: list[Entry] = []
+        self._waiters: list[_Waiter] = []
+        self._endings: list[tuple[Hold, End | Wait]] = []
+        self._idle: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self.worker = ""
+        self.commits = 0
+
+    # ── what shifts call ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, hold: Hold, kind: str, key: str, data: bytes) -> asyncio.Future[None]:
+        """Write a record; the future is done when it is durable, and raises Fenced when it was refused."""
+        future = self._loop.create_future()
+        self._add(hold, kind, key, data, future)
+        return future
+
+    def mention(self, hold: Hold, kind: str, key: str, data: bytes) -> None:
+        """Write a record with the next commit, and wait for nothing: news for readers that no replay needs."""
+        self._add(hold, kind, key, data, None)
+
+    def settle(self, hold: Hold, kind: str, data: bytes, ending: End | Wait) -> asyncio.Future[None]:
+        """Write the last record of a shift together with the end or the wait it leads to."""
+        future = self._loop.create_future()
+        self._add(hold, kind, "", data, future)
+        self._endings.append((hold, dataclasses.replace(ending, seq=hold.seq) if isinstance(ending, End) else ending))
+        return future
+
+    def _add(self, hold: Hold, kind: str, key: str, data: bytes, future: asyncio.Future[None] | None) -> None:
+        if hold.lost:
+            raise Fenced
+        hold.seq += 1
+        self._entries.append((hold.id, hold.seq, hold.shift, kind, key, data, self._now()))
+        self._waiters.append((hold, future))
+        if self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+
+    # ── the commits ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Commit what gathers, for ever."""
+        while True:
+            if not self._entries:
+                self._idle = self._loop.create_future()
+                await self._idle
+            await asyncio.sleep(0)  # whoever was woken by the last commit gets into this one
+            batch, waiters = self._take()
+            if waiters:
+                await self._commit(batch, waiters)
+
+    def _take(self) -> tuple[Batch, list[_Waiter]]:
+        if len(self._entries) <= MOST:
+            batch = Batch(self._entries)
+            waiters, self._entries, self._waiters = self._waiters, [], []
+        else:
+            batch = Batch(self._entries[:MOST])
+            waiters = self._waiters[:MOST]
+            self._entries, self._waiters = self._entries[MOST:], self._waiters[MOST:]
+        self._sort_endings(batch)
+        return batch, waiters
+
+    def _sort_endings(self, batch: Batch) -> None:
+        """An ending goes with the last record of its shift, which may be in a later commit."""
+        if not self._endings:
+            return
+        later = {id(hold) for hold, _ in self._waiters}
+        for hold, ending in self._endings:
+            if id(hold) not in later:
+                (batch.ends if isinstance(ending, End) else batch.waits).append(ending)  # type: ignore[arg-type]
+        self._endings = [pair for pair in self._endings if id(pair[0]) in later]
+
+    async def _commit(self, batch: Batch, waiters: list[_Waiter]) -> None:
+        try:
+            refused = await self._save(batch)
+        except Exception as error:
+            await self._one_by_one(batch, waiters, error)
+            return
+        self.commits += 1
+        if refused:
+            self.lose([hold for hold, _ in waiters if hold.id in refused])
+        for hold, future in waiters:
+            if future is not None and not future.done():
+                if hold.lost:
+                    future.set_exception(Fenced())
+                else:
+                    future.set_result(None)
+
+    async def _save(self, batch: Batch) -> set[str]:
+        """Until the store answers: a commit whose fate is unknown is asked for again, and the store knows its own."""
+        pause = 0.05
+        while True:
+            try:
+                return await self._store.save(self.worker, batch)
+            except StoreUnavailable as error:
+                log.warning("cannot save %d records, trying again: %s", len(batch.entries), error)
+                await self._clock.sleep(pause * self._rng.uniform(0.5, 1))
+                pause = min(pause * 2, 1.0)
+
+    async def _one_by_one(self, batch: Batch, waiters: list[_Waiter], error: Exception) -> None:
+        """A payload that the database refuses must not hurt the neighbours that came in the same commit."""
+        parts = list(batch.split())
+        if len(parts) == 1:
+            log.error("task %s: its records cannot be saved: %r", parts[0].entries[0][0], error)
+            failed = error if isinstance(error, OnwardError) else OnwardError(f"the record cannot be saved: {error}")
+            for hold, future in waiters:
+                hold.lost = True
+                if future is not None and not future.done():
+                    future.set_exception(failed)
+            return
+        for part in parts:
+            await self._commit(part, [waiter for waiter in waiters if waiter[0].id == part.entries[0][0]])
+
+    def lose(self, holds: Iterable[Hold]) -> None:
+        """These holds are gone. What they still have in the line goes nowhere: a record n+2 must never follow a refused n+1."""
+        for hold in holds:
+            hold.lost = True
+        kept = [pair for pair in zip(self._entries, self._waiters, strict=True) if not pair[1][0].lost]
+        for hold, future in self._waiters:
+            if hold.lost and future is not None and not future.done():
+                future.set_exception(Fenced())
+        self._entries, self._waiters = [entry for entry, _ in kept], [waiter for _, waiter in kept]
+        self._endings = [pair for pair in self._endings if not pair[0].lost]
