@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 
 from bench.measure import BARE, W1_BATCH, W1_ONE, W3, W4_STEPS, Figure, latency, percentile
 
@@ -51,13 +51,12 @@ COMMITS_OF_TEN_STEPS = 11
 Row = tuple[str, int, int, str, str, bytes, datetime]
 
 
-def measure(store: str, place: str, quick: bool) -> list[Figure]:
-    """`place` is the URL of an empty database, or the path of a SQLite file that does not exist yet."""
+def measure(store: str, url: str, quick: bool) -> list[Figure]:
     commits, singles = (100, 500) if quick else (1000, 5000)
     if store == "postgres":
-        group_rate, single = asyncio.run(_postgres(place, commits, singles))
+        group_rate, single = asyncio.run(_postgres(url, commits, singles))
     else:
-        group_rate, single = _sqlite(Path(place), commits, singles)
+        group_rate, single = _sqlite(Path(url.removeprefix("sqlite:///")), commits, singles)
     ten_steps = percentile(single, 50) * 1000 * COMMITS_OF_TEN_STEPS
     group_note = f"{TASKS} rows a commit, {commits:,} commits, one connection"
     return [

@@ -21,6 +21,7 @@ W4_STEPS = "W4 ten steps, p50"
 W5_DONE = "W5 kill -9, all 100 done"
 W5_AGAIN = "W5 finished steps run again"
 W6_MEMORY = "W6 memory, 1,000 waiting"
+ORDER = (W1_ONE, W1_BATCH, W2_ONE, W2_TWO, W3, W4_PICKUP, W4_PICKUP_P99, W4_STEPS, W5_DONE, W5_AGAIN, W6_MEMORY)
 
 BARE = "bare"
 ONWARD = "onward"

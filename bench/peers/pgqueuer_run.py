@@ -8,6 +8,7 @@ analysed after it was filled, as autovacuum would have done by and by; it gives 
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -15,7 +16,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 import uvloop
 from pgqueuer.qm import QueueManager  # type: ignore[import-not-found]
 from pgqueuer.queries import Queries  # type: ignore[import-not-found]
@@ -133,7 +134,7 @@ async def _w4(url: str, quick: bool) -> list[Figure]:
         worker.hear()
         worker.tell("go")
         for _ in range(40 if quick else 200):
-            time.sleep(random.uniform(0.1, 0.2))
+            await asyncio.sleep(random.uniform(0.1, 0.2))
             start = time.monotonic()
             await queries.enqueue(TASK, PAYLOAD)
             taken.append(worker.hear() - start)

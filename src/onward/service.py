@@ -104,9 +104,10 @@ class Service:
             raise BadSetting(
                 "priority", wish.priority, f"a whole number between -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}"
             )
+        spoken = options.as_json()
         said = {
             "task": wish.task,
-            "options": options.as_json(),
+            "options": spoken,
             "queue": queue,
             "priority": wish.priority,
             "delay": str(wish.delay or 0),
@@ -115,7 +116,7 @@ class Service:
             id=self._ids(),
             task=_named("task", wish.task),
             input=data,
-            options=wire.encode(options.as_json(), "the labels"),
+            options=wire.encode(spoken, "the labels"),
             queue=queue,
             priority=wish.priority,
             delay=_seconds_or(wish.delay, 0.0, "delay") or 0.0,

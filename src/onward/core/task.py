@@ -61,7 +61,8 @@ class Options:
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        return {k: v for k, v in dataclasses.asdict(self).items() if v not in (None, {})}
+        said = {"deadline": self.deadline, "expires": self.expires, "labels": self.labels or None}
+        return {name: value for name, value in said.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,6 +78,10 @@ class NewTask:
     delay: float
     key: str | None
     fingerprint: str
+
+    def values(self) -> dict[str, Any]:
+        """Its fields by name, for statements."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import hashlib
 import json
 import pathlib
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from onward.errors import InvalidInput
@@ -22,6 +23,8 @@ from onward.errors import InvalidInput
 LIMIT = 16 * 1024 * 1024
 """The largest payload, in bytes. What is larger belongs in a file or an object store, with its address here."""
 
+_loads = json.JSONDecoder().decode
+_COMMON: dict[bytes, Callable[[], Any]] = {b"null": lambda: None, b"{}": dict}
 _SCALARS = {type(None), bool, int, str}
 _TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
 
@@ -65,11 +68,13 @@ def encode(value: Any, what: str = "the value") -> bytes:
 
 def decode(data: bytes) -> Any:
     """The value of a payload."""
+    if data in _COMMON:
+        return _COMMON[data]()
     if data[:1] < b" ":
         raise InvalidInput(
             f"a payload has the codec {data[:1]!r}, which this version of Onward does not know; upgrade it"
         )
-    return json.loads(data)
+    return _loads(data.decode())
 
 
 def same_as_recorded(value: Any, data: bytes) -> Any:

@@ -89,7 +89,7 @@ class Context:
             raise UsageError("ctx.key names the effect of a running step: use it inside the function given to ctx.step")
         return f"{self._host.task_id}:{self._host.key}"
 
-    async def step(
+    def step(
         self,
         function: Callable[..., Any],
         /,
@@ -98,7 +98,7 @@ class Context:
         retry: Retry | int | None = None,
         timeout: Duration | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Run the function and keep its result; after a crash, hand out the kept result instead of running it again.
 
         Until its result is recorded the function may run again after a crash: give the outside `ctx.key` to recognise
@@ -112,7 +112,7 @@ class Context:
             call.timeout = seconds(timeout, "timeout")
         if args or kwargs:
             call.mark = _mark(args, kwargs)
-        return await self._host.run(call)
+        return self._host.run(call)
 
     async def sleep(self, duration: Duration, *, name: str = "sleep") -> None:
         """Wait without holding a slot, across restarts, until `duration` after this line was first reached."""
@@ -139,11 +139,12 @@ class Context:
         self._host.mention({"message": str(message), "step": step, "total": total})
 
     def _key(self, name: str) -> str:
-        if _CLASHES.search(name) or not name:
+        count = self._seen.get(name, 0) + 1
+        if count == 1 and (_CLASHES.search(name) or not name):
             raise UsageError(
                 f"a step cannot be named {name!r}: names must not be empty, start with '[' or end in '#' and a number"
             )
-        count = self._seen[name] = self._seen.get(name, 0) + 1
+        self._seen[name] = count
         return name if count == 1 else f"{name}#{count}"
 
 
@@ -155,20 +156,25 @@ class PlainContext:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._context, name)
-        if not asyncio.iscoroutinefunction(found):
+        if not callable(found):
             return found
 
         @functools.wraps(found)
         def wait(*args: Any, **kwargs: Any) -> Any:
-            coroutine: Coroutine[Any, Any, Any] = found(*args, **kwargs)
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+            answer = found(*args, **kwargs)
+            return (
+                asyncio.run_coroutine_threadsafe(answer, self._loop).result() if asyncio.iscoroutine(answer) else answer
+            )
 
         return wait
 
 
 def _name(function: Callable[..., Any]) -> str:
-    inner = function.func if isinstance(function, functools.partial) else function
-    return str(getattr(inner, "__name__", type(inner).__name__))
+    name = getattr(function, "__name__", None)
+    if name is None:
+        inner = function.func if isinstance(function, functools.partial) else function
+        name = getattr(inner, "__name__", type(inner).__name__)
+    return str(name)
 
 
 def _mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

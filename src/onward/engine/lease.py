@@ -29,27 +29,27 @@ class Lease:
 
     def __init__(self, clock: Clock, duration: float) -> None:
         self._clock, self.duration = clock, duration
-        self._until = 0.0
+        self.until = 0.0
         self._renewed = asyncio.Event()
         self._steady_since = -float("inf")
 
     def renew(self, sent: float) -> None:
         """A heartbeat that was sent at this moment was answered."""
-        if self._until and sent > self._until - self.duration / 2:
+        if self.until and sent > self.until - self.duration / 2:
             self.doubt()  # it came late: the database was away, or we were
-        self._until = sent + self.duration
+        self.until = sent + self.duration
         self._renewed.set()
 
     def drop(self) -> None:
         """We were declared dead."""
-        self._until = 0.0
+        self.until = 0.0
 
     def doubt(self) -> None:
         """Something was wrong with the database or with us just now: no verdict on others for a while."""
         self._steady_since = self._clock.monotonic()
 
     def holds(self) -> bool:
-        return self._clock.monotonic() < self._until
+        return self._clock.monotonic() < self.until
 
     def may_judge(self) -> bool:
         """Whether a lease of another that has ended tells something about that other. After an outage that hit everybody,

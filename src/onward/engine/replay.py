@@ -39,6 +39,7 @@ class Replay:
         self._branches: dict[str, collections.deque[Known]] = {}
         self._retries: dict[str, int] = {}
         self.started_at: float | None = None
+        self.unread = 0
         for record in records:
             self._read(record)
 
@@ -46,9 +47,11 @@ class Replay:
         match record.kind:
             case r.STEP_DONE | r.STEP_FAILED:
                 self._line(record.key).append(Known(record.key, record.kind, record.value))
+                self.unread += 1
                 self._retries.pop(record.key, None)
             case r.SLEEP:
                 self._line(record.key).append(Known(record.key, record.kind, record.value, over=False))
+                self.unread += 1
             case r.SLEPT:
                 self._line(record.key)[-1].over = True
             case r.STEP_RETRY:
@@ -68,6 +71,7 @@ class Replay:
         for line in self._branches.values():
             while line and line[-1].kind == r.STEP_FAILED:
                 line.pop()
+                self.unread -= 1
 
     def next(self, key: str, kind: str, mark: str) -> Known | None:
         """What is known of the step that the code comes to now; None when it is new. Parks when the journal has another
@@ -76,6 +80,7 @@ class Replay:
         if not line:
             return None
         known = line.popleft()
+        self.unread -= 1
         if known.key != key:
             raise Park(
                 f"the code asks for step {key!r} where the journal has {known.key!r}; it was changed under this task"

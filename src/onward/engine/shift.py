@@ -14,7 +14,7 @@ import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from onward.core import record as r
 from onward.core import wire
@@ -56,8 +56,9 @@ class Desk(Protocol):
         """The database's time, as far as this process knows it."""
         ...
 
-    def may_start(self) -> bool:
-        """Whether the lease holds, so that a new step may begin."""
+    @property
+    def lease_until(self) -> float:
+        """Until when (monotonic) the lease holds, so that a new step may begin."""
         ...
 
     async def until_lease(self) -> None:
@@ -76,7 +77,8 @@ class Shift:
         self._desk, self._claimed, self._handler = desk, claimed, handler
         self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, desk.rng
         self.hold = Hold(claimed.id, claimed.shift, claimed.shift)
-        self.began = desk.clock.monotonic()
+        self._monotonic = desk.clock.monotonic
+        self.began = self._monotonic()
         self.key: str | None = None
         self.settling = False
         self.over = False
@@ -269,22 +271,28 @@ class Shift:
             self._mention(r.PROGRESS, "", data)
 
     async def run(self, call: Call) -> Any:
-        self._alone(call.key)
-        known = self._replay_next(call.key, r.STEP_DONE, call.mark)
-        if known is not None:
-            return self._recorded(call, known)
-        if self._ended_by is not None or self._why is not None or not self._desk.may_start():
+        if self.key is not None:
+            self._refuse(call.key)
+        if self._replay.unread:
+            known = self._replay_next(call.key, r.STEP_DONE, call.mark)
+            if known is not None:
+                return self._recorded(call, known)
+        started = self._monotonic()
+        if self._ended_by is not None or self._why is not None or started >= self._desk.lease_until:
             await self._may_go_on()
-        self.key, self._key_since, self._announced = call.key, self._desk.clock.monotonic(), False
+        self.key, self._key_since, self._announced = call.key, started, False
         try:
             value, data = await self._attempts(call)
-            await self._append(r.STEP_DONE, call.key, data)
+            await self._desk.writer.append(self.hold, r.STEP_DONE, call.key, data)
+        except Fenced as fenced:
+            raise self._end(fenced) from None
         finally:
             self.key = None
         return value
 
     async def wait(self, key: str, delay: float) -> None:
-        self._alone(key)
+        if self.key is not None:
+            self._refuse(key)
         known = self._replay_next(key, r.SLEEP, "")
         if known is not None and known.over:
             return
@@ -303,12 +311,11 @@ class Shift:
         if left > 0:
             await self._desk.clock.sleep(left)
 
-    def _alone(self, key: str) -> None:
-        if self.key is not None:
-            raise UsageError(
-                f"step {key!r} was started while step {self.key!r} of the same task was still running; "
-                "await one before the next (ctx.gather runs several at once)"
-            )
+    def _refuse(self, key: str) -> NoReturn:
+        raise UsageError(
+            f"step {key!r} was started while step {self.key!r} of the same task was still running; "
+            "await one before the next (ctx.gather runs several at once)"
+        )
 
     def _replay_next(self, key: str, kind: str, mark: str) -> Known | None:
         try:
@@ -328,7 +335,7 @@ class Shift:
             raise self._end(self._why)
         if self._why is not None:
             raise self._why
-        if not self._desk.may_start():
+        if self._monotonic() >= self._desk.lease_until:
             await self._desk.until_lease()
             await self._may_go_on()
 
@@ -357,6 +364,10 @@ class Shift:
         while True:
             attempt += 1
             try:
+                if (
+                    call.timeout is None and not call.here and is_async(call.function)
+                ):  # the common case, without a detour
+                    return self._kept(call, attempt, await call.function(*call.args, **call.kwargs))
                 return self._kept(call, attempt, await self._call(call))
             except Control:
                 raise
@@ -372,7 +383,7 @@ class Shift:
     def _kept(self, call: Call, attempt: int, value: Any) -> tuple[Any, bytes]:
         """The value as a replay would see it, and the record of it."""
         result = wire.encode(value, f"the result of step {call.key!r}")
-        took = (self._desk.clock.monotonic() - self._key_since) * 1000
+        took = (self._monotonic() - self._key_since) * 1000
         data = b'{"ms":%d,"result":%b' % (took, result)
         if call.mark:
             data += b',"args":"%b"' % call.mark.encode()
@@ -420,7 +431,7 @@ class Shift:
 
     def announce(self, after: float) -> None:
         """Tell watchers about a step that takes its time. A quick one is told by its result alone, in one write."""
-        if self.key is not None and not self._announced and self._desk.clock.monotonic() - self._key_since > after:
+        if self.key is not None and not self._announced and self._monotonic() - self._key_since > after:
             self._announced = True
             with contextlib.suppress(Fenced):
                 self._desk.writer.mention(self.hold, r.STEP_STARTED, self.key, b"{}")

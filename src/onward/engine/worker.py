@@ -163,8 +163,9 @@ class Worker:
     def now(self) -> float:
         return self.clock.monotonic() + self._offset
 
-    def may_start(self) -> bool:
-        return self._lease.holds()
+    @property
+    def lease_until(self) -> float:
+        return self._lease.until
 
     async def until_lease(self) -> None:
         await self._lease.until_held()

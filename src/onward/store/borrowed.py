@@ -34,7 +34,7 @@ async def submit_through(connection: Any, new: Sequence[NewTask], now: float) ->
     """Submit with somebody else's connection."""
     answers = []
     for task in new:
-        values = {name: getattr(task, name) for name in NewTask.__slots__} | {
+        values = task.values() | {
             "now": now,
             "empty": b"{}",
             "due_at": now + task.delay if task.delay > 0 else None,

@@ -24,6 +24,7 @@ from onward.store import migrate, rows, statements
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
 from onward.store.nudge import Hub
+from onward.store.pool import Pool
 from onward.store.port import Batch, Beat, Claimed, Depth, Outlook, Store, Submitted, WorkerRow
 
 S = statements.load("postgres")
@@ -50,6 +51,10 @@ REFUSED = (
 )
 MIGRATION_LOCK = 7_205_759_403
 
+# Every statement has one good plan, whatever its parameters: without the last line the server would plan the larger ones
+# anew each time, and that takes longer than running them.
+SESSION = {"application_name": "onward", "jit": "off", "plan_cache_mode": "force_generic_plan"}
+
 
 class PostgresStore:
     """See `Store` for what each verb promises."""
@@ -62,7 +67,7 @@ class PostgresStore:
         self.url, self._most = url, connections
         self.where = f"PostgreSQL {parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
         self._migrations = migrate.load("postgres")
-        self._pool: Any = None
+        self._pool: Pool | None = None
         self._pooled = False
         self._hub = Hub(self._send)
         self._listener: Listener | None = None
@@ -75,16 +80,8 @@ class PostgresStore:
             return
         async with self._plainly():
             self._pooled = await self._behind_a_pooler()
-            self._pool = await asyncpg.create_pool(
-                self.url,
-                min_size=1,
-                max_size=self._most,
-                timeout=5,
-                command_timeout=PATIENCE,
-                max_inactive_connection_lifetime=0,
-                reset=_leave_as_it_is,
-                **self._session(),
-            )
+            self._pool = Pool(self._connect, self._most)
+            self._pool.give_back(await self._pool.borrow(), sound=True)  # so that a wrong address shows now
         try:
             if migrate or (migrate is None and not await self._done()):
                 await self.migrate()
@@ -102,10 +99,11 @@ class PostgresStore:
         finally:
             await connection.close(timeout=5)
 
-    def _session(self) -> dict[str, Any]:
+    async def _connect(self) -> Any:
+        session: dict[str, Any] = {"server_settings": SESSION}
         if self._pooled:
-            return {"statement_cache_size": 0}
-        return {"server_settings": {"application_name": "onward", "jit": "off"}}
+            session = {"statement_cache_size": 0}
+        return await asyncpg.connect(self.url, timeout=5, command_timeout=PATIENCE, **session)
 
     async def close(self) -> None:
         self._hub.close()
@@ -116,10 +114,7 @@ class PostgresStore:
             self._listener = None
         if self._pool is not None:
             pool, self._pool = self._pool, None
-            try:
-                await asyncio.wait_for(pool.close(), 2)
-            except (*GONE, asyncpg.PostgresError):
-                pool.terminate()
+            await pool.close()
 
     def twin(self) -> Store:
         return PostgresStore(self.url, connections=1)
@@ -156,17 +151,21 @@ class PostgresStore:
     async def _connection(self) -> AsyncIterator[Any]:
         if self._pool is None:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
-        pool = self._pool  # close() may come in between
+        pool, sound = self._pool, False
         async with self._plainly():
-            connection = await pool.acquire(timeout=PATIENCE)
+            connection = await pool.borrow()
             try:
                 if self._pooled:  # without a transaction the pooler may send each message of a query to another backend
                     async with connection.transaction():
                         yield connection
                 else:
                     yield connection
+                sound = True
+            except asyncpg.PostgresError:  # the server said so: the connection is fine
+                sound = True
+                raise
             finally:
-                await pool.release(connection, timeout=2)
+                pool.give_back(connection, sound=sound)
 
     @contextlib.asynccontextmanager
     async def _plainly(self) -> AsyncIterator[None]:
@@ -204,24 +203,26 @@ class PostgresStore:
         if connection is not None:
             (row,) = await self._fetch("now")
             return await submit_through(connection, new, row[0])
-        created = {
-            row[0]
-            for row in await self._fetch(
-                "submit",
-                ids=[n.id for n in new],
-                tasks=[n.task for n in new],
-                queues=[n.queue for n in new],
-                priorities=[n.priority for n in new],
-                inputs=[n.input for n in new],
-                options=[n.options for n in new],
-                keys=[n.key for n in new],
-                fingerprints=[n.fingerprint for n in new],
-                delays=[n.delay for n in new],
-            )
-        }
+        created = {row[0] for row in await self._insert(new)}
         if len(created) == len(new):
             return [Submitted(n.id, True, n.fingerprint) for n in new]
         return await self._submitted(new, created)
+
+    async def _insert(self, new: Sequence[NewTask]) -> list[Any]:
+        if len(new) == 1:
+            return await self._fetch("submit_one", **new[0].values())
+        return await self._fetch(
+            "submit",
+            ids=[n.id for n in new],
+            tasks=[n.task for n in new],
+            queues=[n.queue for n in new],
+            priorities=[n.priority for n in new],
+            inputs=[n.input for n in new],
+            options=[n.options for n in new],
+            keys=[n.key for n in new],
+            fingerprints=[n.fingerprint for n in new],
+            delays=[n.delay for n in new],
+        )
 
     async def _submitted(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted]:
         there = [n for n in new if n.id not in created]
@@ -471,10 +472,6 @@ class PostgresStore:
             before=before or "~",
         )
         return [rows.task(row) for row in found]
-
-
-async def _leave_as_it_is(_connection: Any) -> None:
-    """No statement of ours leaves anything in a session, so giving a connection back costs no round trip."""
 
 
 async def _run(connection: Any, name: str, **values: Any) -> None:

@@ -184,12 +184,12 @@ class SqliteStore:
 
     def _submit_one(self, connection: apsw.Connection, new: NewTask) -> Submitted:
         now = self._clock.now()
-        connection.execute(S["submit_task"].sql, S["submit_task"](now=now, **_fields(new)))
+        connection.execute(S["submit_task"].sql, S["submit_task"](now=now, **new.values()))
         if connection.changes() == 0:
             found = _one(connection, "submitted", id=new.id, key=new.key)
             assert found is not None
             return Submitted(found[0], found[0] == new.id, found[1])
-        connection.execute(S["submit_queue"].sql, S["submit_queue"](now=now, **_fields(new)))
+        connection.execute(S["submit_queue"].sql, S["submit_queue"](now=now, **new.values()))
         connection.execute(S["submit_record"].sql, S["submit_record"](now=now, id=new.id))
         crashpoint("submit.before")
         return Submitted(new.id, True, new.fingerprint)
@@ -441,7 +441,3 @@ class SqliteStore:
             "before": before or "~",
         }
         return [rows.task(row) for row in await self._reading(lambda c: _views(_rows(c, name, **values)))]
-
-
-def _fields(new: NewTask) -> dict[str, Any]:
-    return {name: getattr(new, name) for name in NewTask.__slots__}

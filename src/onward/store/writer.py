@@ -67,7 +67,9 @@ class Writer:
         """Write the last record of a shift together with the end or the wait it leads to."""
         future = self._loop.create_future()
         self._add(hold, kind, "", data, future)
-        self._endings.append((hold, dataclasses.replace(ending, seq=hold.seq) if isinstance(ending, End) else ending))
+        self._endings.append(
+            (hold, End(ending.id, ending.state, ending.attempt, hold.seq) if isinstance(ending, End) else ending)
+        )
         return future
 
     def _add(self, hold: Hold, kind: str, key: str, data: bytes, future: asyncio.Future[None] | None) -> None:

@@ -1,0 +1,125 @@
+"""Runs the benchmark: the bare limits, then Onward, then the neighbours, and all of it again for each repeat.
+
+The repeats are the outermost loop, so that whatever drifts on the machine drifts for everybody. Every measurement gets an empty
+database after a checkpoint, on one server and one disk for the whole run. What fails is named at the end, and the exit
+status is 1; the rest is reported all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import psycopg
+
+from bench import bare, report
+from bench.measure import Figure, medians
+from bench.peers import host
+from bench.workloads import WORKLOADS
+from rig.postgres import Postgres
+
+NAMES = ("W1", "W2", "W3", "W4", "W5", "W6")
+STORES = ("postgres", "sqlite")
+DIRECTORY = Path(__file__).parents[1] / ".bench"
+
+Measurement = Callable[[], list[Figure]]
+
+
+class Ground:
+    """Where all is measured: a PostgreSQL server and a directory, on one disk."""
+
+    def __init__(self, directory: Path, postgres: Postgres | None) -> None:
+        self.directory = directory
+        self.postgres = postgres
+        self._files = 0
+
+    def empty(self, store: str) -> str:
+        """The URL of an empty database. What stood in the last one is gone, so that no vacuum of it disturbs us."""
+        if store == "postgres" and self.postgres:
+            url = self.postgres.database("bench")
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("CHECKPOINT")
+            return url
+        self._files += 1
+        return f"sqlite:///{self.directory}/{self._files}.db"
+
+
+def main() -> int:
+    options = _options()
+    with _ground(options.store) as ground:
+        peers = [peer for peer in host.PEERS if options.peers and peer.stores & set(options.store)]
+        for peer in peers:
+            host.environment(peer, DIRECTORY)
+        postgres_url = ground.postgres.url if ground.postgres else None
+        found = report.facts(postgres_url, ground.directory, [peer.version for peer in peers])
+        figures: list[Figure] = []
+        failures: list[str] = []
+        for repeat in range(options.repeat):
+            for name, measure in _measurements(ground, options, peers):
+                print(f"[{repeat + 1}/{options.repeat}] {name}", file=sys.stderr, flush=True)
+                try:
+                    figures += measure()
+                except Exception as error:
+                    failures.append(f"{name}: {type(error).__name__}: {error}")
+    wanted = [figure for figure in medians(figures) if figure.workload.startswith(tuple(options.only))]
+    print(report.text(found, wanted))
+    if options.markdown:
+        options.markdown.write_text(report.markdown(found, wanted))
+    for failure in failures:
+        print(f"not measured: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _measurements(
+    ground: Ground, options: argparse.Namespace, peers: list[host.Peer]
+) -> Iterator[tuple[str, Measurement]]:
+    """Each is yielded just before it is run, with its own empty database."""
+    quick: bool = options.quick
+    for store in options.store:
+        yield f"bare, {store}", partial(bare.measure, store, ground.empty(store), quick)
+    for store in options.store:
+        for name in options.only:
+            if name in WORKLOADS:
+                yield f"onward {name}, {store}", partial(WORKLOADS[name], store, ground.empty(store), quick)
+    for peer in peers:
+        for store in options.store:
+            for name in options.only:
+                if name in peer.workloads and store in peer.stores:
+                    run = partial(host.run, peer, name, ground.empty(store), quick, DIRECTORY)
+                    yield f"{peer.name} {name}, {store}", run
+
+
+@contextlib.contextmanager
+def _ground(stores: list[str]) -> Iterator[Ground]:
+    DIRECTORY.mkdir(exist_ok=True)
+    (DIRECTORY / ".gitignore").write_text("*\n")
+    # Not under /tmp, which is memory on many machines: a commit there costs nothing.
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=DIRECTORY, prefix="run-")))
+        directory.chmod(0o755)  # PostgreSQL may run as somebody else
+        postgres = None
+        if "postgres" in stores:
+            postgres = stack.enter_context(Postgres(directory / "postgres"))
+        yield Ground(directory, postgres)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Onward, bare limits and neighbours.")
+    parser.add_argument("--peers", action="store_true", help="the neighbours too")
+    parser.add_argument(
+        "--only", nargs="+", choices=NAMES, default=NAMES, metavar="W", help="these workloads: W1 to W6"
+    )
+    parser.add_argument("--store", nargs="+", choices=STORES, default=STORES, help="these stores; the default is both")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work: to compare, not to quote")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="report the median of N runs")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
