@@ -67,7 +67,6 @@ async def _w1(url: str, quick: bool) -> list[Figure]:
 
 
 def w2(url: str, quick: bool) -> list[Figure]:
-    # The second drain finds the log of the first, which only ever grows, and an empty queue.
     return [uvloop.run(_w2(url, quick, processes)) for processes in (1, 2)]
 
 
@@ -89,7 +88,7 @@ async def _w2(url: str, quick: bool, processes: int) -> Figure:
     assert done == total, f"{done} of {total} are logged"
     seconds = max(last for _, last in spans) - min(first for first, _ in spans)
     await queries.uninstall()
-    note = f"{total:,} tasks, batch {batch}, {pool} connection(s) a process"
+    note = f"{total:,} tasks, batch {batch}, connections a process: {pool}"
     return Figure(W2_ONE if processes == 1 else W2_TWO, NAME, STORE, total / seconds, "tasks/s", note)
 
 

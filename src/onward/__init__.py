@@ -1,11 +1,42 @@
 """Onward: a durable runtime for AI agents. You give it a goal, and it goes on until the goal is reached."""
 
-from onward.app import VERSION as __version__
-from onward.app import Handle, Onward
-from onward.core.retry import Retry
-from onward.core.task import State, Task
-from onward.engine.context import Context
-from onward.errors import Fatal, OnwardError, RetryLater, StepFailed
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onward.app import VERSION as __version__
+    from onward.app import Handle, Onward
+    from onward.core.retry import Retry
+    from onward.core.task import State, Task
+    from onward.engine.context import Context
+    from onward.errors import Fatal, OnwardError, RetryLater, StepFailed
+else:
+    # Each name is imported when it is first asked for, so that `onward --help` does not wait for a database driver.
+    _HOMES = {
+        "Context": "onward.engine.context",
+        "Fatal": "onward.errors",
+        "Handle": "onward.app",
+        "Onward": "onward.app",
+        "OnwardError": "onward.errors",
+        "Retry": "onward.core.retry",
+        "RetryLater": "onward.errors",
+        "State": "onward.core.task",
+        "StepFailed": "onward.errors",
+        "Task": "onward.core.task",
+        "__version__": "onward.app",
+    }
+
+    def __getattr__(name):  # noqa: ANN001, ANN202 -- type checkers read the branch above
+        if name not in _HOMES:
+            raise AttributeError(f"module 'onward' has no attribute {name!r}")
+        import importlib  # noqa: PLC0415 -- see above
+
+        found = getattr(importlib.import_module(_HOMES[name]), "VERSION" if name == "__version__" else name)
+        globals()[name] = found
+        return found
+
+    def __dir__():  # noqa: ANN202
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "Context",

@@ -187,7 +187,7 @@ class Service:
             stop_listening()
 
     async def _until_ended(self, task_id: str, ended: asyncio.Event, timeout: float | None) -> Task:
-        start, pause = self._clock.monotonic(), 0.005
+        start, pause = self._clock.monotonic(), 0.1 if self._store.hears else 0.002
         while True:
             ended.clear()
             task = await self.get(task_id)
@@ -198,7 +198,7 @@ class Service:
                 raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), min(pause, left))
-            pause = min(pause * 1.5, 0.25)
+            pause = min(pause * 1.2, 0.25)
 
     async def result(self, task_id: str, timeout: float | None = None) -> Any:
         """The result. Raises TaskFailed, TaskCancelled or ResultTimeout."""

@@ -84,7 +84,8 @@ class Worker:
         self._alone = False
         self._quiet_until = self._quiet_next = 0.0
         self._next_due: float | None = None
-        self._wake = asyncio.Event()
+        self._woken = False
+        self._napping: asyncio.Future[None] | None = None
         self._offset = clock.now() - clock.monotonic()
         self._measured = (clock.monotonic(), 0)
         self._lease = Lease(clock, lease)
@@ -100,7 +101,7 @@ class Worker:
         """Join the others and begin to claim."""
         await self.store.offer([(handler.name, handler.schema()) for handler in self._handlers.values()])
         await self._join()
-        self._stop_listening = self.store.listen("ready", self._wake.set)
+        self._stop_listening = self.store.listen("ready", self.wake)
         self._heart.start()
         self._chores = [
             self._spawn(self.writer.run(), "onward-writer"),
@@ -112,7 +113,7 @@ class Worker:
     async def stop(self, grace: float = 10.0) -> None:
         """Hand running tasks back: at their next step, or when the grace is over. No attempt is counted."""
         self._stopping = True
-        self._wake.set()
+        self.wake()
         if not self._chores:
             return
         for shift in list(self._shifts.values()):
@@ -175,7 +176,7 @@ class Worker:
         moment = at - self._offset
         if self._next_due is None or moment < self._next_due:
             self._next_due = moment
-            self._wake.set()
+            self.wake()
 
     def _sync(self, store_now: float, sent: float) -> None:
         self._offset = store_now - sent
@@ -189,7 +190,7 @@ class Worker:
 
     async def _claim_forever(self) -> None:
         while not self._stopping:
-            self._wake.clear()
+            self._woken = False
             try:
                 again = await self._claim_round()
             except StoreUnavailable as error:
@@ -277,20 +278,29 @@ class Worker:
             if not self._shifts:
                 self._alone, self._quiet_until = False, 0.0
             if full:
-                self._wake.set()
+                self.wake()
 
     async def _nap(self) -> None:
         """Until a nudge, a free slot, the next sleeper, or the next poll."""
         pause = self._poll
         if self._next_due is not None:
             pause = min(pause, max(0.001, self._next_due - self.clock.monotonic()))
-        waiting = self._spawn(self._wake.wait(), "onward-nap")
+        if self._woken:
+            return
+        self._napping = asyncio.get_running_loop().create_future()
         alarm = self._spawn(self.clock.sleep(pause), "onward-alarm")
+        alarm.add_done_callback(lambda _: self.wake())
         try:
-            await asyncio.wait({waiting, alarm}, return_when=asyncio.FIRST_COMPLETED)
+            await self._napping
         finally:
-            waiting.cancel()
+            self._napping = None
             alarm.cancel()
+
+    def wake(self) -> None:
+        """Look for work now, and not only at the next poll."""
+        self._woken = True
+        if self._napping is not None and not self._napping.done():
+            self._napping.set_result(None)
 
     # ── heartbeat ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -350,7 +360,7 @@ class Worker:
                 log.warning("cannot rejoin, trying again: %s", error)
                 await self.clock.sleep(self._poll)
             else:
-                self._wake.set()
+                self.wake()
                 return
 
     # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -145,6 +145,11 @@ class Store(Protocol):
     one_machine: bool
     """True when all processes that use this database are on one machine (a file)."""
 
+    @property
+    def hears(self) -> bool:
+        """Whether nudges of other processes reach every listener of this one; where not, who waits has to poll."""
+        ...
+
     inline: bool
     """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""
 

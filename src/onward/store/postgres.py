@@ -51,9 +51,8 @@ REFUSED = (
 )
 MIGRATION_LOCK = 7_205_759_403
 
-# Every statement has one good plan, whatever its parameters: without the last line the server would plan the larger ones
-# anew each time, and that takes longer than running them.
-SESSION = {"application_name": "onward", "jit": "off", "plan_cache_mode": "force_generic_plan"}
+# Every statement has one good plan, whatever its parameters: planning the larger ones anew takes longer than running them.
+SESSION = {"application_name": "onward", "jit": "off", "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
 
 
 class PostgresStore:
@@ -429,6 +428,10 @@ class PostgresStore:
                 f"the oldest is {row['oldest']:.0f} s old (a forgotten one slows every queue down)",
             ),
         ]
+
+    @property
+    def hears(self) -> bool:
+        return not self._pooled
 
     # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
 

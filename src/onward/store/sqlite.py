@@ -54,6 +54,7 @@ class SqliteStore:
     """See `Store` for what each verb promises."""
 
     one_machine = True
+    hears = False
 
     def __init__(self, path: str, *, clock: Clock | None = None, inline: bool = False) -> None:
         self.path, self.inline = path, inline

@@ -1,14 +1,17 @@
--- PostgreSQL's own: many tasks in one statement come as arrays, and a claim skips what others have locked.
+-- PostgreSQL's own: many tasks in one statement come as arrays, and a claim skips what others have locked. Big tables are
+-- reached by `= ANY(array)` or LATERAL … LIMIT 1: both leave the planner no choice but their index, whatever the statistics
+-- say of a queue that was empty a minute ago.
 
 -- name: submit
--- Tasks, queue rows and first records in one statement. A key or id that is taken inserts nothing anywhere.
+-- Tasks, queue rows and first records in one statement. A key or id that is taken inserts nothing anywhere. Keys are taken
+-- in their order, or two submits that share some would wait for each other.
 WITH batch AS (
     SELECT * FROM unnest(:ids::text[], :tasks::text[], :queues::text[], :priorities::int[], :inputs::bytea[], :options::bytea[],
                          :keys::text[], :fingerprints::text[], :delays::float8[])
     WITH ORDINALITY AS b(id, task, queue, priority, input, options, key, fingerprint, delay, place)
 ), new AS (
     INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options)
-    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options FROM batch ORDER BY place
+    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options FROM batch ORDER BY key, place
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
     INSERT INTO onward_queue (task_id, queue, task, priority, due_at, reason)
@@ -58,11 +61,13 @@ WITH me AS MATERIALIZED (
     ORDER BY r.task_id
     ON CONFLICT DO NOTHING RETURNING task_id, seq
 ), taken AS (
-    UPDATE onward_queue q SET worker = :worker, reason = 'running' FROM shift s WHERE q.task_id = s.task_id
-    RETURNING q.task_id, s.seq, q.attempt, q.crashes, q.priority, q.position
+    UPDATE onward_queue SET worker = :worker, reason = 'running' WHERE task_id = ANY(ARRAY(SELECT task_id FROM shift))
+    RETURNING task_id, attempt, crashes, priority, position
 )
-SELECT t.id, t.task, t.input, t.options, k.seq, k.attempt, k.crashes, t.created_at, onward_now()
-FROM taken k JOIN onward_tasks t ON t.id = k.task_id ORDER BY k.priority DESC, k.position
+SELECT t.id, t.task, t.input, t.options, s.seq, k.attempt, k.crashes, t.created_at, onward_now()
+FROM taken k JOIN shift s ON s.task_id = k.task_id
+CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = k.task_id LIMIT 1) t
+ORDER BY k.priority DESC, k.position
 
 -- name: save
 -- The records of finished steps, of many tasks. One number that is taken refuses the whole statement, and the tasks are
@@ -77,7 +82,7 @@ WITH gone AS (
 ), parted AS (
     UPDATE onward_queue q SET worker = NULL, due_at = w.due_at, reason = w.reason, attempt = w.attempt, crashes = 0
     FROM unnest(:wait_ids::text[], :due_ats::float8[], :reasons::text[], :wait_attempts::int[]) AS w(id, due_at, reason, attempt)
-    WHERE q.task_id = w.id RETURNING 1
+    WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) RETURNING 1
 ), written AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT * FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[], :keys::text[], :datas::bytea[], :ats::float8[])
@@ -91,7 +96,7 @@ SELECT id, state, attempt, seq, onward_now() FROM unnest(:end_ids::text[], :stat
 WITH due AS MATERIALIZED (
     SELECT task_id FROM onward_queue WHERE due_at <= onward_now() ORDER BY due_at LIMIT 1000 FOR UPDATE SKIP LOCKED
 )
-UPDATE onward_queue q SET due_at = NULL, reason = 'queued' FROM due WHERE q.task_id = due.task_id
+UPDATE onward_queue SET due_at = NULL, reason = 'queued' WHERE task_id = ANY(ARRAY(SELECT task_id FROM due))
 
 -- name: outlook
 -- Which queues have ready tasks (hopping from one to the next through the index), when the next sleeper is due, where suspects wait.

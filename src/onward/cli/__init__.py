@@ -1,0 +1,1 @@
+"""The command line: arguments → service, and answers that people and programs can read. No decisions."""

@@ -1,0 +1,239 @@
+"""follow: watch a task until it has ended or waits for a person. Leaving early leaves the task alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from argparse import Namespace
+from collections.abc import AsyncIterator
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from onward.cli import door
+from onward.cli.screen import Screen, story_line
+from onward.cli.tasks import situation
+from onward.cli.text import readable, safe, short, span
+from onward.cli.timeline import Line, Story
+from onward.cli.views import record_json, task_json
+from onward.core.record import ENDS, PARKED, QUARANTINED, Record
+from onward.core.task import NEEDS_A_PERSON, State, Task
+from onward.errors import OnwardError, ResultTimeout, TaskCancelled, TaskFailed
+from onward.service import Service
+
+WAITS_FOR_A_PERSON = 5
+BEFORE = 30
+"""Lines of the past that are shown."""
+
+GLANCE = 0.5
+"""Seconds between two looks at why a task does not go on."""
+
+
+class Person(OnwardError):
+    """What was waited for does not come before somebody looks."""
+
+    code = "waits_for_a_person"
+    status = 409
+    exit_status = WAITS_FOR_A_PERSON
+
+    def __init__(self, task: Task) -> None:
+        self.task_id = task.task_id
+        super().__init__(
+            f"task {task.task_id} ({task.task}) is {task.reason} and waits for a person; "
+            f"`onward show {task.task_id[-8:]}` tells why, `onward resume {task.task_id[-8:]}` lets it go on"
+        )
+
+
+def exit_status(task: Task) -> int:
+    """What a task that was waited for means for a shell."""
+    if task.reason in NEEDS_A_PERSON:
+        return WAITS_FOR_A_PERSON
+    return 0 if task.state is State.COMPLETED else 1
+
+
+async def until_settled(service: Service, task_id: str, timeout: float | None) -> Task:
+    """The task once it has ended or waits for a person. Raises ResultTimeout."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = GLANCE if end is None else min(GLANCE, max(0.0, end - time.monotonic()))
+        try:
+            return await service.wait(task_id, left)
+        except ResultTimeout:
+            task = await service.get(task_id)
+        if task.ended or task.reason in NEEDS_A_PERSON:
+            return task
+        if end is not None and time.monotonic() >= end:
+            raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "")
+
+
+async def follow(args: Namespace) -> int:
+    """`onward follow`."""
+    screen = Screen(args)
+    async with door.service(args) as service:
+        return await watch(screen, service, await door.whole_id(service, args.id), None)
+
+
+async def watch(screen: Screen, service: Service, task_id: str, timeout: float | None) -> int:
+    """Show what happens to a task; the exit status that it means."""
+    task = await service.get(task_id)
+    view = _Lines(screen) if screen.json else _Moving(screen, service, task) if screen.live else _Plain(screen)
+    try:
+        async with asyncio.timeout(timeout), view.shown():
+            async for record in _records(service, task_id):
+                view.record(record)
+    except TimeoutError:
+        task = await service.get(task_id)
+        raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "") from None
+    except asyncio.CancelledError:
+        screen.aside(f"no longer watching; task {task_id} goes on: onward follow {task_id[-8:]}")
+        raise
+    task = await service.get(task_id)
+    view.end(task)
+    return exit_status(task)
+
+
+async def _records(service: Service, task_id: str) -> AsyncIterator[Record]:
+    """All records, as they come, until the task has ended or waits for a person."""
+    async with contextlib.aclosing(service.tail(task_id)) as tail:  # type: ignore[type-var]
+        async for record in tail:
+            yield record
+            if record.kind in {PARKED, QUARANTINED}:
+                task = await service.get(task_id)
+                if task.reason in NEEDS_A_PERSON and task.updated_at <= record.at:
+                    return
+
+
+class _View:
+    """A way to show records."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    @contextlib.asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """While records come."""
+        yield
+
+    def record(self, record: Record) -> None:
+        """One more."""
+        raise NotImplementedError
+
+    def end(self, task: Task) -> None:
+        """The task has ended, or waits for a person."""
+        if task.state is State.FAILED:
+            raise TaskFailed(task.task_id, task.task, task.error or {})
+        if task.state is State.CANCELLED:
+            raise TaskCancelled(task.task_id, task.task)
+        if task.reason in NEEDS_A_PERSON:
+            raise Person(task)
+        if task.result is not None:
+            self._screen.value(task.result)
+
+
+class _Lines(_View):
+    """JSON lines: each record, then the task."""
+
+    def record(self, record: Record) -> None:
+        self._screen.line(record_json(record))
+
+    def end(self, task: Task) -> None:
+        self._screen.line(task_json(task))
+
+
+class _Plain(_View):
+    """A line of text for each thing that happens."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(screen)
+        self._story = Story()
+
+    def record(self, record: Record) -> None:
+        for line in self._story.tell(record):
+            self._screen.out.print(story_line(self._screen.out, line, self._story.began or record.at))
+
+
+class _Moving(_View):
+    """The same on a terminal, above a part that moves: a bar, the step that runs, or why nothing does."""
+
+    def __init__(self, screen: Screen, service: Service, task: Task) -> None:
+        super().__init__(screen)
+        self._service, self._task = service, task
+        self._story = Story()
+        self._past: list[Line] | None = []
+        self._spinner = Spinner("dots", style="cyan")
+        self._why = ""
+        self._live = Live(get_renderable=self._moving, console=screen.out, refresh_per_second=12, transient=True)
+
+    @contextlib.asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        glance = asyncio.ensure_future(self._glance())
+        self._live.start()
+        try:
+            yield
+        finally:
+            self._tell_past()
+            self._live.stop()
+            glance.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await glance
+
+    def record(self, record: Record) -> None:
+        lines = self._story.tell(record)
+        if self._past is not None and record.at < self._since:
+            self._past += lines
+        else:
+            self._tell_past()
+            self._tell(lines)
+        if record.kind in ENDS:
+            self._why = ""
+
+    @property
+    def _since(self) -> float:
+        return self._task.updated_at
+
+    def _tell_past(self) -> None:
+        past, self._past = self._past or [], None
+        if len(past) > BEFORE:
+            self._screen.say((f"{len(past) - BEFORE:,} lines before: onward show {self._task.task_id[-8:]}", "dim"))
+        self._tell(past[-BEFORE:])
+
+    def _tell(self, lines: list[Line]) -> None:
+        for line in lines:
+            self._screen.out.print(story_line(self._screen.out, line, self._story.began or line.at))
+
+    async def _glance(self) -> None:
+        """Keep the reason why a task does not go on up to date."""
+        while True:
+            with contextlib.suppress(OnwardError):
+                self._why = await self._reason()
+            await asyncio.sleep(GLANCE)
+
+    async def _reason(self) -> str:
+        task = await self._service.get(self._task.task_id)
+        if task.state is State.RUNNING:
+            return ""
+        return situation(task, time.time())
+
+    def _moving(self) -> RenderableType:
+        parts: list[RenderableType] = []
+        message, step, total = self._story.progress
+        if total > 0:
+            bar = Table.grid(padding=(0, 1))
+            bar.add_row(ProgressBar(total, min(step, total), width=30), Text(f"{step}/{total}"), Text(message, "dim"))
+            parts.append(bar)
+        if self._why:
+            text = Text(self._why, "yellow")
+        elif self._story.step is not None:
+            text = Text.assemble(
+                safe(self._story.step), (f"  {span(time.time() - self._story.step_since)}", "dim")
+            )  # fmt: skip
+        else:
+            text = Text("running", "dim")
+        text.no_wrap = True
+        self._spinner.update(text=text)
+        return Group(*parts, self._spinner)

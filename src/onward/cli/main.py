@@ -1,0 +1,67 @@
+"""`onward`: parse, call one command, turn what it raises into a sentence and an exit status."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from onward.cli import parser
+from onward.cli.text import machine_readable, safe
+from onward.errors import OnwardError
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    _speak_any_alphabet()
+    args = parser.parse(argv)
+    try:
+        status = _version() if args.version else _run(args)
+        sys.stdout.flush()
+    except OnwardError as error:
+        return _complain(error, args)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has heard enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _run(args: Namespace) -> int:
+    # Imported here, with the command and all it needs: --help has to answer at once.
+    import asyncio  # noqa: PLC0415
+    import importlib  # noqa: PLC0415
+
+    module, _, name = args.run.partition(":")
+    answer = getattr(importlib.import_module(module), name)(args)
+    return int(asyncio.run(answer) if asyncio.iscoroutine(answer) else answer)
+
+
+def _version() -> int:
+    from onward.app import VERSION  # noqa: PLC0415 -- as above
+
+    print(f"onward {VERSION}")
+    return 0
+
+
+def _complain(error: OnwardError, args: Namespace) -> int:
+    if args.json:
+        from onward.cli.views import error_json  # noqa: PLC0415 -- as above
+
+        print(machine_readable(error_json(error)), flush=True)
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    before, after = ("\x1b[31m", "\x1b[0m") if coloured else ("", "")
+    sys.stderr.write(f"{before}onward: {safe(error)}{after}\n")
+    return error.exit_status
+
+
+def _speak_any_alphabet() -> None:
+    """A terminal that cannot show a character gets an escape, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,235 @@
+"""The arguments of every command. Nothing heavy is imported here: `onward --help` has to answer at once."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from onward.cli.text import safe
+
+EPILOG = """\
+exit status:
+  0  done
+  1  the task failed or was cancelled
+  2  wrong usage
+  3  timed out
+  4  not found
+  5  waits for a person
+  6  the database cannot be reached or is full, or the queue is full
+
+The database is --db, else ONWARD_DB, else sqlite:///onward.db. An id may be
+shortened to its first or last characters. `onward COMMAND --help` tells more."""
+
+FOREVER = "forever"
+_DURATION = re.compile(r"(\d+(\.\d+)?(ms|s|m|h|d|w)?)+")
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Epilogs stay as they are written, and the names of the commands fit beside their sentences."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=20)
+        self._action_max_length = 14  # argparse forgets how far the commands are indented
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with our way of saying what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"onward: {safe(message)}; see `{self.prog} --help`\n")
+        sys.exit(2)
+
+
+def build() -> Parser:
+    """The parser of `onward`."""
+    parser = Parser(
+        prog="onward",
+        description="Tasks that go on until they are done, whatever is killed on the way.",
+        epilog=EPILOG,
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    _common(parser, db=None, json=False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for add in (_demo, _worker, _submit, _list, _show, _follow, _cancel, _resume, _prioritize, _migrate, _doctor):
+        add(_Commands(commands))
+    return parser
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments, or the end of the program with a sentence about what is wrong with them."""
+    parser = build()
+    args = parser.parse_args(_wait_forever(list(sys.argv[1:] if argv is None else argv)))
+    if args.command is None and not args.version:
+        parser.print_help(sys.stderr)
+        sys.exit(2)
+    return args
+
+
+def _wait_forever(words: list[str]) -> list[str]:
+    """`--wait` takes seconds or nothing. argparse would take whatever comes next, as in `submit --wait greet '"you"'`."""
+    following = [*words[1:], ""]
+    return [
+        f"--wait={FOREVER}" if word == "--wait" and not _DURATION.fullmatch(next_word) else word
+        for word, next_word in zip(words, following, strict=True)
+    ]
+
+
+def _common(parser: argparse.ArgumentParser, **defaults: object) -> None:
+    """--db and --json stand before or after the command: a subparser without a default leaves what was said before."""
+    parser.add_argument(
+        "--db",
+        metavar="URL",
+        default=defaults.get("db", argparse.SUPPRESS),
+        help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        default=defaults.get("json", argparse.SUPPRESS),
+        help="answer with JSON: one document, or a line for each where things stream",
+    )
+
+
+class _Commands:
+    """Where a command adds itself; `run` names the function that does it, imported when it is asked for."""
+
+    def __init__(self, commands: argparse._SubParsersAction[Parser]) -> None:
+        self._commands = commands
+
+    def add(self, name: str, run: str, sentence: str, more: str = "") -> Parser:
+        parser = self._commands.add_parser(
+            name,
+            help=sentence,
+            description=f"{sentence[0].upper()}{sentence[1:]}.",
+            epilog=more or None,
+            formatter_class=_Help,
+            allow_abbrev=False,
+        )
+        parser.set_defaults(run=f"onward.cli.{run}")
+        _common(parser)
+        return parser
+
+    def add_for_one(self, name: str, run: str, sentence: str, more: str = "") -> Parser:
+        parser = self.add(name, run, sentence, more)
+        parser.add_argument("id", metavar="ID", help="the task, by its id or the first or last characters of it")
+        return parser
+
+
+def _demo(commands: _Commands) -> None:
+    commands.add(
+        "demo",
+        "show:demo",
+        "watch a deploy being killed in step 8 and go on; no key, no server, under 30 s",
+        "It works on a temporary SQLite file unless --db names a database.",
+    )
+
+
+def _worker(commands: _Commands) -> None:
+    parser = commands.add(
+        "worker",
+        "worker:work",
+        "do tasks, with the handlers of an app",
+        "SIGTERM or Ctrl-C hands running tasks back, a second one exits at once.\n\n  onward worker shop.tasks:app --slots 20",
+    )
+    parser.add_argument("app", metavar="MODULE:APP", help="where the app is, as in `from MODULE import APP`")
+    parser.add_argument("--slots", type=_positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
+    parser.add_argument(
+        "--queues", type=_names, default=(), metavar="A,B", help="only these queues; all when not given"
+    )
+
+
+def _submit(commands: _Commands) -> None:
+    parser = commands.add(
+        "submit",
+        "submit:submit",
+        "ask for a task; prints its id",
+        "examples:\n"
+        "  onward submit greet '\"world\"'                a text needs quotes of its own\n"
+        '  onward submit deploy \'{"to": "eu"}\' --wait   waits and prints the result\n'
+        "  onward submit deploy @order.json --follow    shows what happens\n"
+        "  make-list | onward submit load - --key 4711  the same key is the same task",
+    )
+    parser.add_argument("name", metavar="NAME", help="the name of a handler")
+    parser.add_argument(
+        "input", metavar="INPUT", nargs="?", default="null", help="JSON, or @FILE, or - for stdin; null when not given"
+    )
+    parser.add_argument("--app", metavar="MODULE:APP", help="check the input against this app's handlers")
+    parser.add_argument("--key", help="the same key with the same input gives the same task")
+    parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher goes first")
+    parser.add_argument("--queue", metavar="NAME", help="the queue to wait in")
+    parser.add_argument("--delay", metavar="TIME", help="do not start before, as in 90, 10m or 1h30m")
+    parser.add_argument("--deadline", metavar="TIME", help="fail when it has not ended so long after its first start")
+    parser.add_argument("--label", action="append", default=[], type=_label, metavar="K=V", help="can be repeated")
+    parser.add_argument("--wait", metavar="TIME", nargs="?", help="wait for the result, for so long or for ever")
+    parser.add_argument("--follow", action="store_true", help="show what happens until it has ended")
+    parser.add_argument("--anyway", action="store_true", help="submit although no worker ever offered this name")
+
+
+def _list(commands: _Commands) -> None:
+    parser = commands.add("list", "tasks:list_tasks", "tasks, newest first")
+    parser.add_argument("--state", help="pending, running, waiting, completed, failed or cancelled")
+    parser.add_argument("--task", metavar="NAME", help="only tasks of this name")
+    parser.add_argument("--queue", metavar="NAME", help="only tasks of this queue")
+    parser.add_argument("--limit", type=_positive, default=20, metavar="N", help="how many (20)")
+    parser.add_argument("--cursor", help="go on where the page before ended")
+
+
+def _show(commands: _Commands) -> None:
+    commands.add_for_one("show", "tasks:show", "a task and its journal")
+
+
+def _follow(commands: _Commands) -> None:
+    commands.add_for_one(
+        "follow",
+        "follow:follow",
+        "watch a task until it has ended",
+        "Ctrl-C stops watching; the task goes on.",
+    )
+
+
+def _cancel(commands: _Commands) -> None:
+    commands.add_for_one("cancel", "tasks:cancel", "end a task, wherever it stands")
+
+
+def _resume(commands: _Commands) -> None:
+    commands.add_for_one(
+        "resume", "tasks:resume", "go on with a failed, parked or quarantined task, from the step where it stands"
+    )
+
+
+def _prioritize(commands: _Commands) -> None:
+    parser = commands.add_for_one("prioritize", "tasks:prioritize", "change the priority of a task")
+    parser.add_argument("priority", metavar="N", type=int, help="a whole number; higher goes first")
+
+
+def _migrate(commands: _Commands) -> None:
+    commands.add("migrate", "database:migrate", "bring the tables up to date; safe while workers run")
+
+
+def _doctor(commands: _Commands) -> None:
+    commands.add("doctor", "database:doctor", "check the database, the clock, the workers and the queues")
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r} names no queue; write names with commas between them")
+    return names
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value

@@ -1,0 +1,117 @@
+"""submit: ask for a task, and on demand wait for it or watch it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from onward.cli import door
+from onward.cli.follow import Person, exit_status, until_settled, watch
+from onward.cli.parser import FOREVER
+from onward.cli.screen import Screen
+from onward.cli.text import short
+from onward.cli.views import task_json
+from onward.core.durations import seconds
+from onward.core.task import State, Task
+from onward.errors import InvalidInput, ResultTimeout, TaskCancelled, TaskFailed, UsageError
+from onward.service import Service, Wish
+
+
+async def submit(args: Namespace) -> int:
+    """`onward submit`."""
+    screen = Screen(args)
+    timeout = None if args.wait in (None, FOREVER) else seconds(args.wait, "--wait")
+    wish = Wish(
+        args.name,
+        read_input(args.input),
+        key=args.key,
+        priority=args.priority,
+        queue=args.queue,
+        deadline=args.deadline,
+        delay=args.delay,
+        labels=dict(args.label),
+    )
+    async with door.app_of(args) as app:
+        (task_id,) = await app.service.submit([wish], unchecked=args.anyway)
+        if args.follow:
+            screen.aside((f"task {task_id}", "dim"))
+            return await watch(screen, app.service, task_id, timeout)
+        if args.wait is not None:
+            return await _wait(screen, app.service, task_id, timeout)
+        task = await app.service.get(task_id)
+    if screen.json:
+        screen.document(task_json(task))
+        return 0
+    print(task_id)
+    if screen.live:
+        screen.aside((f"watch it with: onward follow {task_id[-8:]}", "dim"))
+    return 0
+
+
+async def _wait(screen: Screen, service: Service, task_id: str, timeout: float | None) -> int:
+    """The result on stdout and nothing else there; the id beside it."""
+    screen.aside((f"task {task_id}", "dim"))
+    try:
+        task = await until_settled(service, task_id, timeout)
+    except ResultTimeout as late:
+        if not screen.json:
+            raise
+        screen.document(task_json(await service.get(task_id)))
+        return late.exit_status
+    if screen.json:
+        screen.document(task_json(task))
+    else:
+        _print_result(screen, task)
+    return exit_status(task)
+
+
+def _print_result(screen: Screen, task: Task) -> None:
+    if task.state is State.FAILED:
+        raise TaskFailed(task.task_id, task.task, task.error or {})
+    if task.state is State.CANCELLED:
+        raise TaskCancelled(task.task_id, task.task)
+    if task.state is not State.COMPLETED:
+        raise Person(task)
+    screen.value(task.result)
+
+
+def read_input(given: str) -> Any:
+    """INPUT as a value: JSON, @FILE or - for stdin."""
+    if given == "-":
+        return _json(_utf8(sys.stdin.buffer.read(), "stdin"), "stdin")
+    if given.startswith("@"):
+        try:
+            data = Path(given[1:]).read_bytes()
+        except OSError as error:
+            raise UsageError(f"the input file {given[1:]!r} cannot be read ({error.strerror})") from None
+        return _json(_utf8(data, f"the file {given[1:]!r}"), f"the file {given[1:]!r}")
+    return _json(given, "the input")
+
+
+def _utf8(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{where} is not UTF-8 (byte {error.start}); JSON is always UTF-8") from None
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise InvalidInput(f"{where} is nested too deeply to be read") from None
+    except ValueError as error:
+        if where != "the input":
+            raise InvalidInput(f"{where} is not JSON: {error}") from None
+        raise InvalidInput(f"the input {short(text, 40)!r} is not JSON ({error}); {_advice(text)}") from None
+
+
+def _advice(text: str) -> str:
+    """A shell eats quotes, and a text without them is the usual mistake."""
+    if text[:1] in {"{", "["}:
+        return """put single quotes around the whole, as in '{"name": "value"}', or use @FILE or - for stdin"""
+    quoted = short(json.dumps(text, ensure_ascii=False), 42)
+    return f"for a text write '{quoted}', with both kinds of quotes; @FILE reads a file and - reads stdin"

@@ -1,0 +1,234 @@
+"""The test's side of a crew: where its database is, who is alive, and hands to kill, freeze and starve them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import apsw
+import psycopg
+
+from onward import Onward
+from onward.app import open_store
+from onward.errors import StoreUnavailable
+from rig.ledger import Ledger
+from rig.postgres import Postgres
+from rig.processes import Child
+from tests.faults import verdict
+from tests.faults.crew import Act, build, story
+from tests.faults.verdict import Picture, Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclasses.dataclass
+class Place:
+    """A database of one kind, and the ledger beside it."""
+
+    kind: str
+    url: str
+    home: Path
+    server: Postgres | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.home / "ledger")
+
+    def app(self, **settings: Any) -> Onward:
+        return build(self.url, str(self.ledger.path), **settings)
+
+    def options(self, mode: str, **more: Any) -> str:
+        return json.dumps({"mode": mode, "db": self.url, "ledger": str(self.ledger.path)} | more)
+
+    def child(self, mode: str, **more: Any) -> Child:
+        return Child.module("tests.faults.crew", self.options(mode, **more), cwd=ROOT)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Past Onward, for looking and for planting what must not be there."""
+        if self.kind == "sqlite":
+            connection = apsw.Connection(self.url.removeprefix("sqlite:///"))
+            connection.set_busy_timeout(20_000)
+            try:
+                return [tuple(row) for row in connection.execute(sql)]
+            finally:
+                connection.close()
+        with psycopg.connect(self.url, autocommit=True) as connection_:
+            cursor = connection_.execute(sql)  # type: ignore[arg-type]
+            return cursor.fetchall() if cursor.description else []
+
+    def look(self) -> Picture:
+        return verdict.look(self.url)
+
+    async def judge(self, acked: dict[str, list[Act]], poison: frozenset[str] = frozenset()) -> Verdict:
+        store = open_store(self.url)
+        await store.open()
+        try:
+            census = await store.census()
+        finally:
+            await store.close()
+        return verdict.judge(self.look(), self.ledger.read(), acked, census, poison=poison)
+
+
+class Crew:
+    """Workers in processes of their own; one that dies is replaced at once."""
+
+    def __init__(self, place: Place, workers: int, **options: Any) -> None:
+        self._news = threading.Condition()
+        self.alive: dict[int, str] = {}
+        """pid → the name of its worker, for those that are at work."""
+        self.names: dict[str, int] = {}
+        """Every name that was ever taken → its pid."""
+        self.died: dict[str, float] = {}
+        """Name → the moment at which we killed it."""
+        self.ends: list[tuple[int, int]] = []
+        """pid and exit status of those that ended, in order."""
+        self.leader = place.child("lead", workers=workers, **options)
+        self._ear = threading.Thread(target=self._listen, daemon=True)
+        self._ear.start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(EOFError):
+            while True:
+                words = self.leader.line(timeout=3600).split()
+                with self._news:
+                    self._hear(*words)
+                    self._news.notify_all()
+
+    def _hear(self, what: str, pid: str, *more: str) -> None:
+        if what in {"ready", "renamed"}:
+            self.alive[int(pid)] = more[0]
+            self.names[more[0]] = int(pid)
+        elif what == "died":
+            self.alive.pop(int(pid), None)
+            self.ends.append((int(pid), int(more[0])))
+
+    def until(self, fact: Callable[[], Any], timeout: float = 30) -> None:
+        """Until something is true of what the crew has said."""
+        with self._news:
+            if not self._news.wait_for(fact, timeout):
+                raise TimeoutError(f"{self.alive}, {self.ends[-5:]}\n" + "\n".join(self.leader.errors[-40:]))
+
+    def ready(self, count: int, timeout: float = 30) -> Self:
+        self.until(lambda: len(self.alive) >= count, timeout)
+        return self
+
+    def pick(self, rng: random.Random, count: int = 1) -> list[int]:
+        with self._news:
+            return rng.sample(sorted(self.alive), min(count, len(self.alive)))
+
+    def kill9(self, pid: int) -> None:
+        with self._news:
+            name = self.alive.pop(pid, None)
+            if name is not None:
+                self.died[name] = time.time()
+                os.kill(pid, signal.SIGKILL)
+
+    def freeze(self, pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self, pid: int) -> None:
+        os.kill(pid, signal.SIGCONT)
+
+    def stop(self, timeout: float = 30) -> int:
+        """SIGTERM for everybody; the first exit status that is not 0, else 0."""
+        self.leader.terminate()
+        status = self.leader.wait(timeout)
+        self._ear.join(5)
+        return status
+
+    @property
+    def log(self) -> str:
+        return "\n".join(self.leader.errors[-60:])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for pid in list(self.alive):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self.leader.close()
+        self._ear.join(5)
+        if error is not None:
+            print("\n".join(self.leader.errors[-80:]))
+
+
+class Client:
+    """Somebody who submits, and writes down what was acknowledged."""
+
+    def __init__(self, app: Onward, rng: random.Random, name: str = "client") -> None:
+        self.app, self._rng, self._name = app, rng, name
+        self.acked: dict[str, list[Act]] = {}
+        self.refused = 0
+        self._number = 0
+
+    async def submit(self, acts: list[Act] | None = None, task: str = "story", **options: Any) -> str:
+        """A key for each wish: when the answer does not come, the same is simply sent again."""
+        acts = story(self._rng) if acts is None else acts
+        self._number += 1
+        while True:
+            try:
+                handle = await self.app.submit(task, {"acts": acts}, key=f"{self._name}-{self._number}", **options)
+            except StoreUnavailable:
+                self.refused += 1
+                await asyncio.sleep(0.05)
+            else:
+                self.acked[handle.id] = acts
+                return handle.id
+
+    async def keep_busy(self, place: Place, about: int, acts: Callable[[], list[Act]] | None = None) -> None:
+        """Keep about so many tasks unfinished, for ever."""
+        while True:
+            try:
+                unfinished = (await asyncio.to_thread(place.rows, "SELECT count(*) FROM onward_queue"))[0][0]
+            except psycopg.Error:
+                unfinished = about
+            for _ in range(about - unfinished):
+                await self.submit(acts() if acts else None)
+            await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def busy(place: Place, client: Client, about: int, **more: Any) -> AsyncIterator[None]:
+    """A stream of tasks while the block lasts."""
+    feeding = asyncio.create_task(client.keep_busy(place, about, **more))
+    try:
+        yield
+        if feeding.done():
+            feeding.result()
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+
+
+async def until_all_ended(place: Place, timeout: float) -> float:
+    """Seconds until nothing is unfinished but what waits for a person; gives up in silence, the verdict will tell."""
+    start = time.monotonic()
+    while time.monotonic() - start < timeout:
+        with contextlib.suppress(psycopg.OperationalError):
+            sql = "SELECT count(*) FROM onward_queue WHERE reason NOT IN ('quarantined', 'parked')"
+            if (await asyncio.to_thread(place.rows, sql))[0][0] == 0:
+                break
+        await asyncio.sleep(0.05)
+    return time.monotonic() - start
+
+
+async def set_free(place: Place, app: Onward) -> int:
+    """Resume what was quarantined although it is innocent (enough kills in a row hit it by chance); how many."""
+    ids = verdict.by_chance(place.look())
+    for task_id in ids:
+        await app.resume(task_id)
+    return len(ids)

@@ -1,0 +1,70 @@
+"""Databases that may be crashed, and the size of the proofs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rig.postgres import Postgres
+from rig.server import Unavailable
+from tests.faults.band import Place
+
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def prove(pytestconfig: pytest.Config) -> bool:
+    """Whether the proofs run at full size."""
+    return bool(pytestconfig.getoption("--prove", default=False))
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Postgres]:
+    """A PostgreSQL with durability on, for tests that kill its clients."""
+    try:
+        server = Postgres(settings={"max_connections": "400"}).start()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def own_server() -> Iterator[Postgres]:
+    """One for tests that kill the server itself."""
+    try:
+        server = Postgres(settings={"max_connections": "400"}).start()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Place:
+    return Place("sqlite", f"sqlite:///{tmp_path / 'onward.db'}", tmp_path)
+
+
+@pytest.fixture
+def postgres_place(server: Postgres, tmp_path: Path) -> Place:
+    return Place("postgres", server.database(f"f{next(_names)}"), tmp_path, server)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """A database of each kind, empty."""
+    found: Place = request.getfixturevalue("sqlite" if request.param == "sqlite" else "postgres_place")
+    return found
+
+
+@pytest.fixture
+def tell() -> Callable[..., None]:
+    """One line for each proof."""
+
+    def line(*parts: object) -> None:
+        print("\n  " + " · ".join(map(str, parts)), flush=True)
+
+    return line

@@ -1,0 +1,300 @@
+"""The crew: what runs in the processes that the fault tests kill, freeze and starve.
+
+    python -m tests.faults.crew '{"mode": "lead", "db": "sqlite:///…", "ledger": "…", "workers": 8}'
+
+lead     forks `workers` workers and forks another for each that dies, until SIGTERM; then all of them take their leave
+submit   submits `count` stories and says which were acknowledged
+once     submits and works in one process, then ends: small enough to be crashed at every single write
+
+All tasks are stories: a list of acts, given as input, so that a test knows beforehand what each must come to (`foretold`)
+and every process can run every test's tasks. Each step notes in the ledger that it starts and that it ends. What a
+process has to say goes to its stdout, one line and one write() each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from onward import Onward, Retry
+from onward.errors import OnwardError, StoreUnavailable
+from rig.ledger import Ledger
+
+Act = dict[str, Any]
+POLL_ID = 0.05
+SETTINGS = {"lease_s", "heartbeat_s", "poll_s", "grace_s", "slots", "queue_limit"}
+
+
+# ── stories ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def story(rng: random.Random, longest_ms: int = 100) -> list[Act]:
+    """A story at random: a few steps, some in threads, some that fail at first, a sleep now and then."""
+    acts: list[Act] = []
+    for number in range(rng.randint(2, 6)):
+        what = rng.choices(["step", "thread", "flaky", "sleep", "nap"], [10, 4, 3, 1, 2])[0]
+        act: Act = {"act": what, "name": f"{what}{number}", "ms": rng.randint(1, longest_ms)}
+        if what == "flaky":
+            act["times"] = rng.randint(1, 2)
+        if what == "sleep":
+            act["ms"] = rng.randint(1100, 1500)  # long enough to leave memory
+        acts.append(act)
+    if rng.random() < 0.15:
+        acts.insert(rng.randrange(len(acts)), {"act": "trip", "times": 1})
+    return acts
+
+
+def foretold(acts: list[Act]) -> list[str]:
+    """What a story returns when each of its steps counts exactly once."""
+    return [f"{act['name']} done" for act in acts if act["act"] in STEPS]
+
+
+STEPS = {"step", "thread", "flaky", "block", "exit", "kill", "segv"}
+
+
+def build(db: str, ledger: str, **settings: Any) -> Onward:
+    """The app that all crews and clients share."""
+    app = Onward(db, **settings)
+    book = Ledger(Path(ledger))
+
+    @app.task(name="story", retry=Retry(attempts=4, first=0.05, cap=0.2))
+    async def tell(ctx: Any, acts: Any) -> list[str]:
+        return await _Teller(ctx, book).tell(acts)
+
+    @app.task(name="once", retry=1)
+    async def tell_once(ctx: Any, acts: Any) -> list[str]:
+        """The same without a second chance: whatever counts as a failure by mistake ends it."""
+        return await _Teller(ctx, book).tell(acts)
+
+    return app
+
+
+class _Teller:
+    def __init__(self, ctx: Any, book: Ledger) -> None:
+        self._ctx, self._book = ctx, book
+
+    async def tell(self, acts: list[Act]) -> list[str]:
+        said = []
+        for act in acts:
+            answer = await self._act(act)
+            if answer is not None:
+                said.append(answer)
+        return said
+
+    async def _act(self, act: Act) -> str | None:
+        match act["act"]:
+            case "sleep" | "nap":
+                await self._ctx.sleep(act["ms"] / 1000, name=act["name"])
+            case "trip":
+                if self._ctx.attempt <= act["times"]:
+                    raise RuntimeError("tripped")
+            case "thread":
+                return str(await self._ctx.step(self._in_thread, act, name=act["name"]))
+            case "flaky":
+                retry = Retry(attempts=act["times"] + 1, first=0.02, cap=0.05)
+                return str(await self._ctx.step(self._flaky, act, name=act["name"], retry=retry))
+            case "step" | "block" | "exit" | "kill" | "segv":
+                return str(await self._ctx.step(self._in_loop, act, name=act["name"]))
+            case unknown:
+                raise NotImplementedError(unknown)
+        return None
+
+    def _note(self, what: str) -> None:
+        ctx = self._ctx
+        key = ctx.key
+        shift = ctx._host.hold.shift
+        step = key.partition(":")[2]
+        self._book.write(what, ctx.task_id, step, shift, ctx.attempt, os.getpid(), time.time(), key)
+
+    async def _in_loop(self, act: Act) -> str:
+        self._note("start")
+        match act["act"]:
+            case "block":
+                end = time.monotonic() + act["ms"] / 1000
+                while time.monotonic() < end:  # the loop and a core, for itself
+                    sum(range(1000))
+            case "exit":
+                os._exit(7)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "segv":
+                ctypes.string_at(0)
+            case _:
+                await asyncio.sleep(act["ms"] / 1000)
+        self._note("end")
+        return f"{act['name']} done"
+
+    def _in_thread(self, act: Act) -> str:
+        self._note("start")
+        time.sleep(act["ms"] / 1000)
+        self._note("end")
+        return f"{act['name']} done"
+
+    async def _flaky(self, act: Act) -> str:
+        self._note("start")
+        await asyncio.sleep(act["ms"] / 1000)
+        if self._failed_before(act["name"]) < act["times"]:
+            self._note("fail")
+            raise ConnectionError("not this time")
+        self._note("end")
+        return f"{act['name']} done"
+
+    def _failed_before(self, name: str) -> int:
+        """How often it has failed, in whatever process; one more from now on."""
+        place = self._book.path.parent / "failures"
+        place.mkdir(exist_ok=True)
+        count = 0
+        while True:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(place / f"{self._ctx.task_id}-{name}-{count}", os.O_CREAT | os.O_EXCL))
+                return count
+            count += 1
+
+
+# ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def lead(options: dict[str, Any]) -> int:
+    """Forks rather than starts its workers: they begin at once, and a thousand of them cost little."""
+    crew: set[int] = set()
+    stopping = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopping
+        stopping = True
+        for pid in crew:
+            os.kill(pid, signal.SIGTERM)
+
+    def begin() -> None:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_in_child(options))
+        crew.add(pid)
+
+    for _ in range(options["workers"]):
+        begin()
+    signal.signal(signal.SIGTERM, stop)
+    status = 0
+    while crew:
+        pid, raw = os.waitpid(-1, 0)
+        crew.discard(pid)
+        code = os.waitstatus_to_exitcode(raw)
+        say("died", pid, code)
+        status = status or (code if stopping else 0)
+        if not stopping:
+            if code > 0:
+                time.sleep(0.2)  # it could not start, or a story ended it: not in a tight circle
+            begin()
+            if stopping:
+                stop()
+    return status
+
+
+def _in_child(options: dict[str, Any]) -> int:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a worker does not outlive its leader
+    try:
+        return asyncio.run(work(options))
+    except OnwardError as error:
+        logging.getLogger("crew").warning("could not start: %s", error)
+        return 6
+    except BaseException:
+        logging.getLogger("crew").exception("a worker ended")
+        return 70
+
+
+def app_of(options: dict[str, Any]) -> Onward:
+    return build(options["db"], options["ledger"], **{k: v for k, v in options.items() if k in SETTINGS})
+
+
+async def work(options: dict[str, Any]) -> int:
+    """A worker until SIGTERM. Says its name, and a new one when it takes one."""
+    app = app_of(options)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with app.worker(queues=options.get("queues", ())) as worker:
+        name = worker.id
+        say("ready", os.getpid(), name)
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), POLL_ID)
+            if worker.id not in {name, ""}:
+                name = worker.id
+                say("renamed", os.getpid(), name)
+    return 0
+
+
+async def submit(options: dict[str, Any]) -> int:
+    """Submits one story after another; each line is an acknowledgement, or what the client was told instead."""
+    app = app_of(options)
+    rng = random.Random(options["seed"])
+    async with app:
+        say("ready", os.getpid())
+        for number in range(options["count"]):
+            key = f"{options['seed']}-{number}"
+            acts = [{"act": "step", "name": "only", "ms": 0}] if options.get("plain") else story(rng)
+            while True:
+                try:
+                    handle = await app.submit("story", {"acts": acts}, key=key)
+                except StoreUnavailable as error:
+                    say("refused", key, error)
+                    await asyncio.sleep(0.05)
+                else:
+                    say("acked", key, handle.id)
+                    break
+    return 0
+
+
+async def once(options: dict[str, Any]) -> int:
+    """The whole life of a few stories, in one process; `acked` lines come before anything else is done with a task."""
+    app = app_of(options)
+    async with app:
+        handles = []
+        for number in range(options["count"]):
+            acts = [
+                {"act": "step", "name": "a", "ms": 1},
+                {"act": "flaky", "name": "b", "ms": 1, "times": 1},
+                {"act": "nap", "name": "c", "ms": 5},
+                {"act": "thread", "name": "d", "ms": 1},
+            ]
+            handle = await app.submit("story", {"acts": acts}, key=f"once-{number}")
+            Ledger(Path(options["acks"])).write(handle.id, acts)
+            handles.append(handle)
+        async with app.worker():
+            for handle in handles:
+                await handle.result(timeout=30)
+                Ledger(Path(options["acks"])).write(handle.id, "completed")
+    return 0
+
+
+def main() -> int:
+    options = json.loads(sys.argv[1])
+    logging.basicConfig(
+        level=options.get("log", "WARNING"), format="%(asctime)s.%(msecs)03d %(process)d %(message)s", datefmt="%H:%M:%S"
+    )
+    match options["mode"]:
+        case "lead":
+            return lead(options)
+        case "submit":
+            return asyncio.run(submit(options))
+        case _:
+            return asyncio.run(once(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

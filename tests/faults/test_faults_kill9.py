@@ -1,0 +1,50 @@
+"""kill -9 of workers, at random moments and by the hundred: nothing is lost, nothing recorded runs again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.band import Client, Crew, Place, busy, set_free, until_all_ended
+from tests.faults.verdict import percentile, resume_times
+
+pytestmark = pytest.mark.slow
+
+WORKERS = 8
+
+
+async def test_kill9_at_random_moments(place: Place, prove: bool, tell: Callable[..., None]) -> None:
+    kills = 500 if prove else 50
+    rng = random.Random(1)
+    async with place.app(lease_s=1.0, heartbeat_s=0.2) as app:
+        client = Client(app, rng)
+        with Crew(place, WORKERS, lease_s=1.0, heartbeat_s=0.2, slots=10).ready(WORKERS) as crew:
+            async with busy(place, client, about=40):
+                for _ in range(kills):
+                    await asyncio.sleep(rng.expovariate(1 / 0.2))
+                    while not (found := crew.pick(rng)):
+                        await asyncio.sleep(0.01)
+                    crew.kill9(found[0])
+            stall = await until_all_ended(place, 60)
+            if freed := await set_free(place, app):
+                await until_all_ended(place, 30)
+            died = dict(crew.died)
+            await asyncio.to_thread(crew.stop)
+    verdict = await place.judge(client.acked)
+    times = resume_times(place.look(), died)
+    tell(
+        "kill -9",
+        place.kind,
+        f"{len(died)} kills",
+        verdict,
+        f"{verdict.repeated} unrecorded steps repeated",
+        f"{freed} quarantined by chance",
+        f"resume p50 {percentile(times, 0.5) * 1000:.0f} ms p99 {percentile(times, 0.99) * 1000:.0f} ms",
+        f"all done {stall:.1f} s after the last",
+    )
+    verdict.must_be_clean()
+    assert len(died) == kills
+    assert verdict.resumed > kills / 4, "VOID: the kills hit nobody at work"

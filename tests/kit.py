@@ -1,0 +1,257 @@
+"""What the tests share: small makers of the store's words, a clock that is moved by hand, and a raw way into a database."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import heapq
+import itertools
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from onward import Onward
+from onward.core import record as r
+from onward.core.ids import Ids
+from onward.core.record import Entry
+from onward.core.task import NewTask, State
+from onward.store.port import Batch, Claimed, End, Store, Wait, WorkerRow
+from onward.store.sqlite import MEMORY, SqliteStore
+
+T = TypeVar("T")
+
+KINDS = ("sqlite file", "sqlite memory", "postgres")
+only_postgres = pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+only_memory = pytest.mark.parametrize("kind", ["sqlite memory"], indirect=True)
+only_file = pytest.mark.parametrize("kind", ["sqlite file"], indirect=True)
+not_memory = pytest.mark.parametrize("kind", ["sqlite file", "postgres"], indirect=True)
+
+next_id = Ids(time.time, random.Random(1))
+_numbers = itertools.count(1)
+
+
+# ── the store's words ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def new(task: str = "work", **over: Any) -> NewTask:
+    """A task on its way in. Its fingerprint is its input, as far as the store is concerned."""
+    values: dict[str, Any] = {
+        "id": next_id(),
+        "task": task,
+        "input": b'{"n":1}',
+        "options": b"{}",
+        "queue": "default",
+        "priority": 0,
+        "delay": 0.0,
+        "key": None,
+        "fingerprint": "f1",
+    }
+    return NewTask(**values | over)
+
+
+def row(worker: str, **over: Any) -> WorkerRow:
+    values: dict[str, Any] = {
+        "machine": "boot/ns",
+        "host": "here",
+        "pid": 1,
+        "slots": 10,
+        "names": ("work",),
+        "queues": (),
+        "address": "",
+        "version": "0",
+    }
+    return WorkerRow(id=worker, **values | over)
+
+
+async def join(store: Store, *workers: str, lease: float = 10.0) -> None:
+    for worker in workers:
+        await store.join(row(worker), lease)
+
+
+async def submit(store: Store, *tasks: NewTask) -> list[str]:
+    return [answer.id for answer in await store.submit(tasks or [new()])]
+
+
+async def claim(store: Store, worker: str = "w1", room: int = 10, queue: str = "default", **over: Any) -> list[Claimed]:
+    return await store.claim(worker, queue, over.pop("names", ["work"]), room, **over)
+
+
+async def begun(store: Store, worker: str = "w1") -> Claimed:
+    """A task that this worker has just claimed."""
+    await join(store, worker)
+    await submit(store)
+    (one,) = await claim(store, worker, 1)
+    return one
+
+
+def entry(held: Claimed, ahead: int = 1, kind: str = r.STEP_DONE, key: str = "s", data: bytes = b'{"result":1}') -> Entry:
+    """The record `ahead` numbers after the start of the shift."""
+    return (held.id, held.shift + ahead, held.shift, kind, key, data, time.time())
+
+
+def completion(held: Claimed, ahead: int = 1, state: State = State.COMPLETED) -> Batch:
+    kind = {State.COMPLETED: r.COMPLETED, State.FAILED: r.FAILED}[state]
+    data = b'{"result":42}' if state is State.COMPLETED else b'{"error":{"type":"E","message":"m"}}'
+    return Batch([entry(held, ahead, kind, "", data)], [End(held.id, state, held.attempt, held.shift + ahead)])
+
+
+def waiting(held: Claimed, due_at: float | None, reason: str, attempt: int | None = None, ahead: int = 1) -> Batch:
+    kind = {"retrying": r.RETRY, "parked": r.PARKED, "quarantined": r.QUARANTINED}.get(reason, r.HANDED_BACK)
+    wait = Wait(held.id, due_at, reason, held.attempt if attempt is None else attempt)
+    return Batch([entry(held, ahead, kind, "", b"{}")], waits=[wait])
+
+
+def together(*batches: Batch) -> Batch:
+    return Batch(
+        [e for b in batches for e in b.entries], [e for b in batches for e in b.ends], [w for b in batches for w in b.waits]
+    )
+
+
+async def kinds(store: Store, task_id: str) -> list[str]:
+    return [record.kind for record in await store.journal(task_id)]
+
+
+async def dense(store: Store, task_id: str) -> bool:
+    seqs = [record.seq for record in await store.journal(task_id, limit=100_000)]
+    return seqs == list(range(1, len(seqs) + 1))
+
+
+async def sql(store: Any, statement: str) -> list[tuple[Any, ...]]:
+    """Past the port, into the tables: to plant what must not be there, and to look at what no verb tells."""
+    if isinstance(store, SqliteStore):
+        return await store._writing(lambda c: [tuple(found) for found in c.execute(statement)])
+    async with store._connection() as connection:
+        return [tuple(found) for found in await connection.fetch(statement)]
+
+
+async def crashes(store: Store, task_id: str) -> int:
+    ((count,),) = await sql(store, f"SELECT crashes FROM onward_queue WHERE task_id = '{task_id}'")
+    return int(count)
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class HandClock:
+    """A clock that stands still until it is moved. What sleeps on it is woken in the order of its time."""
+
+    def __init__(self, start: float = 2_000_000_000.0) -> None:
+        self.time = start
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    async def sleep(self, delay: float) -> None:
+        if delay <= 0:
+            await asyncio.sleep(0)
+            return
+        future = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self.time + delay, next(_numbers), future))
+        await future
+
+    def jump(self, seconds: float) -> None:
+        """All at once, as when a laptop wakes."""
+        self.time += seconds
+        while self._sleepers and self._sleepers[0][0] <= self.time:
+            self._ring()
+
+    def _ring(self) -> None:
+        due, _, future = heapq.heappop(self._sleepers)
+        self.time = max(self.time, due)
+        if not future.done():
+            future.set_result(None)
+
+    async def until(self, awaited: Awaitable[T], at_most: float = 600.0) -> T:
+        """Let time pass from one sleeper to the next, as fast as the machine can, until this is done."""
+        task = asyncio.ensure_future(awaited)
+        end = self.time + at_most
+        while True:
+            await calm()
+            if task.done():
+                return task.result()
+            if not self._sleepers or self._sleepers[0][0] > end:
+                task.cancel()
+                raise AssertionError(f"not done after {at_most:g} s of a clock moved by hand")
+            self._ring()
+
+
+async def calm() -> None:
+    """Until everything that can run has run (threads get a moment too)."""
+    for _ in range(12):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.0003)
+
+
+class Time:
+    """The database's time, movable on every store."""
+
+    def __init__(self, clock: HandClock, tell: Callable[[float], None] | None = None) -> None:
+        self._clock, self._tell = clock, tell
+
+    @property
+    def now(self) -> float:
+        return self._clock.time
+
+    def move(self, seconds: float) -> None:
+        self._clock.jump(seconds)
+        if self._tell is not None:
+            self._tell(self._clock.time)
+
+
+# ── apps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def inline_app(clock: HandClock, store: Store | None = None, **settings: Any) -> Onward:
+    """An app in memory whose whole life runs in the test's loop, on a clock moved by hand."""
+    return Onward(
+        store=store or SqliteStore(MEMORY, clock=clock, inline=True), clock=clock, rng=random.Random(7), **settings
+    )
+
+
+async def eventually(check: Callable[[], Awaitable[Any]], seconds: float = 10.0) -> Any:
+    """The first answer of the check that is true."""
+    end = time.monotonic() + seconds
+    while not (answer := await check()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not true within {seconds:g} s: {check}")
+        await asyncio.sleep(0.01)
+    return answer
+
+
+async def states(app: Onward, ids: Sequence[str]) -> list[State]:
+    return [(await app.get(task_id)).state for task_id in ids]
+
+
+def value(record: r.Record) -> Any:
+    return json.loads(record.data)
+
+
+class Through:
+    """A store in front of another: every verb goes through, but for those that a test replaces with its own."""
+
+    def __init__(self, store: Any, **verbs: Any) -> None:
+        self._store = store
+        self.__dict__.update(verbs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@dataclasses.dataclass
+class Gate:
+    """Somewhere to wait until a test opens it, and to see that somebody waits."""
+
+    reached: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    opened: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+
+    async def __call__(self) -> None:
+        self.reached.set()
+        await self.opened.wait()

@@ -1,0 +1,369 @@
+"""save: records under the fence, many tasks in one commit; ends and waits with the last of them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from typing import Any
+
+import pytest
+
+from onward.core import record as r
+from onward.core.task import State
+from onward.store.port import Batch, Claimed, Store
+from tests.kit import (
+    Time,
+    begun,
+    claim,
+    completion,
+    crashes,
+    dense,
+    entry,
+    join,
+    kinds,
+    new,
+    only_postgres,
+    sql,
+    submit,
+    together,
+    waiting,
+)
+
+
+async def held(store: Store, count: int, worker: str = "w1") -> list[Claimed]:
+    await join(store, worker)
+    await submit(store, *[new() for _ in range(count)])
+    return await claim(store, worker, count)
+
+
+async def overtaken(store: Store, by: str = "w2", worker: str = "w1") -> Claimed:
+    """A task whose worker was taken for dead, and that another has claimed."""
+    old = await begun(store, worker)
+    await store.rescue([worker])
+    await join(store, by)
+    await claim(store, by, 1)
+    return old
+
+
+# ── the fence ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_records_are_written_as_they_are(store: Store) -> None:
+    one = await begun(store)
+    data = bytes(range(256))
+    batch = Batch([(one.id, 3, 2, r.STEP_DONE, "ä#2", data, 12.5), (one.id, 4, 2, r.PROGRESS, "", b"{}", 13.25)])
+    assert await store.save("w1", batch) == set()
+    assert [(x.seq, x.shift, x.kind, x.key, x.data, x.at) for x in await store.journal(one.id, after=2)] == [
+        (3, 2, r.STEP_DONE, "ä#2", data, 12.5),
+        (4, 2, r.PROGRESS, "", b"{}", 13.25),
+    ]
+
+
+async def test_refused_when_the_number_is_taken(store: Store) -> None:
+    old = await overtaken(store)
+    assert await store.save("w1", Batch([entry(old)])) == {old.id}
+    assert await kinds(store, old.id) == [r.SUBMITTED, r.SHIFT, r.SHIFT]
+
+
+async def test_all_records_of_a_task_stand_or_fall_together(store: Store) -> None:
+    """The first is refused, the second would find its number free: it must not be taken."""
+    old = await overtaken(store)
+    assert await store.save("w1", Batch([entry(old, 1), entry(old, 2), entry(old, 3)])) == {old.id}
+    assert await kinds(store, old.id) == [r.SUBMITTED, r.SHIFT, r.SHIFT]
+    assert await dense(store, old.id)
+
+
+async def test_a_later_number_that_is_taken_refuses_the_earlier_ones_too(store: Store) -> None:
+    one = await begun(store)
+    await sql(store, f"INSERT INTO onward_journal SELECT task_id, 5, 5, 'shift.started', '', data, at FROM onward_journal WHERE task_id = '{one.id}' AND seq = 1")
+    assert await store.save("w1", Batch([entry(one, 1), entry(one, 2), entry(one, 3)])) == {one.id}
+    assert [x.seq for x in await store.journal(one.id)] == [1, 2, 5]
+
+
+@pytest.mark.parametrize("ending", ["end", "wait"])
+async def test_a_refused_settle_changes_nothing(store: Store, ending: str, time: Time) -> None:
+    old = await overtaken(store)
+    batch = completion(old) if ending == "end" else waiting(old, time.now + 60, "asleep", attempt=7)
+    assert await store.save("w1", batch) == {old.id}
+    task = await store.get(old.id)
+    assert task is not None
+    assert (task.state, task.worker, task.attempt, task.due_at) == (State.RUNNING, "w2", 1, None)
+    assert await sql(store, "SELECT count(*) FROM onward_outcomes") == [(0,)]
+    assert await store.census() == []
+
+
+@pytest.mark.parametrize("ending", ["step", "end", "wait"])
+async def test_neighbours_in_the_commit_are_not_hurt(store: Store, ending: str) -> None:
+    old = await overtaken(store)
+    ones = await held(store, 6, "w3")
+    bad = {"step": Batch([entry(old), entry(old, 2)]), "end": completion(old), "wait": waiting(old, None, "queued")}
+    good = [Batch([entry(o, 1, key="a"), entry(o, 2, key="b")]) for o in ones[:2]]
+    good += [completion(o) for o in ones[2:4]] + [waiting(o, None, "queued") for o in ones[4:]]
+    assert await store.save("w3", together(*good[:3], bad[ending], *good[3:])) == {old.id}
+    for one in ones[:2]:
+        assert [x.key for x in await store.journal(one.id, after=2)] == ["a", "b"]
+    assert [(await store.get(o.id)).state for o in ones[2:]] == [State.COMPLETED] * 2 + [State.PENDING] * 2  # type: ignore[union-attr]
+    assert await kinds(store, old.id) == [r.SUBMITTED, r.SHIFT, r.SHIFT]
+    assert await store.census() == []
+
+
+async def test_several_refused_in_one_commit(store: Store) -> None:
+    ones = await held(store, 5)
+    await store.rescue(["w1"])
+    await join(store, "w2")
+    taken = {c.id for c in await claim(store, "w2", 3)}
+    assert await store.save("w1", together(*[completion(o) for o in ones])) == taken
+    assert {o.id for o in ones if (await store.get(o.id)).state is State.COMPLETED} == {o.id for o in ones} - taken  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("ending", ["step", "end", "wait"])
+async def test_what_was_written_by_the_same_shift_counts_as_written(store: Store, ending: str, time: Time) -> None:
+    """The commit happened and its answer was lost: the same batch comes again."""
+    one = await begun(store)
+    batch = {
+        "step": Batch([entry(one, 1), entry(one, 2)]),
+        "end": together(Batch([entry(one, 1)]), completion(one, 2)),
+        "wait": waiting(one, time.now + 5, "asleep"),
+    }[ending]
+    assert await store.save("w1", batch) == set()
+    before = await store.journal(one.id), await store.get(one.id)
+    assert await store.save("w1", batch) == set()
+    assert (await store.journal(one.id), await store.get(one.id)) == before
+
+
+async def test_the_same_again_with_neighbours_that_are_new(store: Store) -> None:
+    one, two = await held(store, 2)
+    await store.save("w1", Batch([entry(one)]))
+    assert await store.save("w1", Batch([entry(one), entry(two)])) == set()
+    assert [x.seq for x in await store.journal(two.id)] == [1, 2, 3]
+
+
+async def test_a_settle_sent_again_does_not_undo_what_came_after(store: Store) -> None:
+    """The wait was written, its answer was lost, another worker holds the task by now: asking again must not free it."""
+    one = await begun(store)
+    batch = waiting(one, None, "queued")
+    await store.save("w1", batch)
+    await join(store, "w2")
+    (other,) = await claim(store, "w2")
+    assert await store.save("w1", batch) == set()
+    task = await store.get(one.id)
+    assert task is not None
+    assert (task.state, task.worker) == (State.RUNNING, "w2")
+    assert await store.save("w2", completion(other)) == set()
+
+
+async def test_a_step_sent_again_after_another_shift_began(store: Store) -> None:
+    one = await begun(store)
+    await store.save("w1", Batch([entry(one)]))
+    await store.rescue(["w1"])
+    await join(store, "w2")
+    await claim(store, "w2")
+    assert await store.save("w1", Batch([entry(one)])) == set(), "it had been written"
+    assert await store.save("w1", Batch([entry(one, 2)])) == {one.id}, "and this one had not"
+
+
+async def test_after_the_end_everything_is_refused(store: Store) -> None:
+    one = await begun(store)
+    await store.save("w1", completion(one))
+    cancelled = await begun(store, "w2")
+    await store.cancel(cancelled.id)
+    assert await store.save("w2", Batch([entry(cancelled)])) == {cancelled.id}
+    assert await store.save("w2", completion(cancelled)) == {cancelled.id}
+    assert (await store.get(one.id)).state is State.COMPLETED  # type: ignore[union-attr]
+    assert (await store.get(cancelled.id)).state is State.CANCELLED  # type: ignore[union-attr]
+    assert await store.census() == []
+
+
+async def test_a_thousand_records_of_many_tasks_in_one_commit(store: Store) -> None:
+    ones = await held(store, 100)
+    entries = [entry(one, n + 1, key=f"s{n}") for n in range(20) for one in ones]
+    random.Random(3).shuffle(ones)
+    assert await store.save("w1", Batch(entries)) == set()
+    for one in ones[:5]:
+        assert [x.key for x in await store.journal(one.id, after=2)] == [f"s{n}" for n in range(20)]
+    assert await store.census() == []
+
+
+# ── ends and waits ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED])
+async def test_an_end(store: Store, time: Time, state: State) -> None:
+    one = await begun(store)
+    time.move(5)
+    assert await store.save("w1", completion(one, state=state)) == set()
+    task = await store.get(one.id)
+    assert task is not None
+    assert (task.state, task.reason, task.worker, task.finished_at, task.ended) == (state, None, None, time.now, True)
+    assert (task.result, task.error) == ((42, None) if state is State.COMPLETED else (None, {"type": "E", "message": "m"}))
+    assert await sql(store, "SELECT count(*) FROM onward_queue") == [(0,)]
+    assert await claim(store) == []
+
+
+async def test_an_end_keeps_the_attempt_it_took(store: Store) -> None:
+    one = await begun(store)
+    await store.save("w1", waiting(one, None, "retrying", attempt=3))
+    (again,) = await claim(store)
+    assert again.attempt == 3
+    await store.save("w1", completion(again))
+    assert (await store.get(one.id)).attempt == 3  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("reason", "state"), [("retrying", State.PENDING), ("asleep", State.WAITING)])
+async def test_a_wait_until_a_time(store: Store, time: Time, reason: str, state: State) -> None:
+    await join(store, "w1", lease=1000)
+    one = await begun(store)
+    assert await store.save("w1", waiting(one, time.now + 30, reason, attempt=2)) == set()
+    task = await store.get(one.id)
+    assert task is not None
+    assert (task.state, task.reason, task.due_at, task.attempt, task.worker) == (state, reason, time.now + 30, 2, None)
+    assert not (await store.wake()).woken
+    assert await claim(store) == []
+    time.move(30)
+    assert (await store.wake()).woken
+    task = await store.get(one.id)
+    assert task is not None
+    assert (task.state, task.reason, task.due_at) == (State.PENDING, "queued", None)
+    (again,) = await claim(store)
+    assert (again.id, again.attempt) == (one.id, 2)
+
+
+async def test_a_wait_without_a_time_is_ready_at_once(store: Store) -> None:
+    one = await begun(store)
+    await store.save("w1", waiting(one, None, "queued"))
+    assert [c.id for c in await claim(store)] == [one.id]
+
+
+@pytest.mark.parametrize("reason", ["parked", "quarantined"])
+async def test_a_wait_for_a_person_is_woken_by_no_clock(store: Store, time: Time, reason: str) -> None:
+    await join(store, "w1", lease=1e12)
+    one = await begun(store)
+    await store.save("w1", waiting(one, math.inf, reason))
+    task = await store.get(one.id)
+    assert task is not None
+    assert (task.state, task.reason, task.due_at) == (State.WAITING, reason, math.inf)
+    time.move(1e9)
+    outlook = await store.wake()
+    assert (outlook.woken, outlook.next_due_in) == (False, None)
+    assert await claim(store) == []
+    assert await store.census() == [], "a person was asked, so this is fine"
+
+
+async def test_a_wait_forgives_crashes(store: Store) -> None:
+    await begun(store, "w1")
+    await store.rescue(["w1"])
+    await join(store, "w2")
+    (one,) = await claim(store, "w2")
+    assert await crashes(store, one.id) == 1
+    await store.save("w2", waiting(one, None, "queued"))
+    assert await crashes(store, one.id) == 0
+
+
+# ── wake and outlook ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_empty_store_has_nothing_to_tell(store: Store) -> None:
+    outlook = await store.wake()
+    assert (outlook.woken, outlook.queues, outlook.next_due_in, outlook.suspects) == (False, (), None, ())
+
+
+async def test_the_outlook_names_queues_and_the_next_sleeper(store: Store, time: Time) -> None:
+    await submit(store, new(queue="b"), new(queue="a"), new(queue="b"), new(queue="c", delay=20.0), new(delay=9.0))
+    outlook = await store.wake()
+    assert sorted(outlook.queues) == ["a", "b"]
+    assert outlook.next_due_in == 9.0
+    time.move(9)
+    outlook = await store.wake()
+    assert outlook.woken
+    assert sorted(outlook.queues) == ["a", "b", "default"]
+    assert outlook.next_due_in == 11.0
+    assert not (await store.wake()).woken, "woken once"
+
+
+async def test_a_held_task_is_no_ready_one(store: Store) -> None:
+    await begun(store)
+    assert (await store.wake()).queues == ()
+
+
+async def test_the_outlook_names_the_queues_of_suspects(store: Store) -> None:
+    (task_id,) = await submit(store, new(queue="q"))
+    for n in range(3):
+        assert (await store.wake()).suspects == ()
+        await join(store, f"w{n}")
+        await claim(store, f"w{n}", queue="q")
+        await store.rescue([f"w{n}"])
+    assert (await store.wake()).suspects == ("q",)
+    await join(store, "w")
+    await claim(store, "w", queue="q", alone=True)
+    assert (await store.wake()).suspects == (), "it runs"
+    assert await crashes(store, task_id) == 3
+
+
+async def test_a_thousand_sleepers_and_one_more(store: Store, time: Time) -> None:
+    ids = await submit(store, *[new(delay=1.0 + n / 10_000) for n in range(1_050)])
+    time.move(10)
+    while (await store.wake()).woken:
+        pass
+    await join(store, "w1")
+    assert sorted(c.id for c in await claim(store, room=2_000)) == sorted(ids)
+
+
+async def test_many_wake_at_once(store: Store, time: Time) -> None:
+    await submit(store, *[new(delay=1.0) for _ in range(100)])
+    time.move(1)
+    await asyncio.gather(*[store.wake() for _ in range(10)])
+    await join(store, "w1")
+    assert len(await claim(store, room=200)) == 100
+
+
+async def test_a_sleeper_keeps_its_place_in_the_line(store: Store, time: Time) -> None:
+    """A task that slept was submitted before those that came later, and is not sent to the end of the line."""
+    await join(store, "w1", lease=100)
+    old = await begun(store)
+    await store.save("w1", waiting(old, time.now + 1, "asleep"))
+    (younger,) = await submit(store)
+    time.move(1)
+    await store.wake()
+    assert [c.id for c in await claim(store)] == [old.id, younger]
+
+
+# ── many at once ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@only_postgres
+async def test_statements_of_many_rows_never_wait_for_each_other(store: Any, open_another: Any) -> None:
+    """Two that lock the same rows in other orders end in a deadlock, which the database breaks after a second. The port
+    promises one order. Settles, rescues, claims and wakes run against each other over the same tasks."""
+    doors = [await open_another() for _ in range(4)]
+    rng = random.Random(11)
+    await submit(store, *[new() for _ in range(150)])
+
+    async def turn(door: Store, number: int) -> None:
+        worker = f"w{number}"
+        await door.join(_row(worker), 10)
+        mine = await claim(door, worker, 60)
+        rng.shuffle(mine)
+        steps = door.save(worker, Batch([entry(one) for one in mine])) if mine else asyncio.sleep(0, set())
+        _, refused = await asyncio.gather(door.rescue([worker]), steps)
+        left = [one for one in mine if one.id not in (refused or ())]
+        rng.shuffle(left)
+        settles = together(*[waiting(one, None, "queued", ahead=2) for one in left])
+        await asyncio.gather(
+            store.rescue([worker]),
+            door.save(worker, settles) if left else asyncio.sleep(0),
+            doors[number % 4].save(worker, Batch(settles.entries[::-1], [], settles.waits[::-1])) if left else asyncio.sleep(0),
+            store.rescue([]),
+        )
+
+    for round_ in range(12):
+        await asyncio.gather(*[turn(door, round_ * 10 + n) for n, door in enumerate(doors)])
+    ((deadlocks,),) = await sql(store, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+    assert deadlocks == 0
+    assert await store.census() == []
+
+
+def _row(worker: str) -> Any:
+    from tests.kit import row
+
+    return row(worker)
