@@ -56,8 +56,11 @@ class Replay:
                 self._line(record.key)[-1].over = True
             case r.STEP_RETRY:
                 self._retries[record.key] = record.value["attempt"]
-            case r.RETRY | r.RESUMED:
+            case r.RETRY:
                 self._forget_failures()
+            case r.RESUMED:  # somebody wants it to go on: the time it may take starts anew
+                self._forget_failures()
+                self.started_at = None
             case r.SHIFT if self.started_at is None:
                 self.started_at = record.at
 

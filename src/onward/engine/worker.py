@@ -262,6 +262,8 @@ class Worker:
         for one in claimed:
             shift = Shift(self, one, self._handlers[one.task])
             self._shifts[one.id] = shift
+            if self._stopping:
+                shift.stop(HandBack(), now=False)
             self._spawn(self._do(shift), f"onward-task-{one.id}")
 
     async def _do(self, shift: Shift) -> None:

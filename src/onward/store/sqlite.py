@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,19 @@ def _views(cursor: Any) -> list[dict[str, Any]]:
     for row in cursor:  # the description is there while rows are
         found.append(dict(zip([column[0] for column in cursor.get_description()], row, strict=True)))
     return found
+
+
+def _set_wal(connection: apsw.Connection) -> None:
+    """The one change for which SQLite does not ask the busy handler: several processes may open a new file at once."""
+    patient = Patient(BUSY)
+    for tries in itertools.count():
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except apsw.BusyError:
+            if not patient(tries):
+                raise
+        else:
+            return
 
 
 class SqliteStore:
@@ -94,7 +108,7 @@ class SqliteStore:
         connection = apsw.Connection(self.path)
         connection.set_busy_handler(Patient(BUSY))
         connection.create_scalar_function("onward_now", lambda *_: self._clock.now(), 0)
-        connection.execute("PRAGMA journal_mode=WAL")
+        _set_wal(connection)
         connection.execute("PRAGMA synchronous=FULL")
         return connection
 
