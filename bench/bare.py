@@ -17,7 +17,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
@@ -28,17 +27,17 @@ from bench.measure import BARE, W1_BATCH, W1_ONE, W3, W4_STEPS, Figure, latency,
 TABLES = {
     "postgres": """
         CREATE TABLE bare_journal (
-            task_id text NOT NULL, seq int NOT NULL, shift int NOT NULL, kind text NOT NULL, key text, data bytea,
-            at timestamptz NOT NULL, PRIMARY KEY (task_id, seq))""",
+            task_id text COLLATE "C" NOT NULL, seq integer NOT NULL, shift integer NOT NULL, kind text NOT NULL,
+            key text NOT NULL, data bytea NOT NULL, at float8 NOT NULL, PRIMARY KEY (task_id, seq))""",
     "sqlite": """
         CREATE TABLE bare_journal (
-            task_id TEXT NOT NULL, seq INTEGER NOT NULL, shift INTEGER NOT NULL, kind TEXT NOT NULL, key TEXT, data BLOB,
-            at REAL NOT NULL, PRIMARY KEY (task_id, seq))""",
+            task_id TEXT NOT NULL, seq INTEGER NOT NULL, shift INTEGER NOT NULL, kind TEXT NOT NULL,
+            key TEXT NOT NULL, data BLOB NOT NULL, at REAL NOT NULL, PRIMARY KEY (task_id, seq)) STRICT""",
 }
 INSERTS = {
     "postgres": """
         INSERT INTO bare_journal (task_id, seq, shift, kind, key, data, at) SELECT * FROM
-        unnest($1::text[], $2::int[], $3::int[], $4::text[], $5::text[], $6::bytea[], $7::timestamptz[])""",
+        unnest($1::text[], $2::int[], $3::int[], $4::text[], $5::text[], $6::bytea[], $7::float8[])""",
     "postgres, one row": "INSERT INTO bare_journal (task_id, seq, shift, kind, key, data, at) VALUES ($1, $2, $3, $4, $5, $6, $7)",
     "sqlite": "INSERT INTO bare_journal (task_id, seq, shift, kind, key, data, at) VALUES (?, ?, ?, ?, ?, ?, ?)",
 }
@@ -48,7 +47,7 @@ TASKS = 200
 RECORDS = 20
 COMMITS_OF_TEN_STEPS = 11
 
-Row = tuple[str, int, int, str, str, bytes, datetime]
+Row = tuple[str, int, int, str, str, bytes, float]
 
 
 def measure(store: str, url: str, quick: bool) -> list[Figure]:
@@ -90,7 +89,7 @@ def _sync(file: int, offset: int) -> float:
 
 def _rounds(first: int, count: int) -> Iterator[list[Row]]:
     """Each round is the next record of every task, as when all of them finish a step at the same time."""
-    now = datetime.now(UTC)
+    now = time.time()
     for number in range(first, first + count):
         generation, seq = divmod(number, RECORDS)
         tasks = [f"01JCHQ5X9M{generation * TASKS + task:016d}" for task in range(TASKS)]
@@ -130,7 +129,7 @@ def _sqlite(path: Path, commits: int, singles: int) -> tuple[float, list[float]]
             connection.pragma(pragma, value)
         connection.execute(TABLES["sqlite"])
         insert = INSERTS["sqlite"]
-        batches = [[(*row[:-1], row[-1].timestamp()) for row in rows] for rows in _rounds(1, commits)]
+        batches = list(_rounds(1, commits))
         start = time.perf_counter()
         for rows in batches:
             connection.execute("BEGIN IMMEDIATE")
@@ -140,9 +139,8 @@ def _sqlite(path: Path, commits: int, singles: int) -> tuple[float, list[float]]
 
         taken = []
         for row in _some_rows(commits + 1, singles):
-            values = (*row[:-1], row[-1].timestamp())
             start = time.perf_counter()
-            connection.execute(insert, values)
+            connection.execute(insert, row)
             taken.append(time.perf_counter() - start)
         return rate, taken
 

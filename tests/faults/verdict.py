@@ -10,7 +10,6 @@ on, which only clocks can tell. All else is order: a record's shift, a shift's n
 
 from __future__ import annotations
 
-import bisect
 import collections
 import dataclasses
 import json
@@ -273,12 +272,16 @@ def _quarantine(verdict: Verdict, picture: Picture, poison: frozenset[str]) -> N
                 counted = crashes
             elif row.kind == r.QUARANTINED:
                 if counted <= SUSPECT_AFTER or (poison and task not in poison):
-                    verdict.quarantined.append(f"{task} at {row.seq} after {counted} crashes in a row")
+                    verdict.quarantined.append(f"{task} at {row.seq} after {counted} crashes in a row: {_short(journal)}")
                 progress = True
             elif row.kind not in QUIET:
                 progress = True
         if task in poison and not any(row.kind == r.QUARANTINED for row in journal):
             verdict.quarantined.append(f"{task} should be in quarantine and is not, after {crashes} crashes")
+
+
+def _short(journal: list[Row]) -> str:
+    return ", ".join(f"{row.seq} {row.kind} {row.key}".strip() for row in journal)
 
 
 def by_chance(picture: Picture) -> list[str]:
@@ -287,25 +290,23 @@ def by_chance(picture: Picture) -> list[str]:
 
 
 def resume_times(picture: Picture, died: Mapping[str, float]) -> list[float]:
-    """For each shift whose worker was killed in it: seconds until the next shift of that task began."""
+    """For each shift whose worker was killed in it: seconds until the next shift of that task began. Not of suspects:
+    they wait for a worker of their own."""
     found = []
     for journal in picture.journals.values():
-        open_by: str | None = None
+        worker, fruitless, progress = "", 0, True
         for row in journal:
             if row.kind == r.SHIFT:
-                if open_by in died and row.at >= died[open_by]:
-                    found.append(row.at - died[open_by])
-                open_by = str(json.loads(row.data)["worker"])
-            elif row.kind in r.ENDS | {r.HANDED_BACK, r.RETRY, r.PARKED, r.QUARANTINED}:
-                open_by = None
+                fruitless = 0 if progress else fruitless + 1
+                if worker in died and row.at >= died[worker] and fruitless < SUSPECT_AFTER:
+                    found.append(row.at - died[worker])
+                worker, progress = str(json.loads(row.data)["worker"]), False
+            elif row.kind not in QUIET:
+                progress = True
+                if row.kind in r.ENDS | {r.HANDED_BACK, r.RETRY, r.PARKED, r.QUARANTINED}:
+                    worker = ""
     return sorted(found)
 
 
 def percentile(ordered: list[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * part))] if ordered else float("nan")
-
-
-def first_after(moments: list[float], moment: float) -> float | None:
-    """The first of the ordered moments that is not before this one."""
-    place = bisect.bisect_left(moments, moment)
-    return moments[place] if place < len(moments) else None

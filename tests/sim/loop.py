@@ -82,6 +82,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._instant = 0
         self.turns = 0
         self.unhandled: list[str] = []
+        self.known: tuple[type[BaseException], ...] = ()
         self.set_exception_handler(self._note)
 
     def time(self) -> float:
@@ -149,7 +150,9 @@ class SimLoop(asyncio.BaseEventLoop):
             self._ready.append(handle)
 
     def _note(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self.unhandled.append(f"{context['message']}: {context.get('exception')!r}")
+        error = context.get("exception")
+        if not isinstance(error, self.known):
+            self.unhandled.append(f"{context['message']}: {error!r}")
 
     def _write_to_self(self) -> None:
         raise AssertionError("a thread spoke to the simulated loop: then its order is not the seed's")

@@ -29,14 +29,14 @@ def app_of(args: Namespace) -> Onward:
 
 
 @contextlib.asynccontextmanager
-async def service(args: Namespace) -> AsyncIterator[Service]:
-    """The verbs, for a command that only looks at or steers what is there. A SQLite file that does not exist is not made
+async def opened(args: Namespace) -> AsyncIterator[Onward]:
+    """An open app, for a command that only looks at or steers what is there. A SQLite file that does not exist is not made
     by looking at it: it has no tasks."""
     app = app_of(args)
     if missing(app.store):
         app = Onward(f"sqlite://{MEMORY}")
     async with app:
-        yield app.service
+        yield app
 
 
 def missing(store: Store) -> bool:

@@ -15,16 +15,16 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from onward.app import Onward
 from onward.cli import door
 from onward.cli.screen import Screen, story_line
 from onward.cli.tasks import situation
-from onward.cli.text import readable, safe, short, span
-from onward.cli.timeline import Line, Story
+from onward.cli.text import safe, span
+from onward.cli.timeline import Line, Mark, Story
 from onward.cli.views import record_json, task_json
 from onward.core.record import ENDS, PARKED, QUARANTINED, Record
 from onward.core.task import NEEDS_A_PERSON, State, Task
 from onward.errors import OnwardError, ResultTimeout, TaskCancelled, TaskFailed
-from onward.service import Service
 
 WAITS_FOR_A_PERSON = 5
 BEFORE = 30
@@ -32,6 +32,10 @@ BEFORE = 30
 
 GLANCE = 0.5
 """Seconds between two looks at why a task does not go on."""
+
+
+PATIENCE = 2.0
+"""Seconds after which somebody who waits is told that nobody works."""
 
 
 class Person(OnwardError):
@@ -56,15 +60,15 @@ def exit_status(task: Task) -> int:
     return 0 if task.state is State.COMPLETED else 1
 
 
-async def until_settled(service: Service, task_id: str, timeout: float | None) -> Task:
+async def until_settled(app: Onward, task_id: str, timeout: float | None) -> Task:
     """The task once it has ended or waits for a person. Raises ResultTimeout."""
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         left = GLANCE if end is None else min(GLANCE, max(0.0, end - time.monotonic()))
         try:
-            return await service.wait(task_id, left)
+            return await app.service.wait(task_id, left)
         except ResultTimeout:
-            task = await service.get(task_id)
+            task = await app.get(task_id)
         if task.ended or task.reason in NEEDS_A_PERSON:
             return task
         if end is not None and time.monotonic() >= end:
@@ -74,36 +78,68 @@ async def until_settled(service: Service, task_id: str, timeout: float | None) -
 async def follow(args: Namespace) -> int:
     """`onward follow`."""
     screen = Screen(args)
-    async with door.service(args) as service:
-        return await watch(screen, service, await door.whole_id(service, args.id), None)
+    async with door.opened(args) as app:
+        return await watch(screen, app, await door.whole_id(app.service, args.id), None)
 
 
-async def watch(screen: Screen, service: Service, task_id: str, timeout: float | None) -> int:
+async def watch(screen: Screen, app: Onward, task_id: str, timeout: float | None) -> int:
     """Show what happens to a task; the exit status that it means."""
-    task = await service.get(task_id)
-    view = _Lines(screen) if screen.json else _Moving(screen, service, task) if screen.live else _Plain(screen)
+    task = await app.get(task_id)
+    view = _Lines(screen) if screen.json else _Moving(screen, app, task) if screen.live else _Plain(screen)
     try:
-        async with asyncio.timeout(timeout), view.shown():
-            async for record in _records(service, task_id):
+        async with asyncio.timeout(timeout), view.shown(), loneliness(screen, app, task_id):
+            async for record in _records(app, task_id):
                 view.record(record)
     except TimeoutError:
-        task = await service.get(task_id)
+        task = await app.get(task_id)
         raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "") from None
     except asyncio.CancelledError:
         screen.aside(f"no longer watching; task {task_id} goes on: onward follow {task_id[-8:]}")
         raise
-    task = await service.get(task_id)
+    task = await app.get(task_id)
     view.end(task)
     return exit_status(task)
 
 
-async def _records(service: Service, task_id: str) -> AsyncIterator[Record]:
+@contextlib.asynccontextmanager
+async def loneliness(screen: Screen, app: Onward, task_id: str) -> AsyncIterator[None]:
+    """Whoever waits in this block is told when nobody is there to do the task."""
+
+    async def look() -> None:
+        await asyncio.sleep(PATIENCE)
+        task = await app.get(task_id)
+        if task.state is State.PENDING and not await _somebody(app, task):
+            screen.aside(
+                (
+                    f"no worker is running that does {safe(task.task)!r}: start one with onward worker MODULE:APP",
+                    "yellow",
+                )
+            )
+
+    looking = asyncio.ensure_future(look())
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+
+async def _somebody(app: Onward, task: Task) -> bool:
+    """Whether a worker is alive that would take the task."""
+    return any(
+        task.task in worker.names and (not worker.queues or task.queue in worker.queues)
+        for worker in await app.store.workers()
+        if worker.lease_until > time.time()
+    )
+
+
+async def _records(app: Onward, task_id: str) -> AsyncIterator[Record]:
     """All records, as they come, until the task has ended or waits for a person."""
-    async with contextlib.aclosing(service.tail(task_id)) as tail:  # type: ignore[type-var]
+    async with contextlib.aclosing(app.service.tail(task_id)) as tail:  # type: ignore[type-var]
         async for record in tail:
             yield record
             if record.kind in {PARKED, QUARANTINED}:
-                task = await service.get(task_id)
+                task = await app.get(task_id)
                 if task.reason in NEEDS_A_PERSON and task.updated_at <= record.at:
                     return
 
@@ -154,15 +190,16 @@ class _Plain(_View):
 
     def record(self, record: Record) -> None:
         for line in self._story.tell(record):
-            self._screen.out.print(story_line(self._screen.out, line, self._story.began or record.at))
+            shown = story_line(self._screen.out, line, self._story.began or record.at)
+            self._screen.out.print(shown, soft_wrap=True)
 
 
 class _Moving(_View):
     """The same on a terminal, above a part that moves: a bar, the step that runs, or why nothing does."""
 
-    def __init__(self, screen: Screen, service: Service, task: Task) -> None:
+    def __init__(self, screen: Screen, app: Onward, task: Task) -> None:
         super().__init__(screen)
-        self._service, self._task = service, task
+        self._app, self._task = app, task
         self._story = Story()
         self._past: list[Line] | None = []
         self._spinner = Spinner("dots", style="cyan")
@@ -204,7 +241,9 @@ class _Moving(_View):
 
     def _tell(self, lines: list[Line]) -> None:
         for line in lines:
-            self._screen.out.print(story_line(self._screen.out, line, self._story.began or line.at))
+            if line.mark is Mark.PROGRESS and self._story.progress[2]:
+                continue  # the bar tells it
+            self._screen.out.print(story_line(self._screen.out, line, self._story.began or line.at), soft_wrap=True)
 
     async def _glance(self) -> None:
         """Keep the reason why a task does not go on up to date."""
@@ -214,7 +253,7 @@ class _Moving(_View):
             await asyncio.sleep(GLANCE)
 
     async def _reason(self) -> str:
-        task = await self._service.get(self._task.task_id)
+        task = await self._app.get(self._task.task_id)
         if task.state is State.RUNNING:
             return ""
         return situation(task, time.time())
@@ -224,7 +263,11 @@ class _Moving(_View):
         message, step, total = self._story.progress
         if total > 0:
             bar = Table.grid(padding=(0, 1))
-            bar.add_row(ProgressBar(total, min(step, total), width=30), Text(f"{step}/{total}"), Text(message, "dim"))
+            bar.add_row(
+                ProgressBar(total, min(step, total), width=30, complete_style="cyan", finished_style="green"),
+                Text(f"{step}/{total}"),
+                Text(message, "dim"),
+            )
             parts.append(bar)
         if self._why:
             text = Text(self._why, "yellow")

@@ -63,11 +63,22 @@ def build() -> Parser:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The arguments, or the end of the program with a sentence about what is wrong with them."""
     parser = build()
-    args = parser.parse_args(_wait_forever(list(sys.argv[1:] if argv is None else argv)))
+    args, rest = parser.parse_known_args(_wait_forever(list(sys.argv[1:] if argv is None else argv)))
     if args.command is None and not args.version:
         parser.print_help(sys.stderr)
         sys.exit(2)
+    if rest and not _take_input(args, rest):
+        parser.prog = f"onward {args.command or ''}".strip()
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return args
+
+
+def _take_input(args: argparse.Namespace, rest: list[str]) -> bool:
+    """INPUT may stand after an option: argparse before 3.12 does not find it there, as in `submit greet --key k '"you"'`."""
+    if args.command != "submit" or args.input is not None or len(rest) > 1 or rest[0].startswith("--"):
+        return False
+    args.input = rest[0]
+    return True
 
 
 def _wait_forever(words: list[str]) -> list[str]:
@@ -75,7 +86,7 @@ def _wait_forever(words: list[str]) -> list[str]:
     following = [*words[1:], ""]
     return [
         f"--wait={FOREVER}" if word == "--wait" and not _DURATION.fullmatch(next_word) else word
-        for word, next_word in zip(words, following, strict=True)
+        for word, next_word in zip(words, following, strict=False)
     ]
 
 
@@ -123,7 +134,7 @@ class _Commands:
 def _demo(commands: _Commands) -> None:
     commands.add(
         "demo",
-        "show:demo",
+        "demo:demo",
         "watch a deploy being killed in step 8 and go on; no key, no server, under 30 s",
         "It works on a temporary SQLite file unless --db names a database.",
     )
@@ -155,9 +166,7 @@ def _submit(commands: _Commands) -> None:
         "  make-list | onward submit load - --key 4711  the same key is the same task",
     )
     parser.add_argument("name", metavar="NAME", help="the name of a handler")
-    parser.add_argument(
-        "input", metavar="INPUT", nargs="?", default="null", help="JSON, or @FILE, or - for stdin; null when not given"
-    )
+    parser.add_argument("input", metavar="INPUT", nargs="?", help="JSON, or @FILE, or - for stdin; null when not given")
     parser.add_argument("--app", metavar="MODULE:APP", help="check the input against this app's handlers")
     parser.add_argument("--key", help="the same key with the same input gives the same task")
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher goes first")

@@ -6,10 +6,9 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -18,6 +17,9 @@ from rich.text import Text
 from onward.cli.text import machine_readable, readable, safe, span
 from onward.cli.timeline import Line, Mark
 from onward.core.task import State
+
+Part = str | Text | tuple[str, str]
+"""A piece of text, plain or with its style."""
 
 WIDE = 200
 """Columns where there is no terminal: nothing has to fit, so little is cut."""
@@ -31,6 +33,7 @@ _STYLES = {
     Mark.ASLEEP: "blue",
     Mark.PERSON: "bold magenta",
     Mark.NOTE: "dim",
+    Mark.PROGRESS: "dim",
 }
 _SIGNS = {
     Mark.BEGIN: "▸",
@@ -41,6 +44,7 @@ _SIGNS = {
     Mark.ASLEEP: "☾",
     Mark.PERSON: "!",
     Mark.NOTE: "·",
+    Mark.PROGRESS: "·",
 }
 _PLAIN_SIGNS = {
     Mark.BEGIN: ">",
@@ -51,6 +55,7 @@ _PLAIN_SIGNS = {
     Mark.ASLEEP: "z",
     Mark.PERSON: "!",
     Mark.NOTE: ".",
+    Mark.PROGRESS: ".",
 }
 _STATES = {
     State.PENDING: "yellow",
@@ -82,18 +87,30 @@ class Screen:
         """One of many JSON lines."""
         print(machine_readable(value), flush=True)
 
-    def say(self, *parts: str | tuple[str, str]) -> None:
-        """A line of texts, or texts with styles."""
-        self.out.print(Text.assemble(*parts))
+    def say(self, *parts: Part) -> None:
+        """A line of text."""
+        self.out.print(Text.assemble(*parts), soft_wrap=True)
 
-    def aside(self, *parts: str | tuple[str, str]) -> None:
-        """The same, beside the answer; nothing with --json."""
+    def aside(self, *parts: Part) -> None:
+        """The same, beside the answer: on stderr, or on the terminal itself; nothing with --json."""
         if not self.json:
-            self.err.print(Text.assemble(*parts))
+            (self.out if self.live else self.err).print(Text.assemble(*parts), soft_wrap=True)
+
+    def block(self, renderable: Any) -> None:
+        """Something of many lines; without the spaces that fill them up where there is no terminal."""
+        if self.out.is_terminal:
+            self.out.print(renderable)
+            return
+        with self.out.capture() as capture:
+            self.out.print(renderable)
+        for line in capture.get().splitlines():
+            self.out.print(Text(line.rstrip()), soft_wrap=True)
 
     def value(self, value: Any) -> None:
-        """A JSON value, whole."""
-        self.out.print(Text(readable(value, indent=2)), soft_wrap=True)
+        """A JSON value, whole: on one line where it fits."""
+        line = readable(value)
+        fits = len(line) < self.out.width or not isinstance(value, dict | list)
+        self.out.print(Text(line if fits else readable(value, indent=2)), soft_wrap=True)
 
 
 def console(stream: Any) -> Console:
@@ -122,12 +139,22 @@ def state_text(state: State, text: str = "") -> Text:
     return Text(text or state.value, style=_STATES[state])
 
 
-def table(*headers: str) -> Table:
-    """An empty table that fits its terminal: cells are cut, never wrapped."""
-    made = Table(box=SIMPLE_HEAD, header_style="dim", show_edge=False, pad_edge=False)
-    for header in headers:
-        made.add_column(header, no_wrap=True, overflow="ellipsis")
-    return made
+def print_table(console: Console, headers: Sequence[str], rows: Iterable[Sequence[Text]], most: int) -> None:
+    """Rows under headers, one line each. A column is as wide as its widest cell, up to `most`; the last one has the rest
+    of the line, where a line has an end."""
+    lines = [[Text(header, "dim") for header in headers], *(list(row) for row in rows)]
+    widths = [min(most, max(line[column].cell_len for line in lines)) for column in range(len(headers) - 1)]
+    rest = console.width - sum(widths) - 2 * len(widths)
+    for line in lines:
+        shown = Text(no_wrap=True, overflow="ignore")
+        for cell, width in zip(line, widths, strict=False):
+            cell.truncate(width, overflow="ellipsis", pad=True)
+            shown.append_text(cell).append("  ")
+        if console.is_terminal:
+            line[-1].truncate(max(rest, 1), overflow="ellipsis")
+        shown.append_text(line[-1])
+        shown.rstrip()
+        console.print(shown, soft_wrap=True)
 
 
 def facts(pairs: Iterable[tuple[str, Text | str | None]]) -> Table:
@@ -141,41 +168,36 @@ def facts(pairs: Iterable[tuple[str, Text | str | None]]) -> Table:
     return grid
 
 
-def story_grid() -> Table:
-    """Columns for the lines of a story: when, sign, what, how long, what came of it."""
+def verdicts() -> Table:
+    """Columns for what was checked: sign, what, how it is."""
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", justify="right", no_wrap=True)
     grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=30)
     grid.add_column(overflow="fold")
-    grid.add_column(style="dim", justify="right", no_wrap=True)
-    grid.add_column(style="dim", no_wrap=True, overflow="ellipsis")
     return grid
 
 
-def story_row(console: Console, line: Line, began: float) -> tuple[Text, ...]:
-    """One line of a story, for `story_grid`."""
+def story_line(console: Console, line: Line, began: float, room: int = 24) -> Text:
+    """One line of a story: when, sign, what, how long, what came of it. `room` is for the names of the steps."""
     mark, style = sign(console, line.mark)
-    loud = line.mark not in {Mark.DONE, Mark.BEGIN, Mark.NOTE}
-    return (
-        Text(f"+{span(line.at - began)}"),
-        Text(mark, style=style),
-        Text(line.text, style=style if loud else ""),
-        Text("" if line.took is None else span(line.took)),
-        Text(line.detail),
-    )
-
-
-def story_line(console: Console, line: Line, began: float) -> Text:
-    """The same on its own, for a story that is still being told."""
-    when, mark, text, took, detail = story_row(console, line, began)
-    when.stylize("dim")
-    when.pad_left(max(0, 10 - len(when)))
-    rest = [Text(f"{part}  ", style="dim") for part in (took.plain, detail.plain) if part]
-    shown = Text.assemble(when, "  ", mark, "  ", text, "  ", *rest)
-    shown.rstrip()
-    shown.no_wrap = True
-    shown.truncate(console.width - 1, overflow="ellipsis")
+    quiet = line.mark in {Mark.BEGIN, Mark.DONE, Mark.NOTE, Mark.PROGRESS}
+    text = Text(line.text, "" if quiet else style)
+    if line.took is not None:
+        text.pad_right(max(0, room - text.cell_len))
+        text.append(f"  {span(line.took):>7}", "dim")
+    if line.detail:
+        text.append(f"  {line.detail}", "dim" if quiet else "")
+    shown = Text.assemble((f"{'+' + span(line.at - began):>11}", "dim"), "  ", (mark, style), "  ", text)
+    if quiet and console.is_terminal:
+        shown.truncate(console.width - 1, overflow="ellipsis")
     return shown
+
+
+def print_story(console: Console, lines: Sequence[Line], began: float) -> None:
+    """A whole story, with its columns in line."""
+    room = max((len(line.text) for line in lines if line.took is not None), default=0)
+    for line in lines:
+        console.print(story_line(console, line, began, min(room, 40)), soft_wrap=True)
 
 
 def indented(renderable: Any) -> Padding:

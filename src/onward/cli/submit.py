@@ -8,8 +8,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from onward.app import Onward
 from onward.cli import door
-from onward.cli.follow import Person, exit_status, until_settled, watch
+from onward.cli.follow import Person, exit_status, loneliness, until_settled, watch
 from onward.cli.parser import FOREVER
 from onward.cli.screen import Screen
 from onward.cli.text import short
@@ -17,7 +18,7 @@ from onward.cli.views import task_json
 from onward.core.durations import seconds
 from onward.core.task import State, Task
 from onward.errors import InvalidInput, ResultTimeout, TaskCancelled, TaskFailed, UsageError
-from onward.service import Service, Wish
+from onward.service import Wish
 
 
 async def submit(args: Namespace) -> int:
@@ -38,9 +39,9 @@ async def submit(args: Namespace) -> int:
         (task_id,) = await app.service.submit([wish], unchecked=args.anyway)
         if args.follow:
             screen.aside((f"task {task_id}", "dim"))
-            return await watch(screen, app.service, task_id, timeout)
+            return await watch(screen, app, task_id, timeout)
         if args.wait is not None:
-            return await _wait(screen, app.service, task_id, timeout)
+            return await _wait(screen, app, task_id, timeout)
         task = await app.service.get(task_id)
     if screen.json:
         screen.document(task_json(task))
@@ -51,15 +52,16 @@ async def submit(args: Namespace) -> int:
     return 0
 
 
-async def _wait(screen: Screen, service: Service, task_id: str, timeout: float | None) -> int:
+async def _wait(screen: Screen, app: Onward, task_id: str, timeout: float | None) -> int:
     """The result on stdout and nothing else there; the id beside it."""
     screen.aside((f"task {task_id}", "dim"))
     try:
-        task = await until_settled(service, task_id, timeout)
+        async with loneliness(screen, app, task_id):
+            task = await until_settled(app, task_id, timeout)
     except ResultTimeout as late:
         if not screen.json:
             raise
-        screen.document(task_json(await service.get(task_id)))
+        screen.document(task_json(await app.get(task_id)))
         return late.exit_status
     if screen.json:
         screen.document(task_json(task))
@@ -78,8 +80,10 @@ def _print_result(screen: Screen, task: Task) -> None:
     screen.value(task.result)
 
 
-def read_input(given: str) -> Any:
-    """INPUT as a value: JSON, @FILE or - for stdin."""
+def read_input(given: str | None) -> Any:
+    """INPUT as a value: JSON, @FILE or - for stdin; None when there is none."""
+    if given is None:
+        return None
     if given == "-":
         return _json(_utf8(sys.stdin.buffer.read(), "stdin"), "stdin")
     if given.startswith("@"):

@@ -9,7 +9,7 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli import door
-from onward.cli.screen import Screen, facts, indented, state_text, story_grid, story_row, table
+from onward.cli.screen import Screen, facts, indented, print_story, print_table, state_text
 from onward.cli.text import age, clock, local, readable, safe, short, span
 from onward.cli.timeline import Story
 from onward.cli.views import record_json, task_json
@@ -28,8 +28,8 @@ ROOM_FOR_WHOLE_IDS = 100
 async def list_tasks(args: Namespace) -> int:
     """`onward list`."""
     screen = Screen(args)
-    async with door.service(args) as service:
-        tasks, cursor = await service.list(
+    async with door.opened(args) as app:
+        tasks, cursor = await app.list(
             state=args.state, task=args.task, queue=args.queue, limit=args.limit, cursor=args.cursor
         )
     if screen.json:
@@ -45,20 +45,19 @@ async def list_tasks(args: Namespace) -> int:
 
 def _print_tasks(screen: Screen, tasks: Tasks) -> None:
     now = time.time()
-    rows = table("ID", "STATE", "TASK", "QUEUE", "AGE", "")
-    rows.columns[0].min_width = length = 26 if screen.out.width >= ROOM_FOR_WHOLE_IDS else 8
-    rows.columns[1].min_width = 9
-    rows.columns[2].max_width = rows.columns[3].max_width = max(16, screen.out.width // 4)
-    for task in tasks:
-        rows.add_row(
+    length = 26 if screen.out.width >= ROOM_FOR_WHOLE_IDS else 8
+    rows = [
+        (
             Text(task.task_id[-length:]),
             state_text(task.state),
             Text(safe(task.task)),
             Text(safe(task.queue)),
-            Text(age(now - task.created_at), style="dim"),
-            Text(situation(task, now), style="dim"),
+            Text(age(now - task.created_at), "dim"),
+            Text(situation(task, now), "dim"),
         )
-    screen.out.print(rows)
+        for task in tasks
+    ]
+    print_table(screen.out, ["ID", "STATE", "TASK", "QUEUE", "AGE", ""], rows, max(length, screen.out.width // 5))
 
 
 def situation(task: Task, now: float) -> str:
@@ -82,9 +81,9 @@ def situation(task: Task, now: float) -> str:
 async def show(args: Namespace) -> int:
     """`onward show`."""
     screen = Screen(args)
-    async with door.service(args) as service:
-        task = await service.get(await door.whole_id(service, args.id))
-        records = await journal(service, task.task_id)
+    async with door.opened(args) as app:
+        task = await app.get(await door.whole_id(app.service, args.id))
+        records = await journal(app.service, task.task_id)
     if screen.json:
         screen.document({**task_json(task), "journal": [record_json(record) for record in records]})
     else:
@@ -110,7 +109,7 @@ def print_task(screen: Screen, task: Task) -> None:
         (safe(task.task), "bold"), "  ", state_text(task.state), f"  {why}".rstrip(), (ended, "dim")
     )  # fmt: skip
     error = task.error or {}
-    screen.out.print(
+    screen.block(
         indented(
             facts(
                 [
@@ -141,34 +140,31 @@ def print_journal(screen: Screen, records: list[Record]) -> None:
     """A journal as a timeline, with the time since the submit at the left."""
     story = Story()
     lines = [line for record in records for line in story.tell(record)]
-    grid = story_grid()
-    for line in lines:
-        grid.add_row(*story_row(screen.out, line, story.began or 0.0))
-    screen.say("")
-    screen.out.print(indented(grid))
+    screen.say()
+    print_story(screen.out, lines, story.began or 0.0)
 
 
 async def cancel(args: Namespace) -> int:
     """`onward cancel`."""
     screen = Screen(args)
-    async with door.service(args) as service:
-        task = await service.cancel(await door.whole_id(service, args.id))
+    async with door.opened(args) as app:
+        task = await app.cancel(await door.whole_id(app.service, args.id))
     return _changed(screen, task, "is cancelled")
 
 
 async def resume(args: Namespace) -> int:
     """`onward resume`."""
     screen = Screen(args)
-    async with door.service(args) as service:
-        task = await service.resume(await door.whole_id(service, args.id))
+    async with door.opened(args) as app:
+        task = await app.resume(await door.whole_id(app.service, args.id))
     return _changed(screen, task, "is completed" if task.state is State.COMPLETED else "goes on")
 
 
 async def prioritize(args: Namespace) -> int:
     """`onward prioritize`."""
     screen = Screen(args)
-    async with door.service(args) as service:
-        task = await service.prioritize(await door.whole_id(service, args.id), args.priority)
+    async with door.opened(args) as app:
+        task = await app.prioritize(await door.whole_id(app.service, args.id), args.priority)
     return _changed(screen, task, f"has priority {task.priority}")
 
 

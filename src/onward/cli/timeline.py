@@ -15,7 +15,6 @@ from onward.cli.text import clock, readable, safe, short, span
 from onward.cli.views import payload
 from onward.core import record as r
 
-
 DETAIL = 200
 """Characters of a result that a line shows."""
 
@@ -31,6 +30,7 @@ class Mark(enum.StrEnum):
     ASLEEP = "asleep"
     PERSON = "person"
     NOTE = "note"
+    PROGRESS = "progress"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Story:
         where = f" in step {safe(self.step)}" if self.step else ""
         self.step = None
         return Line(
-            record.at, Mark.CRASH, f"shift {self.shifts} broke off{where}: its worker was killed or lost its lease"
+            record.at, Mark.CRASH, f"shift {self.shifts} broke off{where}", detail="(worker killed or lease lost)"
         )
 
     def _over(self) -> None:
@@ -170,7 +170,9 @@ class Story:
         step, total = (n if isinstance(n := said.get(name), int) else 0 for name in ("step", "total"))
         self.progress = (safe(said.get("message", "")), step, total)
         where = f"{step}/{total}" if total else str(step or "")
-        return Line(record.at, Mark.NOTE, " ".join(part for part in (where, self.progress[0]) if part) or "progress")
+        return Line(
+            record.at, Mark.PROGRESS, " ".join(part for part in (where, self.progress[0]) if part) or "progress"
+        )
 
     def _retry(self, record: r.Record, said: dict[str, Any]) -> Line:
         self._over()

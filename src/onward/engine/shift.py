@@ -25,7 +25,16 @@ from onward.engine.context import Call, Context, PlainContext
 from onward.engine.handlers import Handler, adapter, is_async, rich_return
 from onward.engine.replay import Known, Replay
 from onward.engine.threads import Threads
-from onward.errors import DeadlineExceeded, Expired, InvalidInput, OnwardError, StepFailed, StepTimeout, UsageError
+from onward.errors import (
+    DeadlineExceeded,
+    Expired,
+    InvalidInput,
+    OnwardError,
+    StepFailed,
+    StepTimeout,
+    StoreUnavailable,
+    UsageError,
+)
 from onward.store.port import SUSPECT_AFTER, Claimed, End, Store, Wait
 from onward.store.writer import Hold, Writer
 
@@ -207,11 +216,20 @@ class Shift:
             self._replay.started_at = self._claimed.claimed_at
             return
         records: list[r.Record] = []
-        while (
-            len(page := await self._desk.store.journal(self.task_id, records[-1].seq if records else 0, PAGE)) == PAGE
-        ):
+        while len(page := await self._page(records[-1].seq if records else 0)) == PAGE:
             records += page
         self._replay = Replay([record for record in records + page if record.seq <= self._claimed.shift])
+
+    async def _page(self, after: int) -> list[r.Record]:
+        """Part of the journal, however long it takes: an outage of the store is no failure of the task."""
+        pause = 0.05
+        while True:
+            try:
+                return await self._desk.store.journal(self.task_id, after, PAGE)
+            except StoreUnavailable as error:
+                log.warning("task %s: cannot read its journal, trying again: %s", self.task_id, error)
+                await self._desk.clock.sleep(pause * self.rng.uniform(0.5, 1))
+                pause = min(pause * 2, 1.0)
 
     def _deadline_at(self) -> float | None:
         started = self._replay.started_at or self._claimed.claimed_at
@@ -283,6 +301,7 @@ class Shift:
         self.key, self._key_since, self._announced = call.key, started, False
         try:
             value, data = await self._attempts(call)
+            self._announced = True  # while its result is being saved it is too late to tell of its start
             await self._desk.writer.append(self.hold, r.STEP_DONE, call.key, data)
         except Fenced as fenced:
             raise self._end(fenced) from None

@@ -141,22 +141,23 @@ class Worker:
             await self.clock.sleep(0.01)
 
     async def _join(self) -> None:
-        """A new identity: at the start, and after others took us for dead."""
-        self.id = self._ids()
+        """A new identity: at the start, and after others took us for dead. It is ours once the store has it: a heartbeat
+        under a name that is still on its way would be told that it is dead."""
+        name = self._ids()
         row = WorkerRow(
-            id=self.id,
+            id=name,
             machine=machine(),
             host=socket.gethostname(),
             pid=os.getpid(),
             slots=self.slots,
             names=tuple(sorted(self._handlers)),
             queues=self._queues,
-            address=await self.store.attend(self.id),
+            address=await self.store.attend(name),
             version=self._version,
         )
         sent = self.clock.monotonic()
         self._sync(await self.store.join(row, self._lease.duration), sent)
-        self.writer.worker = self.id
+        self.id = self.writer.worker = name
         self._lease.renew(sent)
 
     # ── the desk of the shifts ───────────────────────────────────────────────────────────────────────────────────
@@ -229,11 +230,16 @@ class Worker:
         for queue in list(self._known):
             if (room := self._room()) <= 0:
                 break
-            claimed = await self.store.claim(self.id, queue, list(self._handlers), room)
+            claimed = await self._claim(queue, room)
             self._begin(claimed)
             more = more or len(claimed) == room
         self._known.append(self._known.pop(0))  # so that none of many queues is always served last
         return more
+
+    async def _claim(self, queue: str, room: int, *, alone: bool = False) -> list[Claimed]:
+        me = self.id
+        claimed = await self.store.claim(me, queue, list(self._handlers), room, alone=alone)
+        return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
 
     def _learn(self, outlook: Outlook) -> bool:
         """Take up queues that were not known; True when there is one. A worker without a list of queues serves all."""
@@ -252,7 +258,7 @@ class Worker:
             return
         for queue in outlook.suspects:
             if not self._queues or queue in self._queues:
-                claimed = await self.store.claim(self.id, queue, list(self._handlers), 1, alone=True)
+                claimed = await self._claim(queue, 1, alone=True)
                 if claimed:
                     self._alone = True
                     self._begin(claimed)
@@ -285,13 +291,13 @@ class Worker:
     async def _nap(self) -> None:
         """Until a nudge, a free slot, the next sleeper, or the next poll."""
         pause = self._poll
-        if self._next_due is not None:
+        if self._next_due is not None and self._room() > 0:  # without room an overdue sleeper would keep us up
             pause = min(pause, max(0.001, self._next_due - self.clock.monotonic()))
         if self._woken:
             return
         self._napping = asyncio.get_running_loop().create_future()
         alarm = self._spawn(self.clock.sleep(pause), "onward-alarm")
-        alarm.add_done_callback(lambda _: self.wake())
+        alarm.add_done_callback(lambda alarm: alarm.cancelled() or self.wake())  # an alarm that was turned off rings nobody
         try:
             await self._napping
         finally:
@@ -313,7 +319,7 @@ class Worker:
         return (self.finished - count) / max(now - before, 0.001)
 
     def _heard(self, sent: float, worker: str, beat: Beat) -> None:
-        if worker != self.id:
+        if worker != self.id or not worker:
             return
         if not beat.alive:
             self._declared_dead()

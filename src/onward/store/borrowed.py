@@ -16,18 +16,20 @@ from onward.core.task import NewTask
 from onward.errors import UsageError
 from onward.store.port import Submitted
 
-# The second and third find the row of the first, or nothing: a key that was there before leaves all three without effect.
+# The second and third find the row of the first, or nothing: a key or an id that was there before leaves all three without
+# effect. (A task that has ended has no queue row, but always a journal.)
 _INSERTS = (
     "INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options) "
     "VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options) ON CONFLICT DO NOTHING",
     "INSERT INTO onward_queue (task_id, queue, task, priority, due_at, reason) "
     "SELECT id, queue, task, priority, :due_at, :reason FROM onward_tasks WHERE id = :id "
-    "ON CONFLICT DO NOTHING",
+    "AND NOT EXISTS (SELECT 1 FROM onward_journal WHERE task_id = :id) ON CONFLICT DO NOTHING",
     "INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) "
     "SELECT id, 1, 0, 'task.submitted', '', :empty, created_at FROM onward_tasks WHERE id = :id ON CONFLICT DO NOTHING",
 )
 _FOUND = "SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key"
 _PARAMETER = re.compile(r":([a-z_]+)")
+_LIBRARIES = {"asyncpg", "psycopg", "sqlalchemy", "sqlite3", "apsw"}
 
 
 async def submit_through(connection: Any, new: Sequence[NewTask], now: float) -> list[Submitted]:
@@ -42,13 +44,20 @@ async def submit_through(connection: Any, new: Sequence[NewTask], now: float) ->
         }
         for statement in _INSERTS:
             await _run(connection, statement, values)
-        ((found, fingerprint),) = await _run(connection, _FOUND, values, answer=True)
+        (row,) = await _run(connection, _FOUND, values, answer=True)
+        found, fingerprint = row.values() if isinstance(row, dict) else row  # as its owner likes rows to be
         answers.append(Submitted(found, found == task.id, fingerprint))
     return answers
 
 
+def _library(connection: Any) -> str:
+    """Whose connection it is, also where it is of a class of the caller's own."""
+    named = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
+    return next((name for name in named if name in _LIBRARIES), "")
+
+
 async def _run(connection: Any, sql: str, values: dict[str, Any], *, answer: bool = False) -> list[Any]:
-    library = type(connection).__module__.partition(".")[0]
+    library = _library(connection)
     names = _PARAMETER.findall(sql)
     ordered = [values[name] for name in names]
     if library == "asyncpg":

@@ -60,25 +60,27 @@ class Listener:
 
     async def _session(self) -> None:
         """One life of the connection; returns when it should be made anew."""
-        self._broken.clear()
+        # An event of its own: a connection tells of its end when the next session has long begun, and that one must not hear it.
+        broken = self._broken = asyncio.Event()
         connection = await asyncpg.connect(
             self._url, timeout=5, command_timeout=5, server_settings={"application_name": "onward listener"}
         )
         try:
-            connection.add_termination_listener(lambda _: self._broken.set())
+            connection.add_termination_listener(lambda _: broken.set())
             if self._worker is not None:
                 await connection.execute(S["attend"].sql, self._worker)
             await connection.add_listener(CHANNEL, lambda *message: self._heard(message[3]))
             self._ready.set()
             self._heard("ready")  # whatever was missed while there was no ear
             self._heard("ended")
-            await self._until_broken(connection)
+            await self._until(broken, connection)
         finally:
             connection.terminate()
 
-    async def _until_broken(self, connection: Any) -> None:
-        while not self._broken.is_set():
+    @staticmethod
+    async def _until(broken: asyncio.Event, connection: Any) -> None:
+        while not broken.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._broken.wait(), CHECK)
+                await asyncio.wait_for(broken.wait(), CHECK)
                 return
             await connection.execute("SELECT 1")

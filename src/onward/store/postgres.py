@@ -25,7 +25,7 @@ from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
 from onward.store.nudge import Hub
 from onward.store.pool import Pool
-from onward.store.port import Batch, Beat, Claimed, Depth, Outlook, Store, Submitted, WorkerRow
+from onward.store.port import Batch, Beat, Claimed, Depth, End, Outlook, Store, Submitted, Wait, WorkerRow
 
 S = statements.load("postgres")
 PATIENCE = 15.0
@@ -337,6 +337,7 @@ class PostgresStore:
             async with self._connection() as connection:
                 await connection.execute(S["save"].sql, ids, seqs, shifts, kinds, keys, datas, ats)
             return
+        ends, waits = sorted(batch.ends, key=_by_id), sorted(batch.waits, key=_by_id)
         await self._execute(
             "settle",
             ids=ids,
@@ -346,14 +347,14 @@ class PostgresStore:
             keys=keys,
             datas=datas,
             ats=ats,
-            end_ids=[e.id for e in batch.ends],
-            states=[e.state.value for e in batch.ends],
-            end_attempts=[e.attempt for e in batch.ends],
-            end_seqs=[e.seq for e in batch.ends],
-            wait_ids=[w.id for w in batch.waits],
-            due_ats=[w.due_at for w in batch.waits],
-            reasons=[w.reason for w in batch.waits],
-            wait_attempts=[w.attempt for w in batch.waits],
+            end_ids=[e.id for e in ends],
+            states=[e.state.value for e in ends],
+            end_attempts=[e.attempt for e in ends],
+            end_seqs=[e.seq for e in ends],
+            wait_ids=[w.id for w in waits],
+            due_ats=[w.due_at for w in waits],
+            reasons=[w.reason for w in waits],
+            wait_attempts=[w.attempt for w in waits],
         )
 
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
@@ -483,6 +484,10 @@ async def _run(connection: Any, name: str, **values: Any) -> None:
 
 async def _first(connection: Any, name: str, **values: Any) -> Any:
     return await connection.fetchrow(S[name].sql, *S[name](**values))
+
+
+def _by_id(ending: End | Wait) -> str:
+    return ending.id
 
 
 def _count(tag: str) -> int:

@@ -369,8 +369,10 @@ class SqliteStore:
         await self._writing(job)
 
     async def rescue(self, dead: Sequence[str], lease: float | None = None) -> int:
+        asked = self._clock.now()
+
         def job(connection: apsw.Connection) -> int:
-            _rows(connection, "bury", dead=json.dumps(list(dead)), sweep=lease is not None)
+            _rows(connection, "bury", dead=json.dumps(list(dead)), sweep=lease is not None, asked=asked)
             _rows(connection, "rescue")
             return connection.changes()
 

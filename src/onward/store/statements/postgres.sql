@@ -76,7 +76,8 @@ INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
 SELECT * FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[], :keys::text[], :datas::bytea[], :ats::float8[])
 
 -- name: settle
--- Records, ends and waits together. The counts force the order: queue rows first, journal second.
+-- Records, ends and waits together. The counts force the order: queue rows first, journal second, outcomes last (a part
+-- of WITH that nobody asks for runs after all others, and cancel keeps the same order).
 WITH gone AS (
     DELETE FROM onward_queue WHERE task_id = ANY(:end_ids::text[]) RETURNING 1
 ), parted AS (
@@ -86,10 +87,11 @@ WITH gone AS (
 ), written AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT * FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[], :keys::text[], :datas::bytea[], :ats::float8[])
-    WHERE (SELECT count(*) FROM gone) + (SELECT count(*) FROM parted) >= 0
+    WHERE (SELECT count(*) FROM gone) + (SELECT count(*) FROM parted) >= 0 RETURNING 1
 )
 INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at)
 SELECT id, state, attempt, seq, onward_now() FROM unnest(:end_ids::text[], :states::text[], :end_attempts::int[], :end_seqs::int[]) AS e(id, state, attempt, seq)
+WHERE (SELECT count(*) FROM written) >= 0
 
 -- name: wake
 -- Sleepers whose time has come.
@@ -132,8 +134,10 @@ WITH dead AS (
     RETURNING id
 )
 UPDATE onward_queue q SET worker = NULL, reason = 'queued',
-    crashes = CASE WHEN (SELECT j.kind FROM onward_journal j WHERE j.task_id = q.task_id ORDER BY j.seq DESC LIMIT 1)
-                        IN ('shift.started', 'step.started', 'step.retry', 'progress') THEN q.crashes + 1 ELSE 0 END
+    crashes = CASE WHEN EXISTS (
+        SELECT 1 FROM onward_journal j WHERE j.task_id = q.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'progress')
+          AND j.seq > (SELECT h.shift FROM onward_journal h WHERE h.task_id = q.task_id ORDER BY h.seq DESC LIMIT 1)
+    ) THEN 0 ELSE q.crashes + 1 END
 WHERE q.worker IS NOT NULL
   AND (q.worker IN (SELECT id FROM dead) OR NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker))
 

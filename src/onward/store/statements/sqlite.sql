@@ -84,14 +84,17 @@ UPDATE onward_workers SET lease_until = onward_now() + :lease, rate = :rate WHER
 SELECT task_id FROM onward_queue WHERE worker = :worker
 
 -- name: bury
--- Workers that are dead or whose lease has ended.
-DELETE FROM onward_workers WHERE (:sweep AND lease_until < onward_now()) OR id IN (SELECT value FROM json_each(:dead))
+-- Workers that are dead, or whose lease had ended when we were asked: leases that end while everybody waits for the one
+-- writer (it may be frozen in the middle of a commit) say nothing about their owners.
+DELETE FROM onward_workers WHERE (:sweep AND lease_until < :asked) OR id IN (SELECT value FROM json_each(:dead))
 
 -- name: rescue
 -- Their tasks are ready again. A crash counts when the shift left nothing behind.
 UPDATE onward_queue SET worker = NULL, reason = 'queued',
-    crashes = CASE WHEN (SELECT j.kind FROM onward_journal j WHERE j.task_id = onward_queue.task_id ORDER BY j.seq DESC LIMIT 1)
-                        IN ('shift.started', 'step.started', 'step.retry', 'progress') THEN crashes + 1 ELSE 0 END
+    crashes = CASE WHEN EXISTS (
+        SELECT 1 FROM onward_journal j WHERE j.task_id = onward_queue.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'progress')
+          AND j.seq > (SELECT h.shift FROM onward_journal h WHERE h.task_id = onward_queue.task_id ORDER BY h.seq DESC LIMIT 1)
+    ) THEN 0 ELSE crashes + 1 END
 WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = onward_queue.worker)
 
 -- name: offer

@@ -1,0 +1,112 @@
+"""The app of `onward demo`: a deploy of ten steps against an imaginary cloud. It is an ordinary app:
+
+    onward worker onward.demo:app
+    onward submit demo.deploy '{"service": "shop", "cloud": "/tmp/cloud"}' --app onward.demo:app --follow
+
+The cloud is a folder. Every request to it is a line in its ledger; what it made is a file in `effects`. It does what
+real clouds do: a request whose idempotency key it has seen is answered with what was made then, and makes nothing new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from onward.app import Onward
+from onward.engine.context import Context
+
+TASK = "demo.deploy"
+QUEUE = "demo"
+PARENT = "ONWARD_DEMO_PARENT"
+
+STEPS: tuple[tuple[str, float, float], ...] = (
+    ("build image", 0.5, 0.1),
+    ("push image", 0.3, 0.1),
+    ("create DNS record", 0.2, 0.1),
+    ("issue certificate", 0.4, 0.1),
+    ("provision database", 0.6, 0.1),
+    ("run migrations", 0.3, 0.1),
+    ("start containers", 0.4, 0.1),
+    ("route traffic", 0.2, 1.0),
+    ("warm caches", 0.4, 0.1),
+    ("notify team", 0.2, 0.1),
+)
+"""Names, and the seconds each takes before and after its request to the cloud: ten minutes in fast motion."""
+
+FATAL_STEP = "route traffic"
+"""Where the demo kills the worker: after the effect, before the record of it."""
+
+app = Onward("sqlite:///onward-demo.db")
+
+
+class Cloud:
+    """A cloud with a memory for idempotency keys."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.ledger = Path(folder) / "ledger.jsonl"
+        self.effects = Path(folder) / "effects"
+        self.effects.mkdir(parents=True, exist_ok=True)
+
+    def request(self, what: str, key: str) -> str:
+        """Make something, once for each key, and answer with its name."""
+        name = hashlib.sha256(key.encode()).hexdigest()[:12]
+        try:
+            (self.effects / name).open("x").close()  # the effect: the file system lets it happen once
+        except FileExistsError:
+            new = False
+        else:
+            new = True
+        self._write({"at": time.time(), "what": what, "key": key, "effect": new, "pid": os.getpid()})
+        return name if new else f"{name} (already done)"
+
+    def _write(self, line: dict[str, Any]) -> None:
+        """In one write, so that a kill leaves a whole line or none."""
+        fd = os.open(self.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(fd, json.dumps(line).encode() + b"\n")
+        finally:
+            os.close(fd)
+
+    def count(self) -> int:
+        """How many things it has made."""
+        return sum(1 for _ in self.effects.iterdir())
+
+    def requests(self) -> Iterator[dict[str, Any]]:
+        """All requests so far."""
+        if self.ledger.exists():
+            yield from (json.loads(line) for line in self.ledger.read_bytes().splitlines())
+
+
+@app.task(name=TASK, queue=QUEUE)  # type: ignore[untyped-decorator]
+async def deploy(ctx: Context, service: str, cloud: str) -> dict[str, Any]:
+    """Deploy a service in ten steps."""
+    made: list[str] = []
+
+    async def act(number: int, name: str, before: float, after: float) -> str:
+        ctx.progress(name, step=number, total=len(STEPS))
+        await asyncio.sleep(before)
+        answer = Cloud(cloud).request(f"{name} for {service}", ctx.key)
+        await asyncio.sleep(after)
+        return answer
+
+    for number, (name, before, after) in enumerate(STEPS, 1):
+        made.append(await ctx.step(act, number, name, before, after, name=name))
+    return {"service": service, "made": made}
+
+
+def _leave_with(parent: int) -> None:
+    """The demo may be killed too; its workers must not stay behind."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+if PARENT in os.environ:
+    threading.Thread(target=_leave_with, args=[int(os.environ[PARENT])], daemon=True).start()

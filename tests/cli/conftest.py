@@ -1,0 +1,102 @@
+"""The command line, called inside this process or as a process of its own, and a worker that is there for all tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.cli.main import main
+from rig.processes import Child
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """What a command answered."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def sentence(self) -> str:
+        """The one line on stderr that begins with our name; there must be no trace."""
+        assert "Traceback" not in self.err + self.out
+        (line,) = [line for line in self.err.splitlines() if line.startswith("onward: ")]
+        return line
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    """A database that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'onward.db'}"
+
+
+@pytest.fixture
+def onward(capsys: pytest.CaptureFixture[str]) -> Run:
+    """`onward` in this process."""
+
+    def run(*words: str) -> Said:
+        capsys.readouterr()
+        try:
+            status = main(words)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        captured = capsys.readouterr()
+        return Said(status, captured.out, captured.err)
+
+    return run
+
+
+def process(*words: str, timeout: float = 30, **options: Any) -> Said:
+    """`python -m onward` as a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "onward", *words],
+        capture_output=True,
+        timeout=timeout,
+        check=False,
+        cwd=options.pop("cwd", ROOT),
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
+    return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def start_worker(db: str, *words: str) -> Child:
+    """A worker of the shop, ready."""
+    child = Child.module("onward", "worker", "tests.cli.shop:app", "--db", db, *words, cwd=ROOT)
+    child.wait_for("ready", timeout=20)
+    return child
+
+
+@pytest.fixture(scope="session")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A database with a worker on it; its URL."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('crew') / 'onward.db'}"
+    with start_worker(url):
+        yield url
+
+
+def controls(text: str) -> list[str]:
+    """Characters that a terminal would obey instead of showing."""
+    return re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]", text)

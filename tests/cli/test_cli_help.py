@@ -1,0 +1,117 @@
+"""Help answers at once, and wrong usage gets a sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.cli.conftest import Run, process
+
+COMMANDS = ["demo", "worker", "submit", "list", "show", "follow", "cancel", "resume", "prioritize", "migrate", "doctor"]
+HEAVY = ["apsw", "asyncio", "asyncpg", "onward.app", "pydantic", "rich", "uvloop"]
+
+
+def test_help_is_quick():
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "onward", "--help"], check=True, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.4, times
+
+
+@pytest.mark.parametrize("words", [["--help"], ["submit", "--help"], ["nonsense"]])
+def test_help_imports_nothing_heavy(words):
+    code = f"""
+import sys
+from onward.cli.main import main
+try:
+    main({words!r})
+except SystemExit:
+    pass
+print("loaded:", *sorted(name for name in {HEAVY!r} if name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded:"
+
+
+def test_the_public_names_come_when_they_are_asked_for():
+    code = """
+import sys, onward
+assert "onward.app" not in sys.modules
+assert set(onward.__all__) <= set(dir(onward))
+for name in onward.__all__:
+    assert getattr(onward, name) is getattr(onward, name), name
+try:
+    onward.nothing
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "module 'onward' has no attribute 'nothing'\n"
+
+
+def test_help_names_every_command_and_exit_status(onward: Run):
+    said = onward("--help")
+    assert said.status == 0
+    assert all(f"\n    {command} " in said.out for command in COMMANDS)
+    assert all(f"\n  {status}  " in said.out for status in range(7))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_that_fits_80_columns(command, onward: Run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = onward(command, "--help")
+    assert said.status == 0
+    assert "--db" in said.out
+    assert "--json" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_version(onward: Run):
+    assert onward("--version").out == "onward 0.1.0\n"
+
+
+def test_no_command_is_wrong_usage():
+    said = process()
+    assert said.status == 2
+    assert said.out == ""
+    assert "commands:" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["fly"], "invalid choice: 'fly'"),
+        (["list", "--limit", "0"], "'0' is not a whole number of 1 or more"),
+        (["list", "--limt", "1"], "unrecognized arguments: --limt 1"),
+        (["prioritize", "x", "high"], "invalid int value: 'high'"),
+        (["prioritize", "x"], "the following arguments are required: N"),
+        (["submit", "x", "--label", "novalue"], "'novalue' is not of the form NAME=VALUE"),
+        (["worker", "a:b", "--queues", " , "], "names no queue"),
+        (["worker", "a:b", "--slots", "-1"], "'-1' is not a whole number of 1 or more"),
+        (["show", "\x1b[31mred\u202e", "more"], "unrecognized arguments: more"),
+        (["list", "\x1b[31mred"], "unrecognized arguments: \\x1b[31mred"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(words, part, onward: Run):
+    said = onward(*words)
+    assert said.status == 2
+    assert part in said.sentence
+    assert "--help`" in said.sentence
+    assert said.out == ""
+
+
+def test_db_and_json_stand_before_or_after_the_command(onward: Run, db: str):
+    before, after = onward("--db", db, "--json", "list"), onward("list", "--db", db, "--json")
+    assert before.json == after.json == {"tasks": [], "next": None}
+    assert onward("--db", "nonsense", "list", "--db", db).status == 0
+
+
+def test_onward_db_is_the_default(onward: Run, db: str, monkeypatch):
+    monkeypatch.setenv("ONWARD_DB", db)
+    assert onward("migrate").status == 0
+    assert db.removeprefix("sqlite:///") in onward("doctor").out

@@ -1,0 +1,78 @@
+"""Zombies: workers that stand still for longer than their lease and then go on as if nothing had happened.
+
+SIGSTOP is what a paused virtual machine, a swapped-out process and a laptop's lid look like from outside. While one
+stands still another takes its tasks; when it wakes it has steps in its hands that are no longer its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.band import Client, Crew, Place, busy, set_free, until_all_ended
+from tests.faults.crew import Act
+
+pytestmark = pytest.mark.slow
+
+WORKERS, AT_ONCE = 8, 4
+LEASE = 1.0
+
+
+def _story(rng: random.Random) -> list[Act]:
+    """Long enough that a worker is always in the middle of some. No threads: one that is frozen between the decision to
+    start a step and its first line starts it when it wakes, and nobody could tell it from a worker that ought to know."""
+    return [{"act": "step", "name": f"s{number}", "ms": rng.randint(50, 400)} for number in range(5)]
+
+
+async def test_zombies(place: Place, prove: bool, tell: Callable[..., None]) -> None:
+    rounds = 25 if prove else 3
+    rng = random.Random(2)
+    woken = taken_over = 0
+    async with place.app(lease_s=LEASE, heartbeat_s=0.2) as app:
+        client = Client(app, rng)
+        with Crew(place, WORKERS, lease_s=LEASE, heartbeat_s=0.2, slots=10).ready(WORKERS) as crew:
+            async with busy(place, client, about=40, acts=lambda: _story(rng)):
+                for _ in range(rounds):
+                    await asyncio.sleep(rng.uniform(0.3, 0.6))
+                    zombies = {pid: crew.alive[pid] for pid in crew.pick(rng, AT_ONCE)}
+                    for pid in zombies:
+                        crew.freeze(pid)
+                    await asyncio.sleep(3 * LEASE)
+                    buried = zombies.keys() - {pid for (pid,) in place.rows("SELECT pid FROM onward_workers")}
+                    for pid in zombies:
+                        crew.thaw(pid)
+                    woken += len(zombies)
+                    taken_over += len(buried)
+                    await asyncio.to_thread(
+                        crew.until, lambda: all(crew.alive[pid] != zombies[pid] for pid in buried), 15
+                    )
+            await until_all_ended(place, 60)
+            if freed := await set_free(place, app):
+                await until_all_ended(place, 30)
+            everybody = sorted(set(crew.names.values()))
+            for _ in range(200):
+                left = sorted(pid for (pid,) in place.rows("SELECT pid FROM onward_workers"))
+                if left == everybody:
+                    break
+                await asyncio.sleep(0.05)
+            names = len(crew.names)
+            await asyncio.to_thread(crew.stop)
+    verdict = await place.judge(client.acked)
+    tell(
+        "zombies",
+        place.kind,
+        f"{woken} frozen for {3 * LEASE:g} s",
+        f"{taken_over} taken over, all rejoined",
+        verdict,
+        f"{verdict.refused} late appends refused",
+        f"{freed} quarantined by chance",
+    )
+    verdict.must_be_clean()
+    assert not crew.ends or all(status == 0 for _, status in crew.ends), f"a zombie ended: {crew.ends}"
+    assert taken_over > woken / 2, "VOID: hardly anybody was taken for dead"
+    assert verdict.refused, "VOID: no zombie ever tried to write"
+    assert left == everybody, "each process has one row, and no more"
+    assert names == WORKERS + taken_over, "each took one new name for each time it was taken for dead"

@@ -1,0 +1,394 @@
+"""A whole cluster in one process: machines with workers, clients, and a storm that ends.
+
+`run(seed)` is one life of it. Until the horizon the weather does what it likes; then it calms down, and everything that
+was accepted has to come to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from onward import Onward
+from onward.engine.worker import Worker
+from onward.errors import OnwardError
+from onward.store.sqlite import MEMORY, SqliteStore
+from tests.sim.clients import Client, Person
+from tests.sim.clock import SimClock
+from tests.sim.door import Door, Network, drive
+from tests.sim.loop import Process, SimLoop, TimeStandsStill
+from tests.sim.verdict import verdict
+from tests.sim.watch import Broken, Watch
+from tests.sim.weather import Weather, forecast
+from tests.sim.work import Ledger, register
+
+MOST_TURNS = 3_000_000
+ROUNDS = 600
+
+
+@dataclasses.dataclass
+class Planted:
+    """What a test breaks on purpose: the store's class, or anything else once the parts are there."""
+
+    name: str = ""
+    store: type[SqliteStore] = SqliteStore
+    parts: Callable[[Cluster], None] = lambda _cluster: None
+    worker: Callable[[Worker], None] = lambda _worker: None
+
+
+@dataclasses.dataclass
+class Report:
+    """What came of a seed."""
+
+    seed: int
+    faults: list[str]
+    seen: Counter[str]
+    digest: str
+    seconds: float
+    verbs: int
+    turns: int
+    trace: list[str] | None
+    weather: str
+    planted: str = ""
+
+    def __str__(self) -> str:
+        name = f" {self.planted}" if self.planted else ""
+        fault = self.faults[0] if self.faults else "nothing broke"
+        return f"seed {self.seed}{name}: {fault} — alone: .venv/bin/python -m tests.sim {self.seed}{name} --trace"
+
+
+class Machine:
+    """A place where a worker runs; when its process ends another is started."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.cluster, self.number, self.life = cluster, number, 0
+        self.process: Process | None = None
+        self.door: Door | None = None
+        self.worker: Worker | None = None
+        self.clock = SimClock(cluster.loop, skew=cluster.rng.uniform(-90, 90), base=cluster.rng.uniform(0, 1e6))
+
+    def boot(self) -> None:
+        self.life += 1
+        cluster, name = self.cluster, f"w{self.number}.{self.life}"
+        self.process = Process(cluster.loop, name)
+        self.door = Door(cluster.network, self.process)
+        app = cluster.app(self.door, self.clock, name)
+        register(app, self.process, self.clock, cluster.ledger, all_names=self.number == 0 or cluster.rng.random() < 0.7)
+        self.process.spawn(self._run(app, self.process), f"{name} main")
+
+    async def _run(self, app: Onward, process: Process) -> None:
+        worker = app.make_worker(spawn=process.spawn)
+        self.cluster.planted.worker(worker)
+        try:
+            await worker.start()
+        except OnwardError:  # what a supervisor sees: the program ended with an error
+            self.cluster.watch.note(f"{process} could not start")
+            process.call(self.cluster.kill, self)
+            return
+        if process is self.process:
+            self.worker = worker
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL where it takes too long."""
+        worker, process = self.worker, self.process
+        if worker is None or process is None or process.dead:
+            return
+        stopping = process.spawn(worker.stop(self.cluster.rng.choice([0.5, 5.0])), f"{process} stop")
+        await asyncio.wait({stopping}, timeout=20)
+        if stopping.done() and not process.dead:
+            self.cluster.seen["a worker stopped in good order"] += 1
+            for row in self.cluster.watch.queue.values():
+                if row.worker in self.cluster.watch.workers_of.get(process, ()) and stopping.exception() is None:
+                    self.cluster.seen["a worker could not take leave"] += 1
+        if self.process is process:
+            self.cluster.kill(self)
+
+
+class Cluster:
+    """Everything of one seed."""
+
+    def __init__(self, seed: int, planted: Planted, *, trace: bool = False) -> None:
+        self.planted = planted
+        self.rng = random.Random(f"cluster {seed}")
+        self.weather: Weather = forecast(self.rng)
+        self.told = str(self.weather)
+        self.loop = SimLoop(random.Random(f"order {seed}"), self.weather.disorder)
+        self.loop.known = (Broken,)
+        self.wall = SimClock(self.loop)
+        self.store = planted.store(MEMORY, clock=self.wall, inline=True)
+        self.watch = Watch(self.loop, self.store, self.wall.now)
+        self.watch.trace = [] if trace else None
+        self.seen = self.watch.seen
+        self.network = Network(self.loop, self.store, self.watch, self.weather, random.Random(f"network {seed}"))
+        self.network.killer = self._killed_by_the_weather
+        self.ledger = Ledger(self.loop, self.watch, self.weather.lease)
+        self.machines = [Machine(self, number) for number in range(self.weather.workers)]
+        self.clients: list[Client] = []
+        self.processes: list[Process] = []
+        self._seed, self._crowd = seed, 0
+
+    def app(self, door: Door, clock: SimClock, name: str) -> Onward:
+        weather = self.weather
+        return Onward(
+            clock=clock,
+            rng=random.Random(f"{name} {self._seed}"),
+            store=door,  # type: ignore[arg-type]
+            lease_s=weather.lease,
+            heartbeat_s=weather.heartbeat,
+            poll_s=weather.poll,
+            slots=weather.slots,
+        )
+
+    # ── a life ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def live(self) -> None:
+        drive(self.store.open())
+        self.planted.parts(self)
+        for machine in self.machines:
+            machine.boot()
+        orders = self._customers()
+        storm = [self.loop.create_task(job) for job in self._storm()]
+        self.loop.create_task(self._patrol())
+        await asyncio.sleep(self.weather.horizon)
+        for job in storm:
+            job.cancel()
+        self._calm()
+        await self._rest(orders)
+        self.watch.census()
+        verdict(self)
+
+    def _customers(self) -> list[asyncio.Task[None]]:
+        orders: list[asyncio.Task[None]] = []
+        for number in range(2):
+            process = Process(self.loop, f"client{number}")
+            clock = SimClock(self.loop, skew=self.rng.uniform(-90, 90))
+            app = self.app(Door(self.network, process), clock, process.name)
+            register(app, process, clock, self.ledger)
+            rng = random.Random(f"{process.name} orders {self._seed}")
+            client = Client(app, self.watch, rng, process.name, self.weather.horizon)
+            self.clients.append(client)
+            orders += [process.spawn(client.order(n)) for n in range(self.weather.orders // 2 + number)]
+        return orders
+
+    def _storm(self) -> Iterator[Any]:
+        weather = self.weather
+        for every, happening in (
+            (weather.kill_every, self._kill_some),
+            (weather.pause_every, self._pause_some),
+            (weather.stop_every, self._stop_some),
+            (weather.cut_every, self._cut_some),
+            (weather.outage_every, self._outage),
+            (weather.jump_every, self._jump),
+            (weather.night_every, self._night),
+        ):
+            if every:
+                yield self._now_and_then(every, happening)
+
+    async def _now_and_then(self, every: float, happening: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(self.rng.expovariate(1 / every))
+            await happening()
+
+    async def _patrol(self) -> None:
+        while True:
+            await asyncio.sleep(7)
+            self.watch.census()
+            if self.loop.turns > MOST_TURNS:
+                self.watch.fault(f"{self.loop.turns} callbacks in {self.loop.time():.0f} s: something turns without end")
+
+    def _calm(self) -> None:
+        self.watch.note("the storm is over")
+        self.weather.calm()
+        self.network.outage_until = 0.0
+        for door in self.network.doors:
+            door.cut_until = 0.0
+        for machine in self.machines:
+            if machine.process is not None:
+                machine.process.go_on()
+
+    async def _rest(self, orders: list[asyncio.Task[None]]) -> None:
+        """Until all is done; nights are skipped when nothing but sleepers is left."""
+        process = Process(self.loop, "person")
+        person = Person(self.app(Door(self.network, process), self.wall, "person"), self.watch)
+        for _ in range(ROUNDS):
+            await asyncio.wait({process.spawn(person.look())})
+            _, waiting = await asyncio.wait(orders, timeout=self.weather.lease)
+            for order in orders:
+                if order.done() and order.exception() is not None:
+                    raise order.exception()  # type: ignore[misc]
+            if not waiting and not self.watch.queue:
+                return
+            rows = self.watch.queue.values()
+            if rows and all(row.worker is None and row.due_at is not None for row in rows):
+                nights = min(row.due_at or 0 for row in rows) - self.wall.now() - 3
+                if nights > 10:
+                    self.loop.leap(min(nights, 1e6))
+        left = {id_[-4:]: row for id_, row in self.watch.queue.items()}
+        self.watch.fault(f"the storm is long over, and these are not at their end: {left}")
+
+    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def kill(self, machine: Machine) -> None:
+        """SIGKILL; somebody starts it again after a while."""
+        process = machine.process
+        if process is None or process.dead:
+            return
+        self.watch.note(f"{process} is dead")
+        process.kill()
+        self.processes.append(process)
+        machine.process = machine.worker = None
+        self.loop.call_later(self.rng.choice([0.1, 2.0, 15.0]) * self.rng.random(), machine.boot, context=self.network._context)
+
+    def _killed_by_the_weather(self, process: Process) -> bool:
+        for machine in self.machines:
+            if machine.process is process:
+                self.seen["a process died in the middle of a call"] += 1
+                self.kill(machine)
+                return True
+        return process.dead
+
+    async def _kill_some(self) -> None:
+        self.kill(self.rng.choice(self.machines))
+
+    async def _pause_some(self) -> None:
+        machine = self.rng.choice(self.machines)
+        process = machine.process
+        if process is None or process.standing:
+            return
+        self.watch.note(f"{process} stands still")
+        process.stop()
+        await asyncio.sleep(self.weather.lease * self.rng.choice([0.1, 0.9, 1.1, 2.0, 3.5]))
+        self.watch.note(f"{process} goes on")
+        process.go_on()
+
+    async def _stop_some(self) -> None:
+        await self.rng.choice(self.machines).stop()
+
+    async def _cut_some(self) -> None:
+        door = self.rng.choice(self.network.doors)
+        door.cut_until = self.loop.time() + self.weather.lease * self.rng.choice([0.2, 0.7, 1.3, 2.5])
+        self.watch.note(f"{door.process} is cut off until {door.cut_until:.3f}")
+
+    async def _outage(self) -> None:
+        self.network.outage_until = self.loop.time() + self.weather.lease * self.rng.choice([0.2, 0.7, 1.3, 2.5])
+        self.watch.note(f"the store is away until {self.network.outage_until:.3f}")
+
+    async def _jump(self) -> None:
+        clock = self.rng.choice([self.wall, *[machine.clock for machine in self.machines]])
+        seconds = self.rng.uniform(-1, 1) * self.rng.choice([1.0, 10.0, 100.0])
+        clock.jump(seconds)
+        self.watch.note(f"a clock jumps by {seconds:.3f}")
+        if clock is self.wall:
+            self.watch.jumped_at = self.loop.time()
+            self.seen["the clock of the database jumped"] += 1
+
+    async def _night(self) -> None:
+        seconds = self.rng.choice([20.0, 3600.0, 30_000.0]) * self.rng.random()
+        self.watch.note(f"all machines are asleep for {seconds:.3f}")
+        self.loop.leap(seconds)
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def bury(self) -> None:
+        """Let everything go, the dead included, so that no coroutine is left half-way."""
+        self.network.closed = self.ledger.closed = self.watch.closed = True
+        for process in self._everybody():
+            process.standing = False
+            self.loop.give_back(process)
+        for _ in range(20):
+            tasks = [task for process in self._everybody() for task in process.tasks if not task.done()]
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=3)
+        others = [task for task in asyncio.all_tasks(self.loop) if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _everybody(self) -> list[Process]:
+        return list({id(door.process): door.process for door in self.network.doors}.values())
+
+
+class _Ears(logging.Handler):
+    """Errors that the engine logged: it should have none to log here."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self.heard.append(f"{record.getMessage()} {error!r}" if error else record.getMessage())
+
+
+@contextmanager
+def _listening() -> Iterator[_Ears]:
+    log, ears = logging.getLogger("onward"), _Ears()
+    before = log.propagate, log.level
+    log.addHandler(ears)
+    log.propagate = False
+    log.setLevel(logging.ERROR)
+    try:
+        yield ears
+    finally:
+        log.removeHandler(ears)
+        log.propagate = before[0]
+        log.setLevel(before[1])
+
+
+def run(seed: int, planted: Planted | None = None, *, trace: bool = False) -> Report:
+    """One life of a cluster."""
+    planted = planted or Planted()
+    cluster = Cluster(seed, planted, trace=trace)
+    faults = cluster.watch.faults
+    asyncio.set_event_loop(cluster.loop)
+    with _listening() as ears:
+        try:
+            cluster.loop.run_until_complete(cluster.live())
+        except Broken:
+            pass
+        except TimeStandsStill as error:
+            faults.append(str(error))
+        except RuntimeError as error:
+            if not faults:
+                faults.append(repr(error))
+        except Exception as error:  # noqa: BLE001
+            faults.append(f"the simulator fell: {error!r}")
+        faults += [f"the engine logged: {text}" for text in ears.heard if "has been stuck" not in text]
+        faults += cluster.loop.unhandled
+        report = Report(
+            seed,
+            list(faults),
+            +cluster.seen,
+            cluster.watch.digest(),
+            cluster.loop.time(),
+            cluster.watch.verbs,
+            cluster.loop.turns,
+            cluster.watch.trace,
+            cluster.told,
+            planted.name,
+        )
+        _bury(cluster)
+    return report
+
+
+def _bury(cluster: Cluster) -> None:
+    burying = cluster.loop.create_task(cluster.bury())
+    try:
+        while not burying.done():
+            try:
+                cluster.loop.run_until_complete(burying)
+            except RuntimeError:  # a stop that was asked for in the life before
+                continue
+    finally:
+        asyncio.set_event_loop(None)
+        cluster.loop.close()
+        drive(cluster.store.close())

@@ -1,0 +1,208 @@
+"""The doors through which simulated processes reach the one store, and what goes wrong on the way.
+
+A door is made from the Store protocol: each verb becomes a message that travels, is carried out in one instant, and is
+answered, if the weather lets it. Once sent, a message no longer depends on its sender: it arrives although the sender
+was killed meanwhile, and it may arrive after the sender was told that the store cannot be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import dataclasses
+import inspect
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from onward.errors import OnwardError, StoreUnavailable
+from onward.store.port import Store
+from tests.sim.loop import Process, SimLoop
+from tests.sim.watch import Watch
+from tests.sim.weather import Weather
+
+VERBS = [name for name, member in vars(Store).items() if inspect.iscoroutinefunction(member)]
+LOCAL = {"open", "close", "attend"}
+REPEATABLE = {"submit", "save", "beat", "join", "leave", "release", "rescue", "wake", "offer", "prioritize", "get"}
+"""Verbs whose second call must tell the same as the first."""
+
+
+def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a verb of the inline store, which never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("a verb of an inline store waited for something")
+
+
+@dataclasses.dataclass(slots=True)
+class Message:
+    """One call on its way."""
+
+    door: Door
+    verb: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    future: asyncio.Future[Any]
+    fate: str
+
+
+class Network:
+    """Between the doors and the store."""
+
+    def __init__(self, loop: SimLoop, store: Store, watch: Watch, weather: Weather, rng: random.Random) -> None:
+        self.loop, self.store, self.watch, self.weather, self.rng = loop, store, watch, weather, rng
+        self.seen: Counter[str] = watch.seen
+        self.outage_until = 0.0
+        self.doors: list[Door] = []
+        self.killer: Callable[[Process], bool] = lambda _process: False
+        self.closed = False
+        self._context = contextvars.Context()
+        self._unsure: dict[int, Any] = {}
+
+    def send(self, door: Door, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> asyncio.Future[Any]:
+        message = Message(door, verb, args, kwargs, self.loop.create_future(), self._fate())
+        self._after(self._lag(), self._arrive, message)
+        return message.future
+
+    def _after(self, delay: float, callback: Callable[..., None], *args: Any) -> None:
+        self.loop.call_later(delay, callback, *args, context=self._context)
+
+    def _fate(self) -> str:
+        roll = self.rng.random()
+        for fate in ("fail", "lose", "late", "twice", "hang", "die"):
+            roll -= getattr(self.weather, fate)
+            if roll < 0:
+                return fate
+        return "fine"
+
+    def _lag(self) -> float:
+        if self.weather.slow and self.rng.random() < self.weather.slow:
+            return self.rng.choice([0.3, 1.0, 3.0, 8.0]) * self.rng.random()
+        return self.weather.lag * self.rng.random()
+
+    def _arrive(self, message: Message) -> None:
+        now, fate = self.loop.time(), message.fate
+        if self.closed:
+            return
+        if now < self.outage_until or now < message.door.cut_until:
+            self._answer(message, error=True)
+        elif fate in {"fail", "hang"}:
+            self._answer(message, error=True, wait=self.rng.uniform(2, 25) if fate == "hang" else 0)
+        elif fate == "late":
+            self._answer(message, error=True)
+            self._after(self.rng.choice([0.1, 1.0, 10.0]) * self.rng.random(), self._carry_out_late, message)
+        elif fate == "die":
+            if self.rng.random() < 0.5:
+                self._carry_out(message)
+            if not self.killer(message.door.process):
+                self._answer(message, error=True)
+        else:
+            answer = self._carry_out(message)
+            if fate == "twice" and message.verb in REPEATABLE:
+                answer = self._again(message, answer)
+            self._answer(message, answer, error=fate == "lose")
+
+    def _carry_out(self, message: Message) -> Any:
+        answer: Any
+        self.watch.before(message.verb, message.args, message.kwargs)
+        try:
+            answer = drive(getattr(self.store, message.verb)(*message.args, **message.kwargs))
+        except OnwardError as error:
+            answer = error
+        self.watch.after(message.door.process, message.verb, message.args, message.kwargs, answer)
+        if message.verb == "save":
+            self._count_save(message, answer)
+        return answer
+
+    def _carry_out_late(self, message: Message) -> None:
+        if not self.closed:
+            self.seen["a call was carried out after its sender was told it failed"] += 1
+            self._carry_out(message)
+
+    def _again(self, message: Message, first: Any) -> Any:
+        second = self._carry_out(message)
+        if message.verb in {"save", "submit", "prioritize"} and second != first:
+            self.watch.fault(f"{message.verb} sent twice answered {first!r} and then {second!r}")
+        return second
+
+    def _count_save(self, message: Message, answer: Any) -> None:
+        batch = message.args[1]
+        if id(batch) in self._unsure:
+            self.seen["a save of unknown fate was not mine" if answer else "a save of unknown fate was mine"] += 1
+        if answer:
+            self.seen["a write was fenced"] += 1
+
+    def _answer(self, message: Message, answer: Any = None, *, error: bool = False, wait: float = 0.0) -> None:
+        if error and message.verb == "save":
+            self._unsure[id(message.args[1])] = message.args[1]
+        if error and message.verb == "claim" and answer:
+            self.seen["the answer to a claim was lost"] += 1
+        if error:
+            answer = StoreUnavailable("the simulated store cannot be reached")
+        self._after(wait + self._lag(), self._deliver, message.future, answer)
+
+    @staticmethod
+    def _deliver(future: asyncio.Future[Any], answer: Any) -> None:
+        if future.done():
+            return
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def nudge(self, sender: Door, topic: str) -> None:
+        for door in self.doors:
+            if door is not sender and topic in door.listeners and not door.process.dead:
+                for _ in range(self.rng.choice([1, 1, 1, 2])):
+                    if self.rng.random() >= self.weather.nudge_lost:
+                        self._after(self._lag(), door.process.call, door.heard, topic)
+
+
+class Door:
+    """The Store as one process sees it. The verbs are added below, from the protocol."""
+
+    where, one_machine, inline, hears = "the simulated store", False, True, True
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self.network, self.process = network, process
+        self.cut_until = 0.0
+        self.listeners: dict[str, list[Callable[[], None]]] = {}
+        network.doors.append(self)
+
+    async def open(self, *, migrate: bool | None = None) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def attend(self, worker: str) -> str:
+        return ""
+
+    def twin(self) -> Door:
+        return self
+
+    def nudge(self, topic: str) -> None:
+        self.heard(topic)
+        self.network.nudge(self, topic)
+
+    def heard(self, topic: str) -> None:
+        for callback in list(self.listeners.get(topic, ())):
+            callback()
+
+    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+        self.listeners.setdefault(topic, []).append(callback)
+        return lambda: self.listeners[topic].remove(callback)
+
+
+def _verb(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def call(self: Door, *args: Any, **kwargs: Any) -> Any:
+        return await self.network.send(self, name, args, kwargs)
+
+    call.__name__ = name
+    return call
+
+
+for _name in VERBS:
+    if _name not in LOCAL:
+        setattr(Door, _name, _verb(_name))

@@ -1,0 +1,363 @@
+"""The watch: looks at the store after every verb, and knows what each may change.
+
+It keeps its own picture of every task, made from nothing but the rows it saw before. What does not follow from that
+picture and from the verb that was just carried out is a fault, told at the very moment it happens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from onward.core import record as r
+from onward.store.port import SUSPECT_AFTER
+from onward.store.sqlite import SqliteStore
+from tests.sim.loop import Process, SimLoop
+
+NEWS = {r.STEP_STARTED, r.STEP_RETRY, r.PROGRESS}
+LETTING_GO = {r.HANDED_BACK, r.RETRY, r.PARKED, r.QUARANTINED}
+OUTSIDERS = {"submit": {r.SUBMITTED}, "cancel": {r.CANCEL, r.CANCELLED}, "resume": {r.RESUMED}}
+READERS = {"journal", "get", "list", "depth", "workers", "offered", "absent", "census", "version", "doctor", "offer"}
+
+
+class Broken(Exception):
+    """An oracle has something to say."""
+
+
+@dataclasses.dataclass(slots=True)
+class Row:
+    """A queue row."""
+
+    worker: str | None
+    due_at: float | None
+    reason: str
+    attempt: int
+    crashes: int
+    priority: int
+    position: int
+    queue: str
+    task: str
+
+
+@dataclasses.dataclass(slots=True)
+class Entry:
+    """A record as it was written."""
+
+    seq: int
+    shift: int
+    kind: str
+    key: str
+    data: bytes
+
+
+@dataclasses.dataclass(slots=True)
+class Picture:
+    """What the watch knows of one task."""
+
+    id: str
+    records: list[Entry] = dataclasses.field(default_factory=list)
+    ended: str | None = None
+    endings: list[tuple[float, str, bytes]] = dataclasses.field(default_factory=list)
+    shift: int = 0
+    holder: Process | None = None
+    done: set[str] = dataclasses.field(default_factory=set)
+    failed: set[str] = dataclasses.field(default_factory=set)
+    retried: dict[str, int] = dataclasses.field(default_factory=dict)
+    attempt: int = 1
+    idle_shifts: int = 0
+    """Shifts in a row that left nothing behind, the present one included."""
+
+    @property
+    def head(self) -> int:
+        return len(self.records)
+
+
+class Watch:
+    """Told before and after each verb; raises Broken."""
+
+    def __init__(self, loop: SimLoop, store: SqliteStore, now: Callable[[], float]) -> None:
+        self._loop, self._store, self._now = loop, store, now
+        self.seen: Counter[str] = Counter()
+        self.tasks: dict[str, Picture] = {}
+        self.queue: dict[str, Row] = {}
+        self.leases: dict[str, float] = {}
+        self.outcomes: dict[str, tuple[str, int, int]] = {}
+        self.workers_of: dict[Process, list[str]] = {}
+        self.jumped_at = -1e9
+        self.verbs = 0
+        self.faults: list[str] = []
+        self.closed = False
+        self.trace: list[str] | None = None
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._rowid = self._changes = 0
+        self._line = ""
+        self._buried: set[str] = set()
+
+    @property
+    def connection(self) -> Any:
+        return self._store._write._connection  # type: ignore[union-attr]
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def note(self, text: str) -> None:
+        """A line of the history: hashed always, kept where somebody wants to read it."""
+        self._line = f"{self._loop.time():12.4f} {text}"
+        self._hash.update(self._line.encode())
+        if self.trace is not None:
+            self.trace.append(self._line)
+
+    def fault(self, what: str) -> NoReturn:
+        """Remember it, end the run, and leave whatever led here: the engine may swallow an exception, not a stop."""
+        if not self.closed:
+            self.faults.append(f"{what} [at {self._line.strip()}]")
+            self._loop.stop()
+        raise Broken(what)
+
+    # ── around each verb ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def before(self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if verb == "rescue":
+            dead, lease = args[0], args[1] if len(args) > 1 else kwargs.get("lease")
+            now = self._now()
+            ended = {worker for worker, until in self.leases.items() if lease is not None and until < now}
+            self._buried = ended | set(dead)
+
+    def after(self, process: Process, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> None:
+        self.verbs += 1
+        if verb in READERS:
+            self._hash.update(verb.encode())
+            return
+        changes = self.connection.total_changes()
+        quiet = changes == self._changes
+        self._changes = changes
+        if quiet:
+            self._hash.update(verb.encode())
+            return
+        self.note(f"{process.name} {verb} {_brief(verb, args)} -> {_brief_answer(answer)}")
+        if verb != "beat":
+            for record in self._new_records():
+                self._judge(process, verb, *record)
+            self._compare_queue(verb, args, answer)
+            self._compare_outcomes(verb)
+        self._compare_workers(process, verb, args)
+
+    # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _new_records(self) -> list[tuple[Any, ...]]:
+        rows = list(
+            self.connection.execute(
+                "SELECT rowid, task_id, seq, shift, kind, key, data FROM onward_journal WHERE rowid > ? ORDER BY rowid",
+                (self._rowid,),
+            )
+        )
+        if rows:
+            self._rowid = rows[-1][0]
+        return [row[1:] for row in rows]
+
+    def _judge(self, process: Process, verb: str, id_: str, seq: int, shift: int, kind: str, key: str, data: bytes) -> None:
+        task = self.tasks.setdefault(id_, Picture(id_))
+        what = f"{kind} {key} #{seq} of task {id_[-4:]}"
+        if self.trace is not None:
+            self.trace.append(f"{'':14}{what} shift {shift} {data[:80]!r}")
+        if seq != task.head + 1:
+            self.fault(f"{what} follows #{task.head}")
+        if task.ended and not (task.ended == r.FAILED and kind == r.RESUMED):
+            self.fault(f"{what} comes after its end ({task.ended})")
+        if verb in OUTSIDERS:
+            if kind not in OUTSIDERS[verb] or shift != 0:
+                self.fault(f"{what} was written by {verb} for shift {shift}")
+        elif verb == "claim":
+            self._new_shift(task, process, seq, shift, kind, what)
+        elif verb != "save":
+            self.fault(f"{what} was written by {verb}")
+        elif shift != task.shift or task.holder is not process:
+            self.fault(f"{what} was written by {process} for shift {shift}, but shift {task.shift} is {task.holder}'s")
+        task.records.append(Entry(seq, shift, kind, key, data))
+        self._follow(task, kind, key, data, what)
+
+    def _new_shift(self, task: Picture, process: Process, seq: int, shift: int, kind: str, what: str) -> None:
+        if kind != r.SHIFT or shift != seq:
+            self.fault(f"{what} was written by claim for shift {shift}")
+        task.shift, task.holder = seq, process
+        task.idle_shifts += 1
+
+    def _follow(self, task: Picture, kind: str, key: str, data: bytes, what: str) -> None:
+        if kind not in NEWS and kind != r.SHIFT and kind != r.QUARANTINED:
+            task.idle_shifts = 0
+        match kind:
+            case r.STEP_DONE:
+                if key in task.done:
+                    self.fault(f"{what}: that step was completed before")
+                task.done.add(key)
+                task.failed.discard(key)
+                task.retried.pop(key, None)
+            case r.STEP_FAILED:
+                task.failed.add(key)
+                task.retried.pop(key, None)
+            case r.STEP_RETRY:
+                self._next_attempt(task, key, json.loads(data)["attempt"], what)
+            case r.RETRY:
+                self._only_own_failures(data, what)
+                task.attempt += 1
+                task.retried.clear()
+            case r.RESUMED:
+                task.attempt = 1 if task.ended else task.attempt
+                task.ended = None
+                task.retried.clear()
+            case r.PARKED:
+                self.fault(f"{what}: {data.decode()}")
+            case r.QUARANTINED if task.idle_shifts <= SUSPECT_AFTER + 1:
+                self.fault(f"{what} after {task.idle_shifts - 1} shifts that left nothing behind")
+            case r.QUARANTINED:
+                self.seen["a task was quarantined"] += 1
+        if kind in r.ENDS:
+            self._end(task, kind, data, what)
+        if kind in r.ENDS or kind in LETTING_GO:
+            task.shift, task.holder = -1, None
+
+    def _end(self, task: Picture, kind: str, data: bytes, what: str) -> None:
+        task.ended = kind
+        task.endings.append((self._loop.time(), kind, data))
+        if kind == r.FAILED:
+            self._only_own_failures(data, what)
+
+    def _next_attempt(self, task: Picture, key: str, attempt: int, what: str) -> None:
+        if attempt != task.retried.get(key, 0) + 1:
+            self.fault(f"{what} is attempt {attempt} after {task.retried.get(key, 0)}")
+        task.retried[key] = attempt
+
+    def _only_own_failures(self, data: bytes, what: str) -> None:
+        error = json.loads(data)["error"]
+        if error["type"] not in {"Flaky", "StepFailed", "Fatal", "DeadlineExceeded", "Expired"}:
+            self.fault(f"{what} for a reason that is not the task's own: {error}")
+        self.seen[f"a task failed with {error['type']}"] += 1
+
+    # ── the queue ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _compare_queue(self, verb: str, args: tuple[Any, ...], answer: Any) -> None:
+        found = {
+            row[0]: Row(*row[1:])
+            for row in self.connection.execute(
+                "SELECT task_id, worker, due_at, reason, attempt, crashes, priority, position, queue, task FROM onward_queue"
+            )
+        }
+        before, self.queue = self.queue, found
+        for id_ in sorted(before.keys() | found.keys()):
+            old, new = before.get(id_), found.get(id_)
+            if old != new:
+                self._judge_move(verb, args, answer, self.tasks[id_], old, new)
+
+    def _judge_move(
+        self, verb: str, args: tuple[Any, ...], answer: Any, task: Picture, old: Row | None, new: Row | None
+    ) -> None:
+        what = f"the queue row of task {task.id[-4:]}"
+        if old is None or new is None:
+            if verb not in ({"submit", "resume"} if old is None else {"save", "cancel"}):
+                self.fault(f"{what} {'came' if old is None else 'went'} with {verb}")
+            if new is None and not task.ended:
+                self.fault(f"{what} went although the task goes on")
+            return
+        if new.attempt != task.attempt:
+            self.fault(f"{what} says attempt {new.attempt}, the journal says {task.attempt}")
+        if old.worker != new.worker:
+            self._judge_owner(verb, args, task, old, new, what)
+        elif verb not in {"wake", "prioritize", "resume", "save", "release"}:
+            self.fault(f"{what} was changed by {verb}: {old} -> {new}")
+        if verb == "wake" and (old.due_at is None or old.due_at > self._now()):
+            self.fault(f"{what} was woken at {self._now()} although {old}")
+
+    def _judge_owner(self, verb: str, args: tuple[Any, ...], task: Picture, old: Row, new: Row, what: str) -> None:
+        if old.worker is not None and new.worker is not None:
+            self.fault(f"{what} went from {old.worker} to {new.worker} with {verb}")
+        if new.worker is not None:
+            if verb != "claim" or new.worker != args[0] or old.due_at is not None or task.ended:
+                self.fault(f"{what} was taken with {verb}: {old} -> {new}")
+            if self.leases.get(new.worker, 0) <= self._now():
+                self.fault(f"{what} was claimed by {new.worker}, whose lease is over")
+            self.seen["a suspect ran alone"] += old.crashes >= SUSPECT_AFTER
+        elif verb == "rescue":
+            self._judge_rescue(task, old, new, what)
+        elif verb in {"release", "leave"} and old.worker != args[0]:
+            self.fault(f"{what} was freed by {verb} of another worker")
+        elif verb == "release":
+            self.seen["a stranger was given back"] += 1
+        elif verb == "save" and task.records[-1].kind not in LETTING_GO:
+            self.fault(f"{what} was freed by a save that ends with {task.records[-1].kind}")
+        elif verb not in {"save", "leave"}:
+            self.fault(f"{what} was freed by {verb}")
+
+    def _judge_rescue(self, task: Picture, old: Row, new: Row, what: str) -> None:
+        if old.worker in self.leases and old.worker not in self._buried:
+            self.fault(f"{what} was rescued from {old.worker}, whose lease holds")
+        wanted = old.crashes + 1 if task.idle_shifts else 0
+        if new.crashes != wanted:
+            self.fault(f"{what} has {new.crashes} crashes after a rescue, and should have {wanted}")
+        self.seen["a task was rescued"] += 1
+        if task.holder is not None and not task.holder.dead:
+            self.seen["a task was rescued from a process that lives"] += 1
+
+    # ── ends and workers ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _compare_outcomes(self, verb: str) -> None:
+        found = {
+            row[0]: row[1:]
+            for row in self.connection.execute("SELECT task_id, state, attempt, seq FROM onward_outcomes")
+        }
+        before, self.outcomes = self.outcomes, found
+        for id_ in sorted(before.keys() | found.keys()):
+            old, new = before.get(id_), found.get(id_)
+            if old == new:
+                continue
+            task, what = self.tasks[id_], f"the outcome of task {id_[-4:]}"
+            if old is not None and not (new is None and old[0] == "failed" and verb == "resume"):
+                self.fault(f"{what} changed with {verb}: {old} -> {new}")
+            if new is not None and (f"task.{new[0]}", new[1], new[2]) != (task.ended, task.attempt, task.head):
+                self.fault(f"{what} is {new}, but the journal says {task.ended} at #{task.head}, attempt {task.attempt}")
+        for id_, task in self.tasks.items():
+            if (id_ in self.queue) == (id_ in found) or (task.ended is not None) != (id_ in found):
+                self.fault(f"task {id_[-4:]} is in the queue: {id_ in self.queue}, has ended: {task.ended}, {id_ in found}")
+
+    def _compare_workers(self, process: Process, verb: str, args: tuple[Any, ...]) -> None:
+        if verb in {"beat", "join", "leave", "rescue"}:
+            self.leases = dict(self.connection.execute("SELECT id, lease_until FROM onward_workers"))
+        if verb == "join":
+            mine = self.workers_of.setdefault(process, [])
+            if args[0].id not in mine:
+                mine.append(args[0].id)
+                self.seen["a worker that was declared dead came back"] += len(mine) > 1
+
+    def census(self) -> None:
+        """The store's own alarm."""
+        faults = [f"{id_[-4:]} {what}" for id_, what in self.connection.execute(_census_sql())]
+        if faults:
+            self.fault("the census says: " + "; ".join(faults))
+
+
+def _census_sql() -> str:
+    from onward.store.sqlite import S
+
+    return S["census"].sql
+
+
+def _brief(verb: str, args: tuple[Any, ...]) -> str:
+    match verb:
+        case "save":
+            return " ".join([args[0][-4:], *[f"{e[0][-4:]}#{e[1]}" for e in args[1].entries]])
+        case "submit":
+            return " ".join(f"{new.id[-4:]} {new.task} {new.input.decode()}" for new in args[0])
+        case "join":
+            return args[0].id[-4:]
+    return " ".join(arg[-4:] if isinstance(arg, str) else str([a[-4:] for a in arg]) if isinstance(arg, list) else str(arg) for arg in args if arg)
+
+
+def _brief_answer(answer: Any) -> str:
+    if isinstance(answer, list):
+        return " ".join(f"{one.id[-4:]}" for one in answer if hasattr(one, "id"))
+    if isinstance(answer, set):
+        return str(sorted(answer))
+    return type(answer).__name__ if hasattr(answer, "held") or hasattr(answer, "woken") else repr(answer)

@@ -1,0 +1,166 @@
+"""What the simulated cluster has to do: random programs of steps, and a ledger of every effect that really happened."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from typing import Any
+
+from onward import Context, Fatal, Onward, Retry, StepFailed
+from tests.sim.clock import SimClock
+from tests.sim.loop import Process, SimLoop
+from tests.sim.watch import Watch
+
+Op = list[Any]
+
+
+class Flaky(Exception):
+    """What goes wrong in a handler by its own doing."""
+
+
+@dataclasses.dataclass(slots=True)
+class Effect:
+    """A step that began, and what it came to."""
+
+    task: str
+    key: str
+    process: Process
+    began: float
+    token: str
+    failed: bool = False
+
+
+class Ledger:
+    """The outside world. Judges each effect at the moment it begins."""
+
+    def __init__(self, loop: SimLoop, watch: Watch, lease: float) -> None:
+        self._loop, self._watch, self._lease = loop, watch, lease
+        self.effects: dict[tuple[str, str], list[Effect]] = {}
+        self.falls: Counter[str] = Counter()
+        self.closed = False
+
+    def begin(self, process: Process, task: str, effect_key: str, before: list[str]) -> Effect:
+        owner, _, key = effect_key.partition(":")
+        if owner != task:
+            self._watch.fault(f"the effect key of task {task} is {effect_key}")
+        known = self.effects.setdefault((task, key), [])
+        effect = Effect(task, key, process, self._loop.time(), f"{key}@{len(known) + 1}")
+        if self.closed:
+            return effect
+        known.append(effect)
+        if process.dead:
+            self._watch.fault(f"the dead process {process} runs {key} of {task[-4:]}")
+        self._judge(effect, before)
+        if len(known) > 1 and not known[-2].failed:
+            self._watch.seen["a step ran again because its record was not there"] += 1
+        return effect
+
+    def _judge(self, effect: Effect, before: list[str]) -> None:
+        picture = self._watch.tasks[effect.task]
+        self._watch.note(f"{effect.process} runs {effect.key} of {effect.task[-4:]}")
+        missing = [key for key in before if key not in picture.done and key not in picture.failed]
+        if missing:
+            self._watch.fault(f"step {effect.key} of {effect.task[-4:]} runs, but {missing} before it is not recorded")
+        if effect.key not in picture.done:
+            return
+        # A lease is as good as the clocks: when the database's is set forward, or a process is stopped between its look at the
+        # clock and its call, the same step can begin twice. The fence still keeps the second record out.
+        if self._loop.time() - self._watch.jumped_at < 2 * self._lease or effect.process.resumed_at == self._loop.time():
+            self._watch.seen["a clock made a recorded step run again"] += 1
+        else:
+            self._watch.fault(f"step {effect.key} of {effect.task[-4:]} runs again on {effect.process} after its record")
+
+    def fall(self, task: str, most: int) -> bool:
+        """Whether a handler falls once more."""
+        self.falls[task] += 1
+        return self.falls[task] <= most
+
+
+def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, all_names: bool = True) -> None:
+    """Give an app the handlers, so that their effects bear the name of its process."""
+
+    async def program(ctx: Context, ops: list[Op]) -> Any:
+        values: list[Any] = []
+        before: list[str] = []
+        seen: Counter[str] = Counter()
+
+        async def effect(seconds: float, fails: int) -> str:
+            entry = ledger.begin(process, ctx.task_id, ctx.key, list(before))
+            if seconds:
+                await clock.sleep(seconds)
+            if len(ledger.effects[ctx.task_id, entry.key]) <= fails:
+                entry.failed = True
+                raise Flaky(entry.token)
+            return entry.token
+
+        async def step(name: str, seconds: float, fails: int, attempts: int, timeout: float | None) -> Any:
+            seen[name] += 1
+            key = name if seen[name] == 1 else f"{name}#{seen[name]}"
+            retry = Retry(attempts=attempts, first=0.2, factor=3, cap=4)
+            try:
+                return await ctx.step(effect, seconds, fails, name=name, retry=retry, timeout=timeout)
+            finally:
+                before.append(key)
+
+        for op, *args in ops:
+            match op:
+                case "step":
+                    values.append(await step(*args))
+                case "try":
+                    try:
+                        values.append(await step(*args))
+                    except StepFailed as error:
+                        values.append(error.kind)
+                case "sleep":
+                    await ctx.sleep(args[0])
+                case "now":
+                    values.append(await ctx.now())
+                case "random":
+                    values.append([await ctx.random(), await ctx.uuid()])
+                case "progress":
+                    ctx.progress("on the way", len(values), len(ops))
+                case "fall":
+                    if ledger.fall(ctx.task_id, args[0]):
+                        raise Flaky("fell")
+                case "fatal":
+                    raise Fatal("for good")
+        return values
+
+    app.task(program, name="patient", retry=Retry(attempts=5, first=0.5, factor=2, cap=8))
+    app.task(program, name="hasty", retry=2, deadline=30)
+    if all_names:
+        app.task(program, name="single", retry=1, queue="side")
+
+
+def draw(rng: random.Random) -> tuple[str, list[Op], dict[str, Any]]:
+    """A handler's name, a program for it, and the options of its submit."""
+    ops: list[Op] = []
+    for number in range(rng.randint(1, 6)):
+        name = rng.choice(["fetch", "write", f"s{number}"])
+        seconds = rng.choice([0, 0, 0.05, 0.3, 2, 7])
+        kind = rng.random()
+        if kind < 0.55:
+            ops.append(["step", name, seconds, 0, 1, None])
+        elif kind < 0.68:
+            ops.append(["step", name, seconds, rng.randint(1, 3), rng.randint(1, 4), None])
+        elif kind < 0.74:
+            ops.append(["step", name, seconds, 0, 2, 1.0])
+        elif kind < 0.80:
+            ops.append(["try", name, seconds, rng.randint(1, 3), 1, None])
+        elif kind < 0.92:
+            ops.append(["sleep", rng.choice([0.2, 0.9, 1.5, 8, 30, 3600, 90_000])])
+        else:
+            ops.append([rng.choice(["now", "random", "progress"])])
+    if rng.random() < 0.15:
+        ops.insert(rng.randrange(len(ops) + 1), ["fall", rng.randint(1, 2)])
+    if rng.random() < 0.04:
+        ops.append(["fatal"])
+    options: dict[str, Any] = {"priority": rng.choice([0, 0, 0, 5, -5])}
+    if rng.random() < 0.15:
+        options["delay"] = rng.choice([1.0, 10.0, 4000.0])
+    if rng.random() < 0.1:
+        options["expires"] = rng.choice([1.0, 20.0])
+    if rng.random() < 0.1:
+        options["deadline"] = rng.choice([3.0, 15.0, 5000.0])
+    return rng.choice(["patient", "patient", "hasty", "single"]), ops, options

@@ -1,0 +1,129 @@
+"""Behind PgBouncer in transaction mode: no session, no prepared statement and no listening, and still everything works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from onward import Onward, State
+from onward.app import open_store
+from onward.core import record as r
+from onward.store.port import Batch, Store
+from rig.pgbouncer import PgBouncer, obtain
+from rig.postgres import Postgres
+from rig.server import Unavailable
+from tests.kit import begun, claim, completion, entry, eventually, join, kinds, new, submit, waiting
+
+pytestmark = pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def bouncer(postgres: Postgres) -> Iterator[PgBouncer]:
+    try:
+        obtain()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with PgBouncer(postgres.url, settings={"default_pool_size": "6"}) as bouncer:
+        yield bouncer
+
+
+@pytest.fixture
+async def pooled(bouncer: PgBouncer, url: str) -> AsyncIterator[Store]:
+    # The database was emptied, and the connections that PgBouncer had to it were ended with that.
+    with psycopg.connect(bouncer.url_for(url).rsplit("/", 1)[0] + "/pgbouncer", autocommit=True) as admin:
+        admin.execute("RECONNECT")
+    store = open_store(bouncer.url_for(url))
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_it_is_recognised(pooled: Any, url: str) -> None:
+    assert pooled._pooled
+    assert await pooled.attend("w1") == "", "there is no session to hold a lock in"
+    assert ("connection", True, "through a transaction pooler: no LISTEN, polling instead") in await pooled.doctor()
+    direct: Any = open_store(url)
+    await direct.open()
+    assert not direct._pooled
+    await direct.close()
+
+
+async def test_every_write_of_the_store(pooled: Store) -> None:
+    one = await begun(pooled)
+    assert await pooled.save("w1", Batch([entry(one, 1), entry(one, 2)])) == set()
+    assert await pooled.save("w1", Batch([entry(one, 1), entry(one, 2)])) == set(), "it knows its own"
+    assert await pooled.save("w1", waiting(one, None, "queued", ahead=3)) == set()
+    (again,) = await claim(pooled)
+    assert await pooled.save("w1", Batch([entry(one, 4)])) == {one.id}
+    assert await pooled.save("w1", completion(again)) == set()
+    (other,) = await submit(pooled, new(key="k"))
+    assert [a.id for a in await pooled.submit([new(key="k"), new()])][0] == other
+    assert await pooled.cancel(other)
+    assert not await pooled.resume(other)
+    assert (await pooled.beat("w1", 10, 1.0)).alive
+    assert (await pooled.wake()).queues == ("default",)
+    await pooled.leave("w1")
+    assert await pooled.migrate() == []
+    assert await pooled.census() == []
+
+
+async def test_many_at_once(pooled: Store) -> None:
+    await join(pooled, *[f"w{n}" for n in range(8)])
+    ids = await submit(pooled, *[new() for _ in range(80)])
+    found = await asyncio.gather(*[claim(pooled, f"w{n % 8}", 5) for n in range(24)])
+    got = [held.id for batch in found for held in batch]
+    assert len(set(got)) == len(got)
+    assert set(got) <= set(ids)
+    refused = await asyncio.gather(*[pooled.save("w", completion(held)) for batch in found for held in batch])
+    assert not any(refused)
+    assert await pooled.census() == []
+
+
+async def test_a_whole_round_trip_with_a_worker(bouncer: PgBouncer, pooled: Store, url: str) -> None:
+    app = Onward(bouncer.url_for(url), lease_s=1.0, heartbeat_s=0.2, poll_s=0.05)
+    tries: list[int] = []
+
+    @app.task(retry=2)
+    async def work(ctx: Any, n: int) -> int:
+        one = await ctx.step(lambda: n + 1, name="one")
+        if n == 0 and not tries:
+            tries.append(1)
+            raise ConnectionError("once")
+        await ctx.sleep(1.2)
+        return int(await ctx.step(lambda: one * 2, name="two"))
+
+    async with app.worker(slots=20):
+        handles = await app.submit_many(work, list(range(30)))
+        assert await asyncio.gather(*[h.result(timeout=20) for h in handles]) == [(n + 1) * 2 for n in range(30)]
+        stuck = await app.submit(work, 99, delay=100)
+        assert (await stuck.cancel()).state is State.CANCELLED
+    assert (await kinds(pooled, handles[0].id)).count(r.RETRY) == 1
+    assert await pooled.census() == []
+    assert await pooled.workers() == []
+
+
+async def test_a_bouncer_that_is_gone_for_a_while(bouncer: PgBouncer, pooled: Store, url: str) -> None:
+    app = Onward(bouncer.url_for(url), lease_s=2.0, heartbeat_s=0.2, poll_s=0.05)
+
+    @app.task
+    async def work(ctx: Any, n: int) -> int:
+        return int(await ctx.step(lambda: n, name="one"))
+
+    async with app.worker():
+        assert await (await app.submit(work, 1)).result(timeout=10) == 1
+        bouncer.kill9()
+        await asyncio.sleep(0.3)
+        bouncer.start()
+
+        async def submitted() -> Any:
+            try:
+                return await app.submit(work, 2, key="again")
+            except Exception:
+                return None
+
+        handle = await eventually(submitted)
+        assert await handle.result(timeout=15) == 2

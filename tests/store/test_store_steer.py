@@ -1,0 +1,277 @@
+"""cancel, resume, prioritize: verbs of outsiders, who append to a journal that a worker may be appending to."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from onward.core import record as r
+from onward.core.task import State
+from onward.store.port import Batch, Store
+from tests.kit import Time, begun, claim, completion, crashes, dense, entry, join, kinds, new, only_postgres, sql, submit, waiting
+
+
+async def state(store: Store, task_id: str) -> State:
+    task = await store.get(task_id)
+    assert task is not None
+    return task.state
+
+
+# ── cancel ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_cancel_ends_a_waiting_task(store: Store, time: Time) -> None:
+    (task_id,) = await submit(store)
+    assert await store.cancel(task_id)
+    task = await store.get(task_id)
+    assert task is not None
+    assert (task.state, task.reason, task.finished_at, task.result, task.error) == (
+        State.CANCELLED,
+        None,
+        time.now,
+        None,
+        None,
+    )
+    assert await kinds(store, task_id) == [r.SUBMITTED, r.CANCEL, r.CANCELLED]
+    await join(store, "w1")
+    assert await claim(store) == []
+    assert await store.census() == []
+
+
+async def test_cancel_fences_the_worker_that_holds_the_task(store: Store) -> None:
+    one = await begun(store)
+    await store.save("w1", Batch([entry(one, 1)]))
+    assert await store.cancel(one.id)
+    assert await store.save("w1", Batch([entry(one, 2)])) == {one.id}
+    assert (await store.beat("w1", 10, 0)).held == frozenset(), "the heartbeat tells the worker"
+    assert await kinds(store, one.id) == [r.SUBMITTED, r.SHIFT, r.STEP_DONE, r.CANCEL, r.CANCELLED]
+
+
+async def test_cancel_wakes_and_ends_a_sleeper(store: Store, time: Time) -> None:
+    one = await begun(store)
+    await store.save("w1", waiting(one, time.now + 100, "asleep"))
+    assert await store.cancel(one.id)
+    time.move(100)
+    assert not (await store.wake()).woken
+    assert await state(store, one.id) is State.CANCELLED
+
+
+@pytest.mark.parametrize("ended", [State.COMPLETED, State.FAILED, State.CANCELLED])
+async def test_cancel_changes_nothing_that_has_ended(store: Store, ended: State) -> None:
+    one = await begun(store)
+    if ended is State.CANCELLED:
+        await store.cancel(one.id)
+    else:
+        await store.save("w1", completion(one, state=ended))
+    before = await store.journal(one.id), await store.get(one.id)
+    assert not await store.cancel(one.id)
+    assert (await store.journal(one.id), await store.get(one.id)) == before
+
+
+async def test_cancel_of_nothing(store: Store) -> None:
+    assert not await store.cancel("nobody")
+
+
+async def test_many_cancels_at_once_and_one_wins(store: Store) -> None:
+    (task_id,) = await submit(store)
+    assert sum(await asyncio.gather(*[store.cancel(task_id) for _ in range(20)])) == 1
+    assert await kinds(store, task_id) == [r.SUBMITTED, r.CANCEL, r.CANCELLED]
+
+
+@pytest.mark.parametrize("what", ["step", "end", "wait"])
+async def test_cancel_against_save(store: Store, open_another: Any, kind: str, what: str) -> None:
+    """Either the save was first, and cancel finds what it left (an end: then it has lost), or cancel was first and the
+    save is refused. Never both, never neither."""
+    other = store if kind == "sqlite memory" else await open_another()
+    won = {"save": 0, "cancel": 0}
+    for turn in range(40):
+        one = await begun(store)
+        batch = {"step": Batch([entry(one), entry(one, 2)]), "end": completion(one), "wait": waiting(one, None, "queued")}
+        calls = [store.save("w1", batch[what]), other.cancel(one.id)]
+        answers = await asyncio.gather(*(calls if turn % 2 else calls[::-1]))
+        refused, cancelled = answers if turn % 2 else answers[::-1]
+        written = await kinds(store, one.id)
+        assert await dense(store, one.id)
+        if refused:
+            assert cancelled
+            assert written == [r.SUBMITTED, r.SHIFT, r.CANCEL, r.CANCELLED]
+            won["cancel"] += 1
+        elif what == "end":
+            assert not cancelled, "an ended task cannot be cancelled"
+            assert written[-1] == r.COMPLETED
+            assert await state(store, one.id) is State.COMPLETED
+            won["save"] += 1
+        else:
+            assert cancelled
+            assert written[-2:] == [r.CANCEL, r.CANCELLED]
+            assert r.STEP_DONE in written or r.HANDED_BACK in written
+            won["save"] += 1
+        assert (await state(store, one.id)).ended
+    assert won["save"], won
+    assert won["cancel"], won
+    assert await store.census() == []
+
+
+async def test_cancel_against_claim(store: Store, open_another: Any, kind: str) -> None:
+    other = store if kind == "sqlite memory" else await open_another()
+    await join(store, "w1")
+    for _ in range(30):
+        (task_id,) = await submit(store)
+        claimed, cancelled = await asyncio.gather(claim(store), other.cancel(task_id))
+        assert cancelled
+        assert await kinds(store, task_id) == [r.SUBMITTED, *[r.SHIFT] * len(claimed), r.CANCEL, r.CANCELLED]
+        for held in claimed:
+            assert await store.save("w1", completion(held)) == {task_id}
+        assert await state(store, task_id) is State.CANCELLED
+    assert await store.census() == []
+
+
+async def test_cancel_against_a_worker_that_writes_without_a_pause(store: Store, open_another: Any, kind: str) -> None:
+    """An outsider whose number is always just taken looks again until it has one."""
+    other = store if kind == "sqlite memory" else await open_another()
+    one = await begun(store)
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        while not await store.save("w1", Batch([entry(one, written + 1)])):
+            written += 1
+
+    writing = asyncio.ensure_future(write())
+    while written < 20:
+        await asyncio.sleep(0)
+    assert await asyncio.wait_for(other.cancel(one.id), 10)
+    await asyncio.wait_for(writing, 10)
+    assert (await kinds(store, one.id))[-2:] == [r.CANCEL, r.CANCELLED]
+    assert len(await store.journal(one.id, limit=10_000)) == written + 4
+
+
+@only_postgres
+async def test_a_settle_takes_its_locks_in_the_order_of_cancel(store: Any, open_another: Any) -> None:
+    """Queue row, journal, outcome. A settle that waits for the queue row must not hold the outcome already: that is what
+    the one who has the queue row will want next."""
+    one = await begun(store)
+    other = await open_another()
+    async with other._connection() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("SELECT 1 FROM onward_queue WHERE task_id = $1 FOR UPDATE", one.id)
+        settling = asyncio.ensure_future(store.save("w1", completion(one)))
+        await asyncio.sleep(0.1)
+        insert = "INSERT INTO onward_outcomes VALUES ($1, 'cancelled', 1, 3, 0)"
+        await connection.execute(insert, one.id, timeout=5)
+        await transaction.rollback()
+    assert await settling == set()
+    assert await state(store, one.id) is State.COMPLETED
+
+
+# ── resume ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_resume_reopens_a_failed_task(store: Store) -> None:
+    one = await begun(store)
+    await store.save("w1", waiting(one, None, "retrying", attempt=4))
+    (one,) = await claim(store)
+    await store.save("w1", completion(one, state=State.FAILED))
+    assert await store.resume(one.id)
+    task = await store.get(one.id)
+    assert task is not None
+    assert (task.state, task.reason, task.attempt, task.error, task.finished_at) == (
+        State.PENDING,
+        "queued",
+        1,
+        None,
+        None,
+    ), "with all its attempts again"
+    assert (await kinds(store, one.id))[-2:] == [r.FAILED, r.RESUMED]
+    assert await store.census() == []
+    (again,) = await claim(store)
+    assert again.shift == one.shift + 3
+    await store.save("w1", completion(again))
+    assert await state(store, one.id) is State.COMPLETED
+    assert await store.census() == []
+
+
+async def test_a_resumed_task_may_fail_and_be_resumed_again(store: Store) -> None:
+    one = await begun(store)
+    for _ in range(3):
+        await store.save("w1", completion(one, state=State.FAILED))
+        assert await state(store, one.id) is State.FAILED
+        assert await store.resume(one.id)
+        (one,) = await claim(store)
+    assert await dense(store, one.id)
+    assert await store.census() == []
+
+
+@pytest.mark.parametrize("reason", ["parked", "quarantined"])
+async def test_resume_wakes_a_task_that_waits_for_a_person(store: Store, reason: str) -> None:
+    one = await begun(store)
+    await store.save("w1", waiting(one, math.inf, reason, attempt=2))
+    await sql(store, "UPDATE onward_queue SET crashes = 4")
+    assert await store.resume(one.id)
+    task = await store.get(one.id)
+    assert task is not None
+    assert (task.state, task.reason, task.due_at, task.attempt) == (State.PENDING, "queued", None, 2)
+    assert await crashes(store, one.id) == 0, "forgiven"
+    assert (await kinds(store, one.id))[-1] == r.RESUMED
+    assert [c.id for c in await claim(store)] == [one.id]
+
+
+async def test_resume_leaves_all_others_alone(store: Store, time: Time) -> None:
+    await join(store, "w1")
+    held, asleep, done, cancelled = [await begun(store) for _ in range(4)]
+    (queued,) = await submit(store)
+    (delayed,) = await submit(store, new(delay=10.0))
+    await store.save("w1", waiting(asleep, time.now + 10, "asleep"))
+    await store.save("w1", completion(done))
+    await store.cancel(cancelled.id)
+    for task_id in [held.id, asleep.id, done.id, cancelled.id, queued, delayed, "nobody"]:
+        before = await store.get(task_id), await store.journal(task_id)
+        assert not await store.resume(task_id)
+        assert (await store.get(task_id), await store.journal(task_id)) == before
+
+
+@pytest.mark.parametrize("from_", ["failed", "parked"])
+async def test_many_resumes_at_once_and_one_wins(store: Store, open_another: Any, kind: str, from_: str) -> None:
+    other = store if kind == "sqlite memory" else await open_another()
+    one = await begun(store)
+    await store.save("w1", completion(one, state=State.FAILED) if from_ == "failed" else waiting(one, math.inf, "parked"))
+    assert sum(await asyncio.gather(*[door.resume(one.id) for door in (store, other) for _ in range(10)])) == 1
+    assert (await kinds(store, one.id)).count(r.RESUMED) == 1
+    assert await store.census() == []
+
+
+async def test_resume_against_cancel(store: Store, open_another: Any, kind: str) -> None:
+    other = store if kind == "sqlite memory" else await open_another()
+    for turn in range(20):
+        one = await begun(store)
+        await store.save("w1", completion(one, state=State.FAILED) if turn % 2 else waiting(one, math.inf, "parked"))
+        resumed, cancelled = await asyncio.gather(store.resume(one.id), other.cancel(one.id))
+        now = await state(store, one.id)
+        written = await kinds(store, one.id)
+        assert (now is State.CANCELLED) == cancelled == (written[-1] == r.CANCELLED)
+        assert resumed == (r.RESUMED in written)
+        assert resumed or cancelled
+        assert await dense(store, one.id)
+        await store.cancel(one.id)
+    assert await store.census() == []
+
+
+# ── prioritize ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_prioritize(store: Store, time: Time) -> None:
+    one = await begun(store)
+    (queued,) = await submit(store)
+    assert await store.prioritize(queued, 3)
+    assert await store.prioritize(one.id, -3)
+    assert (await store.get(queued)).priority == 3  # type: ignore[union-attr]
+    assert (await store.get(one.id)).priority == -3  # type: ignore[union-attr]
+    assert await state(store, one.id) is State.RUNNING, "it goes on as it was"
+    assert not await store.prioritize("nobody", 1)
+    await store.save("w1", completion(one))
+    assert not await store.prioritize(one.id, 9)
+    assert await state(store, one.id) is State.COMPLETED

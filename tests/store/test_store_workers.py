@@ -1,0 +1,326 @@
+"""join, beat, leave, rescue, release: one row carries the lease of all tasks of a worker; whoever finds it dead frees them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from onward.core import record as r
+from onward.core.task import State
+from onward.store.port import Batch, Store
+from tests.kit import (
+    Time,
+    begun,
+    claim,
+    completion,
+    crashes,
+    entry,
+    eventually,
+    join,
+    kinds,
+    new,
+    only_postgres,
+    row,
+    sql,
+    submit,
+    waiting,
+)
+
+
+async def test_a_worker_is_known_with_all_it_said(store: Store, time: Time) -> None:
+    told = row("w1", machine="boot/pid:[1]", host="büro", pid=77, slots=5, names=("a", "b"), queues=("q",), address="udp:9", version="1.2")
+    assert await store.join(told, 10) == time.now
+    (known,) = await store.workers()
+    for name in ("id", "machine", "host", "pid", "slots", "names", "queues", "address", "version"):
+        assert getattr(known, name) == getattr(told, name)
+    assert (known.started_at, known.lease_until, known.rate) == (time.now, time.now + 10, 0.0)
+
+
+async def test_joining_twice_is_joining_once(store: Store, time: Time) -> None:
+    await join(store, "w1")
+    await join(store, "w1")
+    assert [w.id for w in await store.workers()] == ["w1"]
+
+
+async def test_a_heartbeat_prolongs_and_tells(store: Store, time: Time) -> None:
+    one = await begun(store)
+    await submit(store)
+    time.move(6)
+    beat = await store.beat("w1", 20, 1.5)
+    assert (beat.alive, beat.now, beat.held) == (True, time.now, frozenset({one.id}))
+    (known,) = await store.workers()
+    assert (known.lease_until, known.rate) == (time.now + 20, 1.5)
+
+
+async def test_a_late_heartbeat_still_counts_until_somebody_judged(store: Store, time: Time) -> None:
+    await begun(store)
+    time.move(1000)
+    assert (await store.beat("w1", 10, 0)).alive
+    assert await store.rescue([], 5) == 0
+
+
+async def test_a_heartbeat_of_the_dead(store: Store) -> None:
+    one = await begun(store)
+    await store.rescue(["w1"])
+    beat = await store.beat("w1", 10, 0)
+    assert (beat.alive, beat.held) == (False, frozenset())
+    assert await store.workers() == []
+    assert not (await store.beat("never joined", 10, 0)).alive
+    assert (await store.get(one.id)).state is State.PENDING  # type: ignore[union-attr]
+
+
+async def test_leave_gives_everything_back_and_counts_nothing(store: Store) -> None:
+    one = await begun(store)
+    await join(store, "w2")
+    (other,) = await submit(store)
+    await claim(store, "w2")
+    await store.leave("w1")
+    assert [w.id for w in await store.workers()] == ["w2"]
+    task = await store.get(one.id)
+    assert task is not None
+    assert (task.state, task.reason, task.attempt) == (State.PENDING, "queued", 1)
+    assert await crashes(store, one.id) == 0
+    assert (await store.get(other)).worker == "w2"  # type: ignore[union-attr]
+    await store.leave("w1")
+
+
+# ── rescue ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_rescue_frees_the_tasks_of_the_dead_alone(store: Store) -> None:
+    ones = [await begun(store, worker) for worker in ("w1", "w2", "w1")]
+    assert await store.rescue(["w1", "unknown"]) == 2
+    assert [(await store.get(o.id)).state for o in ones] == [State.PENDING, State.RUNNING, State.PENDING]  # type: ignore[union-attr]
+    assert [w.id for w in await store.workers()] == ["w2"]
+    assert await store.rescue(["w1"]) == 0
+    assert await store.census() == []
+
+
+async def test_rescue_of_ended_leases(store: Store, time: Time) -> None:
+    await join(store, "late", lease=10)
+    await join(store, "alive", lease=100)
+    await submit(store, new(), new())
+    await claim(store, "late", 1)
+    await claim(store, "alive", 1)
+    time.move(9)
+    assert await store.rescue([], 5) == 0
+    time.move(2)
+    assert await store.rescue([]) == 0, "nobody was named, and leases are only judged where asked for"
+    assert await store.rescue([], 5) == 1
+    assert [w.id for w in await store.workers()] == ["alive"]
+
+
+@only_postgres
+async def test_a_lease_that_ended_while_the_database_was_down_is_left_alone(store: Store, time: Time) -> None:
+    """Nobody could prolong it then. Only when the database has been there for a lease does an ended one tell anything."""
+    await begun(store)
+    ((up,),) = await sql(store, "SELECT onward_now() - extract(epoch FROM pg_postmaster_start_time())::float8")
+    time.move(11)
+    assert await store.rescue([], up + 20) == 0
+    assert await store.rescue([], up + 1) == 1
+
+
+async def test_rescue_counts_a_crash_when_the_shift_left_nothing(store: Store) -> None:
+    (task_id,) = await submit(store)
+    for n in range(3):
+        await join(store, f"w{n}")
+        await claim(store, f"w{n}")
+        await store.rescue([f"w{n}"])
+        assert await crashes(store, task_id) == n + 1
+    assert (await store.get(task_id)).attempt == 1, "a crash is no failure"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("news", [r.STEP_STARTED, r.STEP_RETRY, r.PROGRESS])
+async def test_news_are_no_progress(store: Store, news: str) -> None:
+    one = await begun(store)
+    await store.save("w1", Batch([entry(one, 1, news)]))
+    await store.rescue(["w1"])
+    assert await crashes(store, one.id) == 1
+
+
+@pytest.mark.parametrize("done", [r.STEP_DONE, r.STEP_FAILED, r.SLEEP])
+async def test_a_shift_that_got_something_done_has_not_crashed_for_nothing(store: Store, done: str) -> None:
+    one = await begun(store, "w1")
+    await store.rescue(["w1"])
+    await join(store, "w2")
+    (one,) = await claim(store, "w2")
+    await store.save("w2", Batch([entry(one, 1, done)]))
+    assert await crashes(store, one.id) == 1
+    await store.rescue(["w2"])
+    assert await crashes(store, one.id) == 0, "the count is of crashes in a row"
+
+
+async def test_a_shift_that_got_something_done_and_then_began_a_long_step(store: Store) -> None:
+    """The port: a crash counts for each task that had no new record in its shift. This one had; that its last record is
+    the announcement of the next step does not matter. Otherwise a task of long steps whose worker is killed once in each
+    of them would be quarantined, although it gets on every time."""
+    one = await begun(store)
+    await store.save("w1", Batch([entry(one, 1), entry(one, 2, r.STEP_STARTED), entry(one, 3, r.PROGRESS)]))
+    await store.rescue(["w1"])
+    assert await crashes(store, one.id) == 0
+
+
+async def test_what_an_earlier_shift_got_done_does_not_excuse_this_one(store: Store) -> None:
+    one = await begun(store)
+    await store.save("w1", Batch([entry(one, 1)]))
+    await store.rescue(["w1"])
+    for n in range(2):
+        await join(store, f"x{n}")
+        await claim(store, f"x{n}")
+        await store.rescue([f"x{n}"])
+        assert await crashes(store, one.id) == n + 1
+
+
+async def test_orphans_are_found_by_the_next_rescue(store: Store) -> None:
+    """Held by a worker that is gone: it claimed in the very moment in which it was declared dead."""
+    one = await begun(store)
+    await sql(store, "DELETE FROM onward_workers")
+    assert await store.census() == [(one.id, "is held by a worker that does not exist")]
+    assert await store.rescue([]) == 1
+    assert await store.census() == []
+
+
+async def test_rescue_against_settle(store: Store, open_another: Any, kind: str) -> None:
+    """A worker that is declared dead while it settles: either it has settled, or somebody else may go on; never both."""
+    other = store if kind == "sqlite memory" else await open_another()
+    await join(store, "next")
+    for n in range(30):
+        one = await begun(store, f"w{n}")
+        refused, freed = await asyncio.gather(store.save(f"w{n}", completion(one)), other.rescue([f"w{n}"]))
+        assert refused == set(), "nobody else was at its journal"
+        assert freed in {0, 1}
+        assert (await store.get(one.id)).state is State.COMPLETED  # type: ignore[union-attr]
+        assert await claim(store, "next") == []
+    assert await store.census() == []
+
+
+async def test_rescue_against_claim(store: Store, open_another: Any, kind: str) -> None:
+    """A worker that claims while it is declared dead: the task is either not claimed or freed by this rescue or the next."""
+    other = store if kind == "sqlite memory" else await open_another()
+    for n in range(30):
+        await join(store, f"w{n}")
+        (task_id,) = await submit(store)
+        await asyncio.gather(claim(store, f"w{n}"), other.rescue([f"w{n}"]))
+        await store.rescue([])
+        assert (await store.get(task_id)).state is State.PENDING  # type: ignore[union-attr]
+        await store.cancel(task_id)
+    assert await store.census() == []
+
+
+async def test_many_rescue_at_once(store: Store, open_another: Any, kind: str) -> None:
+    other = store if kind == "sqlite memory" else await open_another()
+    await join(store, "w1")
+    ids = await submit(store, *[new() for _ in range(50)])
+    await claim(store, "w1", 50)
+    freed = await asyncio.gather(*[door.rescue(["w1"]) for door in (store, other) for _ in range(5)])
+    assert sum(freed) == 50
+    assert [await crashes(store, task_id) for task_id in ids] == [1] * 50
+
+
+async def test_a_zombie_that_nobody_followed_may_still_write(store: Store) -> None:
+    """Declared dead, but no one has claimed since: its number is still the next one, so what it did is not lost."""
+    one = await begun(store)
+    await store.rescue(["w1"])
+    assert await store.save("w1", Batch([entry(one)])) == set()
+    await join(store, "w2")
+    (again,) = await claim(store, "w2")
+    assert again.shift == 4
+    assert await store.save("w1", Batch([entry(one, 2)])) == {one.id}
+
+
+# ── release ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_release_gives_back_what_this_worker_holds_alone(store: Store, time: Time) -> None:
+    mine, kept = await begun(store, "w1"), await begun(store, "w1")
+    theirs = await begun(store, "w2")
+    asleep = await begun(store, "w1")
+    await store.save("w1", waiting(asleep, time.now + 5, "asleep"))
+    await store.release("w1", [mine.id, theirs.id, asleep.id, "nobody"])
+    assert [(await store.get(x.id)).state for x in (mine, kept, theirs, asleep)] == [  # type: ignore[union-attr]
+        State.PENDING,
+        State.RUNNING,
+        State.RUNNING,
+        State.WAITING,
+    ]
+    assert await crashes(store, mine.id) == 0
+    await store.release("w1", [])
+    (again,) = await claim(store, "w2")
+    assert (again.id, again.attempt) == (mine.id, 1)
+
+
+# ── handlers, nudges, presence ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_offers_are_remembered_and_brought_up_to_date(store: Store) -> None:
+    assert await store.offered() == {}
+    await store.offer([("b", b"1"), ("a", b"2")])
+    await store.offer([("b", b"3")])
+    assert await store.offered() == {"a": b"2", "b": b"3"}
+    await store.offer([])
+    await asyncio.gather(*[store.offer([("x", b"1"), ("y", b"1")][:: 1 if n % 2 else -1]) for n in range(20)])
+    assert set(await store.offered()) == {"a", "b", "x", "y"}
+
+
+async def test_a_nudge_reaches_the_listeners_of_its_topic(store: Store) -> None:
+    heard: list[str] = []
+    stop = store.listen("ready", lambda: heard.append("ready"))
+    store.listen("ended", lambda: heard.append("ended"))
+    await asyncio.sleep(0.2)  # PostgreSQL's ear says once that it is there
+    heard.clear()
+    store.nudge("ready")
+    assert heard == ["ready"], "in this process at once"
+    stop()
+    heard.clear()
+    store.nudge("ready")
+    assert heard == []
+
+
+@pytest.mark.parametrize("kind", ["sqlite file", "postgres"], indirect=True)
+async def test_a_nudge_reaches_other_processes(store: Store, open_another: Any) -> None:
+    other = await open_another()
+    heard = asyncio.Event()
+    address = await other.attend("w9")
+    assert address
+    await other.join(row("w9", address=address), 10)
+    other.listen("ready", heard.set)
+    await asyncio.sleep(0.2)
+    heard.clear()
+    store.nudge("ready")
+    await asyncio.wait_for(heard.wait(), 5)
+
+
+@only_postgres
+async def test_a_presence_lock_that_is_free_is_seen(store: Any, open_another: Any) -> None:
+    other = await open_another()
+    assert await other.attend("w1") == "lock"
+    await store.join(row("w1", address="lock"), 10)
+    await store.join(row("w2", address=""), 10)
+    await store.join(row("gone", address="lock"), 10)
+    assert await store.absent(0.0) == {"gone"}, "w2 never had one"
+    assert await store.absent(1e9) == set(), "a database that has just restarted knows nothing about presence"
+    await other.close()
+
+    async def seen() -> bool:
+        return bool(await store.absent(0.0) == {"gone", "w1"})
+
+    await eventually(seen)
+
+
+async def test_a_file_or_memory_leaves_presence_to_the_kernel(store: Store, kind: str) -> None:
+    await join(store, "w1")
+    if kind != "postgres":
+        assert await store.absent(1.0) == set()
+    assert store.one_machine == (kind != "postgres")
+
+
+async def test_a_worker_leaves_its_mark_in_each_shift(store: Store) -> None:
+    one = await begun(store, "w1")
+    await store.save("w1", waiting(one, None, "queued"))
+    await join(store, "w2")
+    (again,) = await claim(store, "w2")
+    await store.save("w2", completion(again))
+    assert await kinds(store, one.id) == [r.SUBMITTED, r.SHIFT, r.HANDED_BACK, r.SHIFT, r.COMPLETED]
+    assert [x.value["worker"] for x in await store.journal(one.id) if x.kind == r.SHIFT] == ["w1", "w2"]
