@@ -13,7 +13,8 @@ The workloads, the same for everybody; bodies do nothing, so that the engine's o
         a task of ten steps, submit to its result in the caller's hands     ms
     W5  kill -9 with 100 tasks of 10 steps x 0.2 s half done, a new         s from its start to all done; and how many
         worker at once                                                      finished steps ran again
-    W6  worker memory with 1,000 tasks waiting                              MB more than idle
+        Onward also: a worker that already runs takes over                  s from the kill to the first and last going on
+    W6  worker memory with 1,000 (Onward also 100,000) tasks waiting        MB more than idle
 
 `measure` holds the words and the arithmetic, `bare` the limits, `workloads` Onward, `peers/` the neighbours, `report` the
 table. A figure is worth something only as a ratio to another one of the same run.

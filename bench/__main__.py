@@ -59,13 +59,16 @@ def main() -> int:
         found = report.facts(postgres_url, ground.directory, [peer.version for peer in peers])
         figures: list[Figure] = []
         failures: list[str] = []
+        probes: list[float] = []
         for repeat in range(options.repeat):
             for name, measure in _measurements(ground, options, peers):
                 print(f"[{repeat + 1}/{options.repeat}] {name}", file=sys.stderr, flush=True)
+                probes.append(report.busy(0.3))
                 try:
                     figures += measure()
                 except Exception as error:
                     failures.append(f"{name}: {type(error).__name__}: {error}")
+    found |= report.company(probes)
     wanted = [figure for figure in medians(figures) if figure.workload.startswith(tuple(options.only))]
     print(report.text(found, wanted))
     if options.markdown:

@@ -12,7 +12,6 @@ The length of the journals counts too. 200 tasks write 20 records each and then 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import apsw
 import asyncpg
+import uvloop
 
 from bench.measure import BARE, W1_BATCH, W1_ONE, W3, W4_STEPS, Figure, latency, percentile
 
@@ -53,7 +53,7 @@ Row = tuple[str, int, int, str, str, bytes, float]
 def measure(store: str, url: str, quick: bool) -> list[Figure]:
     commits, singles = (100, 500) if quick else (1000, 5000)
     if store == "postgres":
-        group_rate, single = asyncio.run(_postgres(url, commits, singles))
+        group_rate, single = uvloop.run(_postgres(url, commits, singles))
     else:
         group_rate, single = _sqlite(Path(url.removeprefix("sqlite:///")), commits, singles)
     ten_steps = percentile(single, 50) * 1000 * COMMITS_OF_TEN_STEPS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import statistics
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
@@ -34,7 +35,6 @@ def facts(postgres_url: str | None, directory: Path, peers: Sequence[str]) -> Fa
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()}",
-        "busy before the run": f"{_busy():.0%} of all cores",
         "disk": f"fdatasync of 8 kB takes {fdatasync_microseconds(directory):.0f} us",
         "Python": f"{platform.python_version()}, {', '.join(_versions(PACKAGES))}",
         "SQLite": f"{apsw.sqlite_lib_version()}, "
@@ -45,6 +45,13 @@ def facts(postgres_url: str | None, directory: Path, peers: Sequence[str]) -> Fa
     if peers:
         found["peers"] = ", ".join(peers)
     return found
+
+
+def company(probes: Sequence[float]) -> Facts:
+    """What others took of the cores just before each measurement; a run beside busy others is not worth quoting."""
+    return {
+        "company": f"others took {statistics.median(probes):.0%} of all cores in the median, {max(probes):.0%} at worst"
+    }
 
 
 def text(found: Facts, figures: Sequence[Figure]) -> str:
@@ -141,10 +148,10 @@ def _commit() -> str:
     return done.stdout.strip() or "none"
 
 
-def _busy() -> float:
-    """What others take of the cores while we sleep; a run beside them is not worth quoting."""
+def busy(seconds: float) -> float:
+    """What others take of the cores while we sleep."""
     idle, total = _ticks()
-    time.sleep(1)
+    time.sleep(seconds)
     idle_later, total_later = _ticks()
     return 1 - (idle_later - idle) / max(1, total_later - total)
 

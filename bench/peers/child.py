@@ -39,10 +39,10 @@ def say(value: object) -> None:
 class Worker:
     """This script again, in another process and a role; gone at the end of the `with`."""
 
-    def __init__(self, role: str, url: str, *rest: object) -> None:
+    def __init__(self, role: str, url: str, *rest: object, module: str | None = None) -> None:
         script = sys.modules["__main__"].__spec__
         assert script is not None, "run me with python -m"
-        command = [sys.executable, "-m", script.name, role, url, *map(str, rest)]
+        command = [sys.executable, "-m", module or script.name, role, url, *map(str, rest)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def hear(self) -> Any:

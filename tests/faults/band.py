@@ -189,7 +189,9 @@ class Client:
                 self.acked[handle.id] = acts
                 return handle.id
 
-    async def keep_busy(self, place: Place, about: int, acts: Callable[[], list[Act]] | None = None) -> None:
+    async def keep_busy(
+        self, place: Place, about: int, acts: Callable[[], list[Act]] | None = None, task: str = "story"
+    ) -> None:
         """Keep about so many tasks unfinished, for ever."""
         while True:
             try:
@@ -197,7 +199,7 @@ class Client:
             except psycopg.Error:
                 unfinished = about
             for _ in range(about - unfinished):
-                await self.submit(acts() if acts else None)
+                await self.submit(acts() if acts else None, task)
             await asyncio.sleep(0.05)
 
 

@@ -150,7 +150,8 @@ class Story:
 
     def _step_failed(self, record: r.Record, said: dict[str, Any]) -> Line:
         self.step = None
-        attempts = (said.get("error") or {}).get("attempts", 1)
+        error = said.get("error")
+        attempts = error.get("attempts", 1) if isinstance(error, dict) else 1
         times = "" if attempts == 1 else f" after {attempts} attempts"
         return Line(record.at, Mark.FAILED, f"{safe(record.key)} failed{times}", detail=_error(said))
 

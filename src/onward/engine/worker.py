@@ -297,12 +297,16 @@ class Worker:
             return
         self._napping = asyncio.get_running_loop().create_future()
         alarm = self._spawn(self.clock.sleep(pause), "onward-alarm")
-        alarm.add_done_callback(lambda alarm: alarm.cancelled() or self.wake())  # an alarm that was turned off rings nobody
+        alarm.add_done_callback(self._ring)
         try:
             await self._napping
         finally:
             self._napping = None
             alarm.cancel()
+
+    def _ring(self, alarm: asyncio.Task[Any]) -> None:
+        if not alarm.cancelled():  # one that was turned off rings nobody
+            self.wake()
 
     def wake(self) -> None:
         """Look for work now, and not only at the next poll."""

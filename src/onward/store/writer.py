@@ -24,15 +24,20 @@ log = logging.getLogger("onward.writer")
 MOST = 2_000
 """Records in one commit."""
 
+FEW = 32
+"""So few records are not worth two commits."""
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Hold:
-    """A worker's hold on one task: the number of its shift, the last number it wrote, and whether it was lost."""
+    """A worker's hold on one task: the number of its shift, the last number it wrote, and whether it was lost or let go.
+    A step that was left behind may come back after its shift has settled; it finds that there is nothing to write to."""
 
     id: str
     shift: int
     seq: int
     lost: bool = False
+    settled: bool = False
 
 
 _Waiter = tuple[Hold, "asyncio.Future[None] | None"]
@@ -48,6 +53,7 @@ class Writer:
         self._endings: list[tuple[Hold, End | Wait]] = []
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
+        self._last = 0
         self.worker = ""
         self.commits = 0
 
@@ -70,10 +76,11 @@ class Writer:
         self._endings.append(
             (hold, End(ending.id, ending.state, ending.attempt, hold.seq) if isinstance(ending, End) else ending)
         )
+        hold.settled = True
         return future
 
     def _add(self, hold: Hold, kind: str, key: str, data: bytes, future: asyncio.Future[None] | None) -> None:
-        if hold.lost:
+        if hold.lost or hold.settled:
             raise Fenced
         hold.seq += 1
         self._entries.append((hold.id, hold.seq, hold.shift, kind, key, data, self._now()))
@@ -90,19 +97,19 @@ class Writer:
             if not self._entries:
                 self._idle = self._loop.create_future()
                 await self._idle
-            await asyncio.sleep(0)  # whoever was woken by the last commit gets into this one
             batch, waiters = self._take()
             if waiters:
                 await self._commit(batch, waiters)
 
     def _take(self) -> tuple[Batch, list[_Waiter]]:
-        if len(self._entries) <= MOST:
-            batch = Batch(self._entries)
-            waiters, self._entries, self._waiters = self._waiters, [], []
-        else:
-            batch = Batch(self._entries[:MOST])
-            waiters = self._waiters[:MOST]
-            self._entries, self._waiters = self._entries[MOST:], self._waiters[MOST:]
+        """What the next commit holds. Of many tasks that move in step, half: while those are being committed the others
+        run, and so the handlers and the database work at the same time instead of by turns."""
+        size = len(self._entries)
+        if size > FEW:
+            size = min(size, max(FEW, (size + self._last + 1) // 2), MOST)
+        self._last = size
+        batch, waiters = Batch(self._entries[:size]), self._waiters[:size]
+        del self._entries[:size], self._waiters[:size]
         self._sort_endings(batch)
         return batch, waiters
 
@@ -149,10 +156,10 @@ class Writer:
         if len(parts) == 1:
             log.error("task %s: its records cannot be saved: %r", parts[0].entries[0][0], error)
             failed = error if isinstance(error, OnwardError) else OnwardError(f"the record cannot be saved: {error}")
-            for hold, future in waiters:
-                hold.lost = True
+            for _, future in waiters:
                 if future is not None and not future.done():
                     future.set_exception(failed)
+            self.lose([hold for hold, _ in waiters])
             return
         for part in parts:
             await self._commit(part, [waiter for waiter in waiters if waiter[0].id == part.entries[0][0]])

@@ -34,7 +34,7 @@ UPDATE onward_queue SET worker = ?1, reason = 'running' WHERE task_id = ?2
 
 -- name: save
 -- One record. The primary key is the fence.
-INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: end_queue
 -- The task has ended.

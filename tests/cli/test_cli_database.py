@@ -1,0 +1,153 @@
+"""migrate and doctor, and databases that are not there, not ours, or not to be written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import psycopg
+import pytest
+
+from tests.cli.conftest import Run
+from tests.kit import not_memory, only_postgres
+
+UNREACHABLE = "postgresql://nobody:secret@127.0.0.1:1/none"
+
+
+def test_migrate_makes_the_tables_once(onward: Run, db: str):
+    assert onward("migrate", "--db", db).out.endswith("is now up to date: table version 1\n")
+    assert onward("migrate", "--db", db).out.endswith("was up to date already: table version 1\n")
+    assert onward("migrate", "--db", db, "--json").json["migrated"] is False
+
+
+@not_memory
+def test_doctor_finds_a_healthy_database_healthy(onward: Run, url: str):
+    onward("migrate", "--db", url)
+    said = onward("doctor", "--db", url)
+    for name in ("tables", "clock", "tasks", "people", "workers", "queue default"):
+        assert f"  {name} " in said.out
+    document = onward("doctor", "--db", url, "--json").json
+    wrong = [check["name"] for check in document["checks"] if not check["fine"]]
+    # The PostgreSQL of the tests does without fsync, and the doctor is right to mind.
+    assert wrong == (["fsync"] if url.startswith("postgres") else [])
+    assert (document["fine"], said.status) == ((False, 1) if wrong else (True, 0))
+
+
+def test_doctor_knows_the_workers(onward: Run, crew: str):
+    assert "1 alive, 100 slots" in onward("doctor", "--db", crew).out
+
+
+def test_doctor_finds_work_without_workers(onward: Run, db: str):
+    onward("submit", "x", "--anyway", "--queue", "far", "--db", db)
+    said = onward("doctor", "--db", db)
+    assert said.status == 1
+    assert "1 task waiting, and none is running" in said.out
+    assert "queue far" in said.out
+
+
+def test_doctor_finds_a_stuck_task(onward: Run, db: str):
+    task_id = onward("submit", "x", "--anyway", "--db", db).out.strip()
+    apsw.Connection(db.removeprefix("sqlite:///")).execute("DELETE FROM onward_queue")
+    said = onward("doctor", "--db", db, "--json")
+    assert said.status == 1
+    (wrong,) = [check for check in said.json["checks"] if not check["fine"]]
+    assert wrong == {"name": "tasks", "fine": False, "detail": f"{task_id} has neither a queue row nor an outcome"}
+
+
+def test_a_database_of_a_newer_version(onward: Run, db: str):
+    onward("migrate", "--db", db)
+    connection = apsw.Connection(db.removeprefix("sqlite:///"))
+    connection.execute("INSERT INTO onward_migrations VALUES (999, 'later', '')")
+    for command in (["list"], ["migrate"]):
+        said = onward(*command, "--db", db)
+        assert said.status == 6
+        assert "upgrade this program" in said.sentence
+    doctor = onward("doctor", "--db", db)
+    assert doctor.status == 6
+    assert "upgrade this program" in doctor.out
+
+
+@only_postgres
+def test_a_database_that_is_behind_is_migrated_on_demand_alone(onward: Run, fresh_url: str):
+    url = fresh_url
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE onward_migrations (number int PRIMARY KEY, name text, checksum text)")
+        connection.execute("INSERT INTO onward_migrations VALUES (0, 'older', '')")
+    said = onward("list", "--db", url)
+    assert said.status == 6
+    assert "run `onward migrate`" in said.sentence
+    assert onward("migrate", "--db", url).status == 0
+    assert onward("list", "--db", url).status == 0
+
+
+# ── databases that cannot be had ─────────────────────────────────────────────────────────────────────────────────────
+
+EVERY = [["list"], ["show", "x"], ["submit", "x", "--anyway"], ["migrate"], ["worker", "tests.cli.shop:app"]]
+
+
+@pytest.mark.parametrize("words", EVERY, ids=lambda words: words[0])
+def test_an_unreachable_server_is_exit_status_6_and_keeps_its_password(words, onward: Run):
+    said = onward(*words, "--db", UNREACHABLE)
+    assert said.status == 6
+    assert "PostgreSQL 127.0.0.1:1/none cannot be reached" in said.sentence
+    assert "secret" not in said.out + said.err
+
+
+@pytest.mark.parametrize("words", EVERY, ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("a folder", "cannot be opened"),
+        ("no/folder/here.db", "cannot be opened"),
+        ("text.db", "is not an Onward database"),
+    ],
+)
+def test_a_file_that_cannot_be(words, place, sentence, onward: Run, tmp_path: Path):
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "text.db").write_text("dear diary, " * 100)
+    said = onward(*words, "--db", f"sqlite:///{tmp_path / place}")
+    assert said.status == 6
+    assert sentence in said.sentence
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[None]:
+    """Permissions do not bite root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@pytest.fixture
+def read_only(onward: Run) -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to nobody
+        url = f"sqlite:///{folder}/onward.db"
+        assert onward("migrate", "--db", url).status == 0
+        (Path(folder) / "onward.db").chmod(0o444)
+        Path(folder).chmod(0o555)
+        yield url
+        Path(folder).chmod(0o755)
+
+
+@pytest.mark.parametrize("words", EVERY, ids=lambda words: words[0])
+def test_a_file_that_may_not_be_written(words, onward: Run, read_only: str, as_nobody: None):
+    said = onward(*words, "--db", read_only)
+    assert said.status == 6
+    assert "cannot be written; check its permissions" in said.sentence
+
+
+@pytest.mark.parametrize("url", ["mysql://x", "nonsense", "sqlite:/x"])
+def test_a_url_that_is_none(url, onward: Run):
+    said = onward("list", "--db", url)
+    assert said.status == 2
+    assert "must be sqlite:///FILE" in said.sentence

@@ -1,0 +1,135 @@
+"""What a terminal gets: colours and moving parts, lines that fit, and nothing of that without one or with NO_COLOR."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from tests.cli.conftest import ROOT, Run, controls, process
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, *words: str, columns: int = 80, **env: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        given = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "LINES"}}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "onward", *words],
+            stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, env={**given, "TERM": "xterm-256color", **env},
+            start_new_session=True,
+        )  # fmt: skip
+        os.close(slave)
+        self.text = ""
+
+    def read(self, until: str | None = None, seconds: float = 20) -> str:
+        """What it has shown, up to a text or its end."""
+        end = time.monotonic() + seconds
+        while until is None or until not in self.text:
+            assert time.monotonic() < end, self.text
+            if select.select([self._master], [], [], 0.1)[0]:
+                try:
+                    data = os.read(self._master, 65536)
+                except OSError:  # Linux says EIO when the last writer is gone
+                    break
+                self.text += data.decode(errors="replace")
+        return self.text
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def status(self) -> int:
+        self.read()
+        return self._process.wait(20)
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._master)
+
+
+@contextlib.contextmanager
+def terminal(*words: str, **options):
+    opened = Terminal(*words, **options)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def test_follow_moves_on_a_terminal_and_leaves_the_task_alone(onward: Run, crew: str):
+    task_id = onward("submit", "slow", "--db", crew).out.strip()
+    with terminal("follow", task_id[-8:], "--db", crew) as screen:
+        screen.read("/1200")
+        screen.interrupt()
+        assert screen.status() == 130
+        assert "━" in screen.text  # the bar
+        assert f"task {task_id} goes on" in screen.text
+        assert "Traceback" not in screen.text
+    assert onward("show", task_id, "--db", crew, "--json").json["state"] == "running"
+    onward("cancel", task_id, "--db", crew)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("words", [["list"], ["doctor"], ["submit", "flaky", "--follow"]], ids=lambda words: words[0])
+def test_lines_fit_the_terminal(words, columns, crew: str):
+    with terminal(*words, "--db", crew, columns=columns) as screen:
+        assert screen.status() == 0
+        if words[0] == "list":
+            lines = [ESCAPES.sub("", line) for line in re.split(r"[\r\n]+", screen.text)]
+            assert max(map(len, lines)) <= columns
+        assert "\x1b[" in screen.text
+
+
+def test_colours_for_errors(crew: str):
+    with terminal("show", "zzzz", "--db", crew) as screen:
+        assert screen.status() == 4
+        assert screen.text.startswith("\x1b[31monward: there is no task 'zzzz'")
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["NO_COLOR", "dumb"])
+@pytest.mark.parametrize("words", [["list"], ["submit", "flaky", "--follow"], ["show", "zzzz"]], ids=lambda w: w[0])
+def test_no_color_is_plain_text(words, env, crew: str):
+    with terminal(*words, "--db", crew, **env) as screen:
+        screen.status()
+        assert not controls(screen.text.replace("\r\n", "\n"))
+
+
+def test_a_worker_on_a_terminal_has_a_status_line(db: str):
+    with terminal("worker", "tests.cli.shop:app", "--db", db) as screen:
+        screen.read("0/100 running")
+        screen.interrupt()
+        assert screen.status() == 0
+        assert "stopped:" in screen.text
+
+
+def test_an_alphabet_without_signs(crew: str):
+    said = process("submit", "flaky", "--follow", "--db", crew, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert said.status == 0
+    assert "  +  completed" in said.out
+    assert said.out.isascii()
+
+
+def test_a_reader_that_leaves_early_is_no_error(crew: str, onward: Run):
+    for _ in range(3):
+        onward("submit", "greet", '"you"', "--db", crew)
+    command = f"{sys.executable} -m onward list --limit 1000 --json --db {crew} | head -c 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "{0\n"
+    assert done.stderr == ""

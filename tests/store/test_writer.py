@@ -1,0 +1,336 @@
+"""The journal writer: group commit, and what becomes of a task whose record was refused or cannot be saved."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from onward.core import record as r
+from onward.core.clock import SystemClock
+from onward.core.control import Fenced
+from onward.core.task import State
+from onward.errors import DiskFull, OnwardError, StoreUnavailable
+from onward.store.port import Batch, End, Store, Wait
+from onward.store.writer import MOST, Hold, Writer
+from tests.kit import Gate, Through, claim, dense, eventually, join, kinds, new, submit
+
+
+class Desk:
+    """A writer that runs, on a store whose `save` a test may replace."""
+
+    def __init__(self, store: Any) -> None:
+        self.batches: list[Batch] = []
+        self.store = Through(store, save=self.save)
+        self.before: Any = None
+        self.writer = Writer(self.store, SystemClock(), lambda: 1.0, random.Random(1))  # type: ignore[arg-type]
+        self.writer.worker = "w1"
+        self.running = asyncio.ensure_future(self.writer.run())
+
+    async def save(self, worker: str, batch: Batch) -> set[str]:
+        self.batches.append(batch)
+        if self.before is not None:
+            await self.before(batch)
+        return await self.store._store.save(worker, batch)  # type: ignore[no-any-return]
+
+    async def holds(self, count: int) -> list[Hold]:
+        await submit(self.store._store, *[new() for _ in range(count)])
+        return [Hold(c.id, c.shift, c.shift) for c in await claim(self.store._store, "w1", count)]
+
+    async def hold(self) -> Hold:
+        return (await self.holds(1))[0]
+
+
+@pytest.fixture
+async def desk(store: Store) -> AsyncIterator[Desk]:
+    await join(store, "w1")
+    desk = Desk(store)
+    yield desk
+    desk.running.cancel()
+    await asyncio.gather(desk.running, return_exceptions=True)
+
+
+def step(writer: Writer, hold: Hold, key: str = "s") -> asyncio.Future[None]:
+    return writer.append(hold, r.STEP_DONE, key, b'{"result":1}')
+
+
+async def fate(future: asyncio.Future[None]) -> Any:
+    """None, or what it raised."""
+    try:
+        return await asyncio.wait_for(future, 10)
+    except BaseException as error:
+        return error
+
+
+async def test_a_record_is_there_when_it_is_acknowledged(desk: Desk, store: Store) -> None:
+    hold = await desk.hold()
+    await step(desk.writer, hold)
+    (record,) = await store.journal(hold.id, after=2)
+    assert (record.seq, record.shift, record.kind, record.key, record.at) == (3, 2, r.STEP_DONE, "s", 1.0)
+
+
+async def test_never_acknowledged_before_the_commit(desk: Desk, store: Store) -> None:
+    gate = Gate()
+    hold = await desk.hold()
+
+    async def before(batch: Batch) -> None:
+        await gate()
+
+    desk.before = before
+    future = step(desk.writer, hold)
+    await gate.reached.wait()
+    await asyncio.sleep(0.05)
+    assert not future.done()
+    assert await store.journal(hold.id, after=2) == []
+    gate.opened.set()
+    await future
+    assert len(await store.journal(hold.id, after=2)) == 1
+
+
+async def test_what_gathers_while_one_commit_is_under_way_goes_out_together(desk: Desk) -> None:
+    gate = Gate()
+    holds = await desk.holds(200)
+
+    async def before(batch: Batch) -> None:
+        if len(desk.batches) == 1:
+            await gate()
+
+    desk.before = before
+    first = step(desk.writer, holds[0])
+    await gate.reached.wait()
+    rest = [step(desk.writer, hold) for hold in holds[1:]]
+    gate.opened.set()
+    await asyncio.gather(first, *rest)
+    assert [len(b.entries) for b in desk.batches] == [1, 199]
+    assert desk.writer.commits == 2
+
+
+async def test_an_idle_writer_adds_no_delay(desk: Desk) -> None:
+    hold = await desk.hold()
+    for n in range(5):
+        await step(desk.writer, hold, f"s{n}")
+    assert [len(b.entries) for b in desk.batches] == [1] * 5
+
+
+async def test_a_mention_goes_with_the_next_commit(desk: Desk, store: Store) -> None:
+    hold = await desk.hold()
+    desk.writer.mention(hold, r.STEP_STARTED, "s", b"{}")
+    await step(desk.writer, hold)
+    assert [len(b.entries) for b in desk.batches] == [2]
+    assert (await kinds(store, hold.id))[2:] == [r.STEP_STARTED, r.STEP_DONE]
+
+
+async def test_a_mention_alone_is_written_too(desk: Desk, store: Store) -> None:
+    hold = await desk.hold()
+    desk.writer.mention(hold, r.PROGRESS, "", b"{}")
+
+    async def there() -> bool:
+        return (await kinds(store, hold.id))[2:] == [r.PROGRESS]
+
+    await eventually(there)
+
+
+async def test_a_commit_has_a_size(desk: Desk, store: Store) -> None:
+    gate = Gate()
+    holds = await desk.holds(5)
+
+    async def before(batch: Batch) -> None:
+        if len(desk.batches) == 1:
+            await gate()
+
+    desk.before = before
+    futures = [step(desk.writer, holds[0], "first")]
+    await gate.reached.wait()
+    futures += [step(desk.writer, holds[n % 5], f"s{n}") for n in range(MOST + 500)]
+    for hold in holds:
+        futures.append(desk.writer.settle(hold, r.COMPLETED, b'{"result":1}', End(hold.id, State.COMPLETED, 1, 0)))
+    gate.opened.set()
+    await asyncio.gather(*futures)
+    assert [len(b.entries) for b in desk.batches] == [1, MOST, 505]
+    assert [len(b.ends) for b in desk.batches] == [0, 0, 5], "an end goes with the last record of its task"
+    for hold in holds:
+        assert (await store.get(hold.id)).state is State.COMPLETED  # type: ignore[union-attr]
+    assert await store.census() == []
+
+
+@pytest.mark.parametrize("ending", ["end", "wait"])
+async def test_a_settle(desk: Desk, store: Store, ending: str) -> None:
+    hold = await desk.hold()
+    desk.writer.mention(hold, r.PROGRESS, "", b"{}")
+    what = End(hold.id, State.COMPLETED, 1, 0) if ending == "end" else Wait(hold.id, None, "queued", 1)
+    await desk.writer.settle(hold, r.COMPLETED if ending == "end" else r.HANDED_BACK, b'{"result":5}', what)
+    task = await store.get(hold.id)
+    assert task is not None
+    assert (task.state, task.result) == ((State.COMPLETED, 5) if ending == "end" else (State.PENDING, None))
+    assert await store.census() == []
+
+
+async def test_nothing_is_written_after_a_settle(desk: Desk, store: Store) -> None:
+    """A step that was left behind (it ignored its cancellation) comes back after its shift has settled. Its record must
+    not land behind the end, nor in the room of the next shift."""
+    hold = await desk.hold()
+    settled = desk.writer.settle(hold, r.FAILED, b'{"error":{}}', End(hold.id, State.FAILED, 1, 0))
+    with pytest.raises(Fenced):
+        await step(desk.writer, hold, "too late")
+    await settled
+    with pytest.raises(Fenced):
+        await step(desk.writer, hold, "much too late")
+    with pytest.raises(Fenced):
+        desk.writer.mention(hold, r.PROGRESS, "", b"{}")
+    await asyncio.sleep(0.05)
+    assert (await kinds(store, hold.id))[2:] == [r.FAILED]
+    assert (await store.get(hold.id)).state is State.FAILED  # type: ignore[union-attr]
+
+
+# ── refused ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_refused_hold_is_fenced_and_its_neighbours_are_not(desk: Desk, store: Store) -> None:
+    lost, kept = await desk.holds(2)
+    await store.cancel(lost.id)
+    refused, fine = step(desk.writer, lost), step(desk.writer, kept)
+    assert isinstance(await fate(refused), Fenced)
+    assert await fate(fine) is None
+    assert lost.lost
+    assert not kept.lost
+    with pytest.raises(Fenced):
+        step(desk.writer, lost)
+
+
+async def test_later_records_of_a_refused_hold_are_dropped(desk: Desk, store: Store) -> None:
+    """A record n+2 must never follow a refused n+1."""
+    gate = Gate()
+    lost, kept = await desk.holds(2)
+    await store.cancel(lost.id)
+
+    async def before(batch: Batch) -> None:
+        if len(desk.batches) == 1:
+            await gate()
+
+    desk.before = before
+    futures = [step(desk.writer, lost, "n+1")]
+    await gate.reached.wait()
+    futures += [step(desk.writer, lost, f"n+{n}") for n in (2, 3, 4)]
+    futures.append(desk.writer.settle(lost, r.COMPLETED, b"{}", End(lost.id, State.COMPLETED, 1, 0)))
+    fine = step(desk.writer, kept)
+    gate.opened.set()
+    assert [type(await fate(f)) for f in futures] == [Fenced] * 5
+    assert await fate(fine) is None
+    assert [e[0] for b in desk.batches[1:] for e in b.entries] == [kept.id]
+    assert await dense(store, lost.id)
+    assert (await store.get(lost.id)).state is State.CANCELLED  # type: ignore[union-attr]
+
+
+async def test_a_hold_lost_from_outside(desk: Desk, store: Store) -> None:
+    """The heartbeat says that a task is not ours any more: what it has in the line goes nowhere."""
+    lost, kept = await desk.holds(2)
+    futures = [step(desk.writer, lost), step(desk.writer, kept)]
+    desk.writer.lose([lost])
+    assert isinstance(await fate(futures[0]), Fenced)
+    assert await fate(futures[1]) is None
+    assert len(await store.journal(lost.id)) == 2
+
+
+# ── what the database refuses, and outages ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_poisoned_payload_hurts_its_own_task_alone(desk: Desk, store: Store) -> None:
+    holds = await desk.holds(5)
+    bad = holds[2]
+
+    async def before(batch: Batch) -> None:
+        if any(entry[0] == bad.id and entry[4] == "poison" for entry in batch.entries):
+            raise ValueError("the database does not like this")
+
+    desk.before = before
+    futures = {hold.id: step(desk.writer, hold, "poison" if hold is bad else "fine") for hold in holds}
+    told = {task_id: await fate(future) for task_id, future in futures.items()}
+    error = told.pop(bad.id)
+    assert isinstance(error, OnwardError)
+    assert "does not like this" in str(error)
+    assert set(told.values()) == {None}
+    for hold in holds:
+        assert len(await store.journal(hold.id)) == (2 if hold is bad else 3)
+
+
+async def test_nothing_follows_a_record_that_could_not_be_saved(desk: Desk, store: Store) -> None:
+    """Those that gathered meanwhile have higher numbers: written, they would leave a gap in the journal."""
+    gate = Gate()
+    bad = await desk.hold()
+
+    async def before(batch: Batch) -> None:
+        if any(entry[4] == "poison" for entry in batch.entries):
+            await gate()
+            raise ValueError("no")
+
+    desk.before = before
+    first = step(desk.writer, bad, "poison")
+    await gate.reached.wait()
+    second = step(desk.writer, bad, "fine in itself")
+    gate.opened.set()
+    assert isinstance(await fate(first), OnwardError)
+    assert await fate(second) is not None
+    await asyncio.sleep(0.05)
+    assert await dense(store, bad.id)
+    assert await store.census() == []
+
+
+@pytest.mark.parametrize("outage", [StoreUnavailable("away"), DiskFull("here")])
+async def test_an_outage_is_waited_out(desk: Desk, store: Store, outage: StoreUnavailable) -> None:
+    hold = await desk.hold()
+    left = 3
+
+    async def before(batch: Batch) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            raise outage
+
+    desk.before = before
+    await asyncio.wait_for(step(desk.writer, hold), 10)
+    assert len(desk.batches) == 4
+    assert len(await store.journal(hold.id)) == 3
+
+
+async def test_a_commit_whose_answer_was_lost_is_asked_for_again_and_found(desk: Desk, store: Store) -> None:
+    hold = await desk.hold()
+    lost = 1
+    plain = desk.save
+
+    async def save(worker: str, batch: Batch) -> set[str]:
+        nonlocal lost
+        answer = await plain(worker, batch)
+        if lost:
+            lost -= 1
+            raise StoreUnavailable("the answer was lost")
+        return answer
+
+    desk.store.save = save
+    await asyncio.wait_for(step(desk.writer, hold, "a"), 10)
+    await desk.writer.settle(hold, r.COMPLETED, b'{"result":1}', End(hold.id, State.COMPLETED, 1, 0))
+    assert (await kinds(store, hold.id))[2:] == [r.STEP_DONE, r.COMPLETED]
+
+
+async def test_during_an_outage_nothing_overtakes(desk: Desk, store: Store) -> None:
+    hold = await desk.hold()
+    away = True
+
+    async def before(batch: Batch) -> None:
+        if away:
+            raise StoreUnavailable("away")
+
+    desk.before = before
+    futures = [step(desk.writer, hold, f"s{n}") for n in range(3)]
+    await eventually(lambda: _later(len(desk.batches) > 1))
+    futures += [step(desk.writer, hold, f"s{n}") for n in range(3, 6)]
+    assert not any(f.done() for f in futures)
+    away = False
+    await asyncio.wait_for(asyncio.gather(*futures), 10)
+    assert [x.key for x in await store.journal(hold.id, after=2)] == [f"s{n}" for n in range(6)]
+
+
+async def _later(value: bool) -> bool:
+    return value
