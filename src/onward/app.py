@@ -19,7 +19,8 @@ from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.service import Offer, Service, Wish
 from onward.store.port import Store
-from onward.store.sqlite import MEMORY, SqliteStore
+from onward.store.sqlite import SqliteStore
+from onward.store.sqlite_file import MEMORY
 
 VERSION = "0.1.0"
 

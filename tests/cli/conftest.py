@@ -46,6 +46,12 @@ class Said:
 Run = Callable[..., Said]
 
 
+@pytest.fixture(autouse=True)
+def _no_terminal_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def db(tmp_path: Path) -> str:
     """A database that does not exist yet."""

@@ -59,7 +59,7 @@ def foretold(acts: list[Act]) -> list[str]:
     return [f"{act['name']} done" for act in acts if act["act"] in STEPS]
 
 
-STEPS = {"step", "thread", "flaky", "block", "exit", "kill", "segv"}
+STEPS = {"step", "thread", "flaky", "block", "hang", "exit", "kill", "segv"}
 
 
 def build(db: str, ledger: str, **settings: Any) -> Onward:
@@ -103,7 +103,7 @@ class _Teller:
             case "flaky":
                 retry = Retry(attempts=act["times"] + 1, first=0.02, cap=0.05)
                 return str(await self._ctx.step(self._flaky, act, name=act["name"], retry=retry))
-            case "step" | "block" | "exit" | "kill" | "segv":
+            case "step" | "block" | "hang" | "exit" | "kill" | "segv":
                 return str(await self._ctx.step(self._in_loop, act, name=act["name"]))
             case unknown:
                 raise NotImplementedError(unknown)
@@ -123,6 +123,9 @@ class _Teller:
                 end = time.monotonic() + act["ms"] / 1000
                 while time.monotonic() < end:  # the loop and a core, for itself
                     sum(range(1000))
+            case "hang":
+                if self._failed_before(act["name"]) == 0:  # the first time only, or the next worker would hang as well
+                    time.sleep(act["ms"] / 1000)
             case "exit":
                 os._exit(7)
             case "kill":

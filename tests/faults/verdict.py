@@ -63,7 +63,7 @@ class Picture:
 
     tasks: set[str]
     queue: dict[str, tuple[str | None, float | None, str, int, int]]
-    outcomes: dict[str, tuple[str, int]]
+    outcomes: dict[str, tuple[str, int, int]]
     journals: dict[str, list[Row]]
     workers: dict[str, int]
 
@@ -101,7 +101,10 @@ def _read(connection: Any) -> Picture:
             row[0]: tuple(row[1:])
             for row in connection.execute("SELECT task_id, worker, due_at, reason, crashes, attempt FROM onward_queue")
         },
-        outcomes={row[0]: (row[1], row[2]) for row in connection.execute("SELECT task_id, state, seq FROM onward_outcomes")},
+        outcomes={
+            row[0]: tuple(row[1:])
+            for row in connection.execute("SELECT task_id, state, seq, attempt FROM onward_outcomes")
+        },
         journals=dict(journals),
         workers=dict(connection.execute("SELECT id, pid FROM onward_workers")),
     )
@@ -181,12 +184,14 @@ def _fate(verdict: Verdict, picture: Picture, task: str, acts: list[Act], poison
             verdict.stuck.append(f"{task} is {reason} (worker {worker}, due {due_at}, crashes {crashes}, attempt {attempt})")
         return
     verdict.ended += 1
-    state, seq = picture.outcomes[task]
+    state, seq, attempt = picture.outcomes[task]
     ending = next((row for row in picture.journals.get(task, []) if row.seq == seq), None)
     if task in poison:
         verdict.wrong.append(f"{task} was meant to be quarantined and is {state}")
     elif state != "completed" or ending is None or json.loads(ending.data).get("result") != foretold(acts):
         verdict.wrong.append(f"{task} is {state} with {ending and ending.data!r}, foretold {foretold(acts)}")
+    elif attempt != 1 + sum(act["times"] for act in acts if act["act"] == "trip"):
+        verdict.wrong.append(f"{task} needed {attempt} attempts: something burned one")
 
 
 def _journal(verdict: Verdict, task: str, journal: list[Row]) -> None:

@@ -16,7 +16,7 @@ from onward.cli.timeline import Mark
 from onward.core.task import NEEDS_A_PERSON, State
 from onward.errors import SchemaMismatch, StoreUnavailable
 from onward.store.port import WorkerRow
-from onward.store.sqlite import MEMORY
+from onward.store.sqlite_file import MEMORY
 
 WRONG = 1
 SKEW = 2.0

@@ -95,7 +95,7 @@ class _Play:
                 victim.kill()
                 killed_at, status = time.time(), victim.wait()
                 recorded = [r.key for r in await journal(self._app.service, handle.id) if r.kind == STEP_DONE]
-                board.killed(victim.pid)
+                board.killed()
                 self._start_worker()
                 task = await self._ended(handle.id)
                 await watching

@@ -54,12 +54,12 @@ class Board:
         self._workers = number
         self._tell(Mark.BEGIN, f"worker {number} started", f"pid {pid}")
 
-    def killed(self, pid: int) -> None:
+    def killed(self) -> None:
         """The worker was killed."""
         self._running = None
         self._tell(
             Mark.CRASH,
-            f"worker {self._workers} killed (kill -9 {pid})",
+            f"worker {self._workers} killed with -9",
             f"in step {_number(FATAL_STEP)}, after its effect, before its record",
         )
 

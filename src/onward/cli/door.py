@@ -12,7 +12,8 @@ from onward.cli.loading import load
 from onward.errors import TaskNotFound, UsageError
 from onward.service import Service
 from onward.store.port import Store
-from onward.store.sqlite import MEMORY, SqliteStore
+from onward.store.sqlite import SqliteStore
+from onward.store.sqlite_file import MEMORY
 
 WHOLE = 26
 """The length of an id."""

@@ -21,7 +21,7 @@ from onward.core.retry import NO_RETRY, Retry
 from onward.errors import InvalidInput, UsageError
 
 T = TypeVar("T")
-_CLASHES = re.compile(r"^\[|#\d+$|[\x00-\x1f]")
+_CLASHES = re.compile(r"^\[|#\d+$|[\x00-\x1f\ud800-\udfff]")
 
 
 @dataclasses.dataclass(slots=True)
@@ -142,7 +142,8 @@ class Context:
         count = self._seen.get(name, 0) + 1
         if count == 1 and (_CLASHES.search(name) or not name):
             raise UsageError(
-                f"a step cannot be named {name!r}: names must not be empty, start with '[' or end in '#' and a number"
+                f"a step cannot be named {name!r}: names must not be empty, start with '[', end in '#' "
+                "and a number, or hold control characters and halves of characters"
             )
         self._seen[name] = count
         return name if count == 1 else f"{name}#{count}"

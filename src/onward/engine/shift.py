@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import inspect
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Protocol
 
 from onward.core import record as r
@@ -21,6 +22,7 @@ from onward.core import wire
 from onward.core.clock import Clock
 from onward.core.control import Control, Fenced, HandBack, Park, Suspend
 from onward.core.task import NEVER, Reason, State
+from onward.engine.bounded import bounded
 from onward.engine.context import Call, Context, PlainContext
 from onward.engine.handlers import Handler, adapter, is_async, rich_return
 from onward.engine.replay import Known, Replay
@@ -42,9 +44,6 @@ log = logging.getLogger("onward.shift")
 
 LINGER = 1.0
 """A wait of up to this many seconds is spent in memory: leaving and coming back would cost more than the slot."""
-
-GRACE = 1.0
-"""Seconds that a cancelled step gets to end by itself before it is left behind."""
 
 PAGE = 2_000
 
@@ -235,7 +234,7 @@ class Shift:
         started = self._replay.started_at or self._claimed.claimed_at
         return None if self._allowed is None else started + self._allowed
 
-    async def _in_time(self, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def _in_time(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         expires = self._options.get("expires")
         if (
             expires is not None
@@ -247,27 +246,14 @@ class Shift:
         if deadline is None or self._allowed is None:
             return await work()
         left = deadline - self.now()
-        error = DeadlineExceeded(self._allowed)
         if left <= 0:
-            self._why = error
-            raise error
-        return await self._bounded(work, left, error)
+            raise self._too_late()
+        return await bounded(work(), self._desk.clock, left, self._too_late)
 
-    async def _bounded(self, work: Callable[[], Awaitable[Any]], left: float, error: OnwardError) -> Any:
-        """The work, or the error when the time is up. Work that does not heed its cancellation is left behind."""
-        task = asyncio.ensure_future(_as_coroutine(work))
-        alarm = asyncio.ensure_future(self._desk.clock.sleep(left))
-        try:
-            await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            self._why = error
-            await _cancelled(task)
-            raise error
-        finally:
-            alarm.cancel()
-            if not task.done():
-                await _cancelled(task)
+    def _too_late(self) -> OnwardError:
+        """The deadline has passed: whatever the handler is in the middle of learns it from here."""
+        self._why = DeadlineExceeded(self._allowed or 0.0)
+        return self._why
 
     async def _call_handler(self) -> Any:
         args, kwargs = self._handler.arguments(wire.decode(self._claimed.input))
@@ -413,27 +399,15 @@ class Shift:
 
     async def _call(self, call: Call) -> Any:
         if call.timeout is not None:
-            return await self._in_step_time(call, call.timeout)
+            bare = dataclasses.replace(call, timeout=None)
+            late = StepTimeout(call.key, call.timeout)
+            return await bounded(self._call(bare), self._desk.clock, call.timeout, lambda: late)
         if call.here:
             return call.function()
         if is_async(call.function):
             return await call.function(*call.args, **call.kwargs)
         answer = await self._desk.threads.run(call.function, *call.args, **call.kwargs)
         return await answer if inspect.isawaitable(answer) else answer
-
-    async def _in_step_time(self, call: Call, timeout: float) -> Any:
-        bare = Call(call.key, call.function, call.args, call.kwargs)
-        task = asyncio.ensure_future(self._call(bare))
-        alarm = asyncio.ensure_future(self._desk.clock.sleep(timeout))
-        try:
-            await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise StepTimeout(call.key, timeout)
-            return task.result()
-        finally:
-            alarm.cancel()
-            if not task.done():
-                await _cancelled(task)
 
     async def _step_failed(self, call: Call, attempt: int, error: BaseException) -> None:
         """Record the failure and raise it, or wait for the next attempt."""
@@ -460,18 +434,6 @@ class Shift:
         self._why = self._why or why
         if now and self._task is not None and not self.settling and not self.over:
             self._task.cancel()
-
-
-async def _as_coroutine(work: Callable[[], Awaitable[Any]]) -> Any:
-    return await work()
-
-
-async def _cancelled(task: asyncio.Future[Any]) -> None:
-    """Cancel, give it a moment, and leave it behind when it does not heed. Its late error is nobody's business."""
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.wait({task}, timeout=GRACE)
-    task.add_done_callback(lambda late: late.cancelled() or late.exception())
 
 
 def _root(error: BaseException) -> BaseException:

@@ -19,40 +19,17 @@ import asyncpg
 from onward.core.crash import crashpoint
 from onward.core.record import CANCEL, CANCELLED, RESUMED, Record
 from onward.core.task import NEEDS_A_PERSON, NewTask, State, Task, Tasks
-from onward.errors import DiskFull, ReadOnly, StoreUnavailable
+from onward.errors import StoreUnavailable
 from onward.store import migrate, rows, statements
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
 from onward.store.nudge import Hub
 from onward.store.pool import Pool
 from onward.store.port import Batch, Beat, Claimed, Depth, End, Outlook, Store, Submitted, Wait, WorkerRow
+from onward.store.postgres_session import behind_a_pooler, connect, health, plainly
 
 S = statements.load("postgres")
-PATIENCE = 15.0
-"""Seconds for one statement. A connection that died without a word must not hold up the work for longer."""
-
-GONE = (
-    OSError,
-    asyncio.TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.OperatorInterventionError,
-)
-AGAIN = (
-    asyncpg.SerializationError,
-    asyncpg.DeadlockDetectedError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.ObjectInUseError,
-)
-REFUSED = (
-    asyncpg.InvalidAuthorizationSpecificationError,
-    asyncpg.InvalidCatalogNameError,
-    asyncpg.InsufficientPrivilegeError,
-)
 MIGRATION_LOCK = 7_205_759_403
-
-# Every statement has one good plan, whatever its parameters: planning the larger ones anew takes longer than running them.
-SESSION = {"application_name": "onward", "jit": "off", "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
 
 
 class PostgresStore:
@@ -77,9 +54,9 @@ class PostgresStore:
     async def open(self, *, migrate: bool | None = None) -> None:
         if self._pool is not None:
             return
-        async with self._plainly():
-            self._pooled = await self._behind_a_pooler()
-            self._pool = Pool(self._connect, self._most)
+        async with plainly(self.where):
+            self._pooled = await behind_a_pooler(self.url)
+            self._pool = Pool(lambda: connect(self.url, pooled=self._pooled), self._most)
             self._pool.give_back(await self._pool.borrow(), sound=True)  # so that a wrong address shows now
         try:
             if migrate or (migrate is None and not await self._done()):
@@ -88,21 +65,6 @@ class PostgresStore:
         except BaseException:
             await self.close()
             raise
-
-    async def _behind_a_pooler(self) -> bool:
-        """A pooler makes up the backend's process id; the backend itself tells the truth."""
-        connection = await asyncpg.connect(self.url, timeout=5, statement_cache_size=0)
-        try:
-            async with connection.transaction():
-                return bool(await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid())
-        finally:
-            await connection.close(timeout=5)
-
-    async def _connect(self) -> Any:
-        session: dict[str, Any] = {"server_settings": SESSION}
-        if self._pooled:
-            session = {"statement_cache_size": 0}
-        return await asyncpg.connect(self.url, timeout=5, command_timeout=PATIENCE, **session)
 
     async def close(self) -> None:
         self._hub.close()
@@ -151,7 +113,7 @@ class PostgresStore:
         if self._pool is None:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
         pool, sound = self._pool, False
-        async with self._plainly():
+        async with plainly(self.where):
             connection = await pool.borrow()
             try:
                 if self._pooled:  # without a transaction the pooler may send each message of a query to another backend
@@ -165,26 +127,6 @@ class PostgresStore:
                 raise
             finally:
                 pool.give_back(connection, sound=sound)
-
-    @contextlib.asynccontextmanager
-    async def _plainly(self) -> AsyncIterator[None]:
-        """What asyncpg and the system raise, as the sentences of errors.py."""
-        try:
-            yield
-        except asyncpg.ReadOnlySQLTransactionError:
-            raise ReadOnly(self.where) from None
-        except asyncpg.DiskFullError:
-            raise DiskFull(self.where) from None
-        except REFUSED as error:
-            raise StoreUnavailable(
-                f"{self.where} refuses us ({error}); check user, password and database name in ONWARD_DB"
-            ) from None
-        except GONE as error:
-            raise StoreUnavailable(
-                f"{self.where} cannot be reached ({error or type(error).__name__}); check that it runs, and ONWARD_DB"
-            ) from None
-        except AGAIN as error:
-            raise StoreUnavailable(f"{self.where} asks to try again ({error})") from None
 
     async def _fetch(self, name: str, **values: Any) -> list[Any]:
         statement = S[name]
@@ -406,29 +348,7 @@ class PostgresStore:
 
     async def doctor(self) -> list[tuple[str, bool, str]]:
         (row,) = await self._fetch("health")
-        return [
-            (
-                "PostgreSQL",
-                row["version"] >= 140000,
-                f"{row['version'] // 10000}.{row['version'] % 10000} (14 and later)",
-            ),
-            ("fsync", row["fsync"] == "on", f"{row['fsync']} (on: an acknowledged write survives a power cut)"),
-            (
-                "synchronous_commit",
-                row["sync"] != "off",
-                f"{row['sync']} (off would lose acknowledged writes in a crash)",
-            ),
-            (
-                "connection",
-                True,
-                "through a transaction pooler: no LISTEN, polling instead" if self._pooled else "direct",
-            ),
-            (
-                "open transactions",
-                row["oldest"] < 60,
-                f"the oldest is {row['oldest']:.0f} s old (a forgotten one slows every queue down)",
-            ),
-        ]
+        return health(row, pooled=self._pooled)
 
     @property
     def hears(self) -> bool:

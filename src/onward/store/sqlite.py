@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
@@ -22,18 +21,16 @@ from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
 from onward.core.record import CANCEL, CANCELLED, RESUMED, SHIFT, Entry, Record
 from onward.core.task import NEEDS_A_PERSON, NewTask, State, Task, Tasks
-from onward.errors import DiskFull, OnwardError, ReadOnly, StoreUnavailable
-from onward.store import migrate, rows, statements
+from onward.errors import OnwardError, StoreUnavailable
+from onward.store import migrate, rows, sqlite_file, statements
 from onward.store.borrowed import submit_through
-from onward.store.lane import Inline, Lane, Patient, Threaded
+from onward.store.lane import Inline, Lane, Threaded
 from onward.store.nudge import Datagrams, Hub, send_datagrams
 from onward.store.port import Batch, Beat, Claimed, Depth, Outlook, Store, Submitted, WorkerRow
+from onward.store.sqlite_file import MEMORY, health, plainly
 
 T = TypeVar("T")
 S = statements.load("sqlite")
-MEMORY = ":memory:"
-BUSY = 20.0
-FIXED_IN = (3, 51, 3)
 
 
 def _rows(connection: apsw.Connection, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
@@ -65,19 +62,6 @@ def _append(connection: apsw.Connection, entries: list[Entry]) -> None:
         connection.executemany(S["save"].sql, entries[whole:])
 
 
-def _set_wal(connection: apsw.Connection) -> None:
-    """The one change for which SQLite does not ask the busy handler: several processes may open a new file at once."""
-    patient = Patient(BUSY)
-    for tries in itertools.count():
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except apsw.BusyError:
-            if not patient(tries):
-                raise
-        else:
-            return
-
-
 class SqliteStore:
     """See `Store` for what each verb promises."""
 
@@ -100,7 +84,7 @@ class SqliteStore:
     async def open(self, *, migrate: bool | None = None) -> None:
         if self._write is not None:
             return
-        with self._plainly():
+        with plainly(self.where):
             self._write = self._lane("BEGIN IMMEDIATE", "onward-writer")
             # In memory there is one connection: a second would see another database.
             self._read = self._write if self.path == MEMORY or self.inline else self._lane("BEGIN", "onward-reader")
@@ -113,18 +97,8 @@ class SqliteStore:
             raise
 
     def _lane(self, begin: str, name: str) -> Lane:
-        return Inline(self._connect, begin) if self.inline else Threaded(self._connect, name, begin)
-
-    def _connect(self) -> apsw.Connection:
-        if self.path != MEMORY and not Path(self.path).exists():
-            with contextlib.suppress(FileExistsError):  # tasks hold people's data: for the owner's eyes
-                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        connection = apsw.Connection(self.path)
-        connection.set_busy_handler(Patient(BUSY))
-        connection.create_scalar_function("onward_now", lambda *_: self._clock.now(), 0)
-        _set_wal(connection)
-        connection.execute("PRAGMA synchronous=FULL")
-        return connection
+        connect = functools.partial(sqlite_file.connect, self.path, self._clock)
+        return Inline(connect, begin) if self.inline else Threaded(connect, name, begin)
 
     async def close(self) -> None:
         self._hub.close()
@@ -171,38 +145,14 @@ class SqliteStore:
     async def _writing(self, job: Callable[[apsw.Connection], T], *, urgent: bool = False) -> T:
         if self._write is None:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
-        with self._plainly():
+        with plainly(self.where):
             return await self._write.run(job, urgent=urgent)
 
     async def _reading(self, job: Callable[[apsw.Connection], T]) -> T:
         if self._read is None:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
-        with self._plainly():
+        with plainly(self.where):
             return await self._read.run(job)
-
-    @contextlib.contextmanager
-    def _plainly(self) -> Iterator[None]:
-        """What apsw and the system raise, as the sentences of errors.py."""
-        try:
-            yield
-        except (apsw.ReadOnlyError, apsw.PermissionsError, PermissionError):
-            raise ReadOnly(self.where) from None
-        except apsw.FullError:
-            raise DiskFull(self.where) from None
-        except (apsw.CantOpenError, FileNotFoundError, IsADirectoryError):
-            raise StoreUnavailable(
-                f"{self.where} cannot be opened; check that its folder exists and is writable"
-            ) from None
-        except apsw.NotADBError:
-            raise StoreUnavailable(
-                f"{self.where} is not an Onward database; name another file with --db or ONWARD_DB"
-            ) from None
-        except apsw.BusyError:
-            raise StoreUnavailable(
-                f"{self.where} is locked by another program for more than {BUSY:g} s; end that program or wait"
-            ) from None
-        except (apsw.IOError, apsw.CorruptError) as error:
-            raise StoreUnavailable(f"{self.where} cannot be read or written ({error}); check the disk") from None
 
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -408,27 +358,7 @@ class SqliteStore:
         return await self._reading(lambda c: [(row[0], row[1]) for row in _rows(c, "census")])
 
     async def doctor(self) -> list[tuple[str, bool, str]]:
-        def job(connection: apsw.Connection) -> list[tuple[str, bool, str]]:
-            version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
-            mode = next(connection.execute("PRAGMA journal_mode"))[0]
-            sync = next(connection.execute("PRAGMA synchronous"))[0]
-            sound = next(connection.execute("PRAGMA quick_check(1)"))[0]
-            return [
-                (
-                    "SQLite library",
-                    version >= FIXED_IN,
-                    f"{apsw.sqlite_lib_version()} (3.51.3 and later are free of the WAL-reset bug)",
-                ),
-                (
-                    "journal mode",
-                    mode == "wal" or self.path == MEMORY,
-                    f"{mode} (wal lets readers and the writer work side by side)",
-                ),
-                ("synchronous", sync == 2, f"{sync} (2 is FULL: an acknowledged write survives a power cut)"),
-                ("file", sound == "ok", f"quick_check says {sound}"),
-            ]
-
-        return await self._reading(job)
+        return await self._reading(lambda c: health(c, self.path))
 
     # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
 

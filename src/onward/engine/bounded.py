@@ -1,0 +1,37 @@
+"""Work within a time: what does not heed its cancellation is left behind, so that its slot is free all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from onward.core.clock import Clock
+
+GRACE = 1.0
+"""Seconds that cancelled work gets to end by itself before it is left behind."""
+
+
+async def bounded(
+    work: Coroutine[Any, Any, Any], clock: Clock, seconds: float, late: Callable[[], BaseException]
+) -> Any:
+    """The answer of the work, or the error that `late` makes when the time is up."""
+    task = asyncio.ensure_future(work)
+    alarm = asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise late()
+        return task.result()
+    finally:
+        alarm.cancel()
+        if not task.done():
+            await _cancelled(task)
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait({task}, timeout=GRACE)
+    task.add_done_callback(lambda late: late.cancelled() or late.exception())  # its late error is nobody's business

@@ -1,0 +1,91 @@
+"""A SQLite file: how it is opened, what its errors mean, and whether it is in good health."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+
+from onward.core.clock import Clock
+from onward.errors import DiskFull, ReadOnly, StoreUnavailable
+from onward.store.lane import Patient
+
+MEMORY = ":memory:"
+BUSY = 20.0
+"""Seconds to wait for another process that writes."""
+
+FIXED_IN = (3, 51, 3)
+"""The first library without the WAL-reset bug."""
+
+
+def connect(path: str, clock: Clock) -> apsw.Connection:
+    """A durable connection: WAL, synchronous=FULL, patient with others, and with the database's clock."""
+    if path != MEMORY and not Path(path).exists():
+        with contextlib.suppress(FileExistsError):  # tasks hold people's data: for the owner's eyes
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    connection = apsw.Connection(path)
+    connection.set_busy_handler(Patient(BUSY))
+    connection.create_scalar_function("onward_now", lambda *_: clock.now(), 0)
+    _set_wal(connection)
+    connection.execute("PRAGMA synchronous=FULL")
+    return connection
+
+
+def _set_wal(connection: apsw.Connection) -> None:
+    """The one change for which SQLite does not ask the busy handler: several processes may open a new file at once."""
+    patient = Patient(BUSY)
+    for tries in itertools.count():
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except apsw.BusyError:
+            if not patient(tries):
+                raise
+        else:
+            return
+
+
+@contextlib.contextmanager
+def plainly(where: str) -> Iterator[None]:
+    """What apsw and the system raise, as the sentences of errors.py."""
+    try:
+        yield
+    except (apsw.ReadOnlyError, apsw.PermissionsError, PermissionError):
+        raise ReadOnly(where) from None
+    except apsw.FullError:
+        raise DiskFull(where) from None
+    except (apsw.CantOpenError, FileNotFoundError, IsADirectoryError):
+        raise StoreUnavailable(f"{where} cannot be opened; check that its folder exists and is writable") from None
+    except apsw.NotADBError:
+        raise StoreUnavailable(f"{where} is not an Onward database; name another file with --db or ONWARD_DB") from None
+    except apsw.BusyError:
+        raise StoreUnavailable(
+            f"{where} is locked by another program for more than {BUSY:g} s; end that program or wait"
+        ) from None
+    except (apsw.IOError, apsw.CorruptError) as error:
+        raise StoreUnavailable(f"{where} cannot be read or written ({error}); check the disk") from None
+
+
+def health(connection: apsw.Connection, path: str) -> list[tuple[str, bool, str]]:
+    """What `onward doctor` looks at: name, fine or not, and what it means."""
+    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    mode = next(connection.execute("PRAGMA journal_mode"))[0]
+    sync = next(connection.execute("PRAGMA synchronous"))[0]
+    sound = next(connection.execute("PRAGMA quick_check(1)"))[0]
+    return [
+        (
+            "SQLite library",
+            version >= FIXED_IN,
+            f"{apsw.sqlite_lib_version()} (3.51.3 and later are free of the WAL-reset bug)",
+        ),
+        (
+            "journal mode",
+            mode == "wal" or path == MEMORY,
+            f"{mode} (wal lets readers and the writer work side by side)",
+        ),
+        ("synchronous", sync == 2, f"{sync} (2 is FULL: an acknowledged write survives a power cut)"),
+        ("file", sound == "ok", f"quick_check says {sound}"),
+    ]

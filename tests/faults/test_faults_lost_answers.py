@@ -1,0 +1,144 @@
+"""The connection breaks between COMMIT and its answer: the database has done it, and nobody was told.
+
+Every statement that Onward sends is lost this way in its turn. What was asked is there once, whoever asks again; no step
+runs twice, no attempt is burned, and no task stays behind with a worker that does not know that it has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from onward import Onward
+from onward.errors import StoreUnavailable
+from onward.service import Wish
+from rig.proxy import Proxy
+from tests.faults.band import Client, Place
+from tests.faults.crew import Act
+
+pytestmark = pytest.mark.slow
+
+STATEMENTS = {
+    "submit": "INSERT INTO onward_tasks",
+    "claim": "FOR UPDATE OF q SKIP LOCKED",
+    "journal": "AND seq > $2",
+    "save": "at)\nSELECT * FROM unnest",
+    "settle": "WITH gone AS",
+    "wake": "due AS MATERIALIZED",
+    "outlook": "WITH RECURSIVE names",
+    "beat": "UPDATE onward_workers SET lease_until",
+    "workers": "SELECT id, machine, host",
+    "rescue": "WITH dead AS",
+    "notify": "pg_notify",
+}
+"""Verb → a part of its SQL that no other has."""
+
+STORY: list[Act] = [
+    {"act": "step", "name": "a", "ms": 20},
+    {"act": "trip", "times": 1},  # a second shift, which has to read the journal
+    {"act": "flaky", "name": "b", "ms": 5, "times": 1},
+    {"act": "thread", "name": "c", "ms": 20},
+]
+
+
+@pytest.fixture
+def proxy(postgres_place: Place) -> Iterator[Proxy]:
+    assert postgres_place.server is not None
+    with Proxy("127.0.0.1", postgres_place.server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def beyond(postgres_place: Place, proxy: Proxy) -> Place:
+    """The same database, through the proxy."""
+    return Place("postgres", proxy.url_for(postgres_place.url), postgres_place.home, postgres_place.server)
+
+
+@pytest.fixture
+async def app(beyond: Place) -> AsyncIterator[Onward]:
+    async with beyond.app(lease_s=2.0, heartbeat_s=0.2, poll_s=0.1) as app:
+        yield app
+
+
+@pytest.mark.parametrize("verb", STATEMENTS)
+async def test_the_answer_of_a_statement_is_lost(
+    app: Onward, beyond: Place, proxy: Proxy, verb: str, prove: bool, tell: Callable[..., None]
+) -> None:
+    client = Client(app, random.Random(6))
+    lost = 0
+    async with app.worker(slots=5) as worker:
+        name = worker.id
+        for _ in range(10 if prove else 2):
+            proxy.cut_after_commit(1, matching=STATEMENTS[verb], any=True)
+            await client.submit(STORY)
+            await client.submit(STORY)
+            for task_id in client.acked:
+                await app.handle(task_id).result(timeout=20)
+            for _ in range(200):
+                if proxy.fired > lost:
+                    break
+                await asyncio.sleep(0.01)
+            proxy.disarm()
+            lost = proxy.fired
+        assert worker.id == name, "it was taken for dead"
+    verdict = await beyond.judge(client.acked)
+    tell(f"answer lost ({verb})", f"{lost} times", verdict)
+    verdict.must_be_clean()
+    assert lost, "VOID: no answer was lost"
+    assert len(beyond.look().tasks) == len(client.acked), "a submit that was sent again made a second task"
+
+
+async def test_the_answer_of_a_submit_of_many_is_lost(app: Onward, beyond: Place, proxy: Proxy) -> None:
+    wishes = [Wish("story", {"acts": STORY}, key=f"k{number}") for number in range(20)]
+    proxy.cut_after_commit(1, matching=STATEMENTS["submit"], any=True)
+    with pytest.raises(StoreUnavailable):
+        await app.service.submit(wishes)
+    ids = await app.service.submit(wishes)
+    assert proxy.fired == 1
+    assert beyond.look().tasks == set(ids)
+
+
+async def test_the_answer_of_a_cancel_is_lost(app: Onward, beyond: Place, proxy: Proxy) -> None:
+    async with app.worker(slots=5):
+        task_id = await Client(app, random.Random(7)).submit([{"act": "step", "name": "long", "ms": 60_000}])
+        while not beyond.ledger.read():
+            await asyncio.sleep(0.01)
+        proxy.cut_after_commit(1, matching="DELETE FROM onward_queue WHERE task_id = $1")
+        with pytest.raises(StoreUnavailable):
+            await app.cancel(task_id)
+        assert proxy.fired == 1
+        assert (await app.cancel(task_id)).state == "cancelled"
+        picture = beyond.look()
+        assert [row.kind for row in picture.journals[task_id]][-2:] == ["cancel.requested", "task.cancelled"]
+        assert not picture.queue
+
+
+async def test_the_answer_of_a_resume_is_lost(app: Onward, beyond: Place, proxy: Proxy) -> None:
+    client = Client(app, random.Random(8))
+    async with app.worker(slots=5):
+        task_id = await client.submit([{"act": "trip", "times": 1}], task="once")
+        await app.service.wait(task_id, 10)
+        proxy.cut_after_commit(1, matching="DELETE FROM onward_outcomes")
+        with pytest.raises(StoreUnavailable):
+            await app.resume(task_id)
+        assert proxy.fired == 1
+        await app.service.wait(task_id, 10)
+    assert [row.kind for row in beyond.look().journals[task_id]].count("task.resumed") == 1
+
+
+async def test_the_answers_of_joining_and_leaving_are_lost(app: Onward, beyond: Place, proxy: Proxy) -> None:
+    """A worker that cannot tell whether it has joined does not start; what it left behind ends with its lease."""
+    client = Client(app, random.Random(9))
+    proxy.cut_after_commit(1, matching="INSERT INTO onward_workers")
+    with pytest.raises(StoreUnavailable):
+        async with app.worker():
+            pass
+    async with app.worker(slots=5):
+        task_id = await client.submit(STORY)
+        await app.handle(task_id).result(timeout=20)
+        proxy.cut_after_commit(1, matching="DELETE FROM onward_workers WHERE id")
+    assert proxy.fired == 2
+    (await beyond.judge(client.acked)).must_be_clean()

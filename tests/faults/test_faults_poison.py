@@ -1,0 +1,109 @@
+"""Poison: tasks that end the process which touches them. They are found out, and their neighbours stay innocent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+
+from onward.core import record as r
+from onward.store.port import SUSPECT_AFTER
+from tests.faults.band import Client, Crew, Place
+from tests.faults.crew import Act
+from tests.faults.verdict import Picture
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("poison", ["exit", "kill", "segv"])
+async def test_poison_among_good_ones(place: Place, poison: str, prove: bool, tell: Callable[..., None]) -> None:
+    good = 200 if prove else 30
+    rng = random.Random(15)
+    async with place.app(lease_s=2.0, heartbeat_s=0.4) as app:
+        client = Client(app, rng)
+        with Crew(place, 2, lease_s=2.0, heartbeat_s=0.4, slots=8).ready(2) as crew:
+            # A first step with a record, so that a crash in the second is the third thing that happens to the task.
+            bad = [
+                await client.submit([{"act": "step", "name": "before", "ms": 5}, {"act": poison, "name": "bad"}])
+                for _ in range(2)
+            ]
+            for _ in range(good):
+                await client.submit(_story(rng))
+            for task_id in client.acked:
+                await _until_judged(place, task_id)
+            crashes = len([status for _, status in crew.ends if status != 0])
+            await asyncio.to_thread(crew.stop)
+    verdict = await place.judge(client.acked, frozenset(bad))
+    picture = place.look()
+    tell(f"poison ({poison})", place.kind, f"2 among {good}", f"{crashes} workers died", verdict)
+    verdict.must_be_clean()
+    for task_id in bad:
+        last = picture.journals[task_id][-1]
+        assert last.kind == r.QUARANTINED
+        assert str(SUSPECT_AFTER + 1) in json.loads(last.data)["reason"]
+        assert _was_alone(picture, task_id), "its last chance was not its own"
+        assert (await _state(place, task_id)) == ("waiting", "quarantined")
+
+
+def _story(rng: random.Random) -> list[Act]:
+    return [{"act": "step", "name": f"s{number}", "ms": rng.randint(1, 60)} for number in range(3)]
+
+
+async def _until_judged(place: Place, task_id: str, timeout: float = 60) -> None:
+    for _ in range(int(timeout / 0.05)):
+        sql = f"SELECT reason FROM onward_queue WHERE task_id = '{task_id}'"
+        found = await asyncio.to_thread(place.rows, sql)
+        if not found or found[0][0] == "quarantined":
+            return
+        await asyncio.sleep(0.05)
+
+
+async def _state(place: Place, task_id: str) -> tuple[str, str | None]:
+    async with place.app() as app:
+        task = await app.get(task_id)
+        return task.state.value, task.reason
+
+
+def _was_alone(picture: Picture, task_id: str) -> bool:
+    """Whether no other task was in the hands of the worker that the last crash of this one ended."""
+    shifts = [row for row in picture.journals[task_id] if row.kind == r.SHIFT]
+    last, verdict = shifts[-2], shifts[-1]
+    worker = json.loads(last.data)["worker"]
+    for other, journal in picture.journals.items():
+        if other == task_id:
+            continue
+        open_since: float | None = None
+        for row in [*journal, None]:
+            if open_since is not None and (row is None or row.kind == r.SHIFT or row.kind in r.ENDS):
+                until = row.at if row is not None else verdict.at
+                if open_since < verdict.at and until > last.at + 0.05:
+                    return False
+            if row is not None and row.kind == r.SHIFT:
+                open_since = row.at if json.loads(row.data)["worker"] == worker else None
+            elif row is not None and row.kind in r.ENDS | {r.HANDED_BACK, r.RETRY}:
+                open_since = None
+    return True
+
+
+async def test_suspect_is_not_starved(place: Place, tell: Callable[..., None]) -> None:
+    """Under a load that never ends a suspect gets its worker all the same."""
+    rng = random.Random(16)
+    async with place.app(lease_s=2.0, heartbeat_s=0.4) as app:
+        client = Client(app, rng)
+        suspect = await client.submit(_story(rng))
+        place.rows(f"UPDATE onward_queue SET crashes = {SUSPECT_AFTER} WHERE task_id = '{suspect}'")
+        with Crew(place, 2, lease_s=2.0, heartbeat_s=0.4, slots=5).ready(2) as crew:
+            feeding = asyncio.create_task(client.keep_busy(place, 40, acts=lambda: _story(rng)))
+            start = asyncio.get_running_loop().time()
+            await _until_judged(place, suspect, 25)
+            took = asyncio.get_running_loop().time() - start
+            busy = not feeding.done()
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+            await asyncio.to_thread(crew.stop)
+    tell("suspect under load", place.kind, f"had its chance after {took:.1f} s")
+    assert busy
+    assert suspect in place.look().outcomes, "it never had its chance"

@@ -1,0 +1,412 @@
+"""A machine that does to a store whatever comes into its head, beside a plain Python model that says what must come of it.
+
+After every step the tables are compared with the model in full, and the census must be empty. So the invariants of a
+durable queue are checked in every state it gets into: what was accepted is there (I1), ended tasks never change (I2),
+only the holder of the next number writes (I3, I4), nobody holds what another holds (I6), every unfinished task is ready,
+held or waiting for something that will come (I7), crashes are counted (I8), and journals have no gaps (I9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from onward.app import open_store
+from onward.core import record as r
+from onward.core.task import State
+from onward.store.port import SUSPECT_AFTER, Batch, Claimed, End, Store, Wait
+from onward.store.sqlite import SqliteStore
+from tests.kit import HandClock, new, row, sql
+
+NEWS = {r.STEP_STARTED, r.STEP_RETRY, r.PROGRESS}
+LEASE = 10.0
+KINDS_OF_STEPS = [r.STEP_DONE, r.STEP_FAILED, r.STEP_STARTED, r.PROGRESS]
+index = st.integers(0, 1000)
+
+
+@dataclasses.dataclass
+class Model:
+    """A task as it must be."""
+
+    id: str
+    key: str | None
+    priority: int
+    position: int
+    due_at: float | None
+    reason: str
+    worker: str | None = None
+    attempt: int = 1
+    crashes: int = 0
+    ended: State | None = None
+    first_priority: int = 0
+    journal: list[tuple[int, str]] = dataclasses.field(default_factory=lambda: [(0, r.SUBMITTED)])
+
+    @property
+    def ready(self) -> bool:
+        return self.ended is None and self.worker is None and self.due_at is None
+
+    @property
+    def shift_got_something_done(self) -> bool:
+        shift = self.journal[-1][0]
+        return any(kind not in NEWS and kind != r.SHIFT for number, kind in self.journal if number == shift)
+
+
+@dataclasses.dataclass
+class Held:
+    """What a worker believes it holds. It may be wrong: that is the point."""
+
+    worker: str
+    id: str
+    shift: int
+    seq: int
+    attempt: int
+
+
+@dataclasses.dataclass
+class Bench:
+    """What a machine needs: a store of its own, its clock, and how to let go of it."""
+
+    store: Store
+    clock: HandClock
+    move: Callable[[float], None]
+    run: Callable[[Coroutine[Any, Any, Any]], Any]
+    close: Callable[[], None] = lambda: None
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench, self.store = bench, bench.store
+        self.tasks: dict[str, Model] = {}
+        self.workers: dict[str, float] = {}
+        self.holds: list[Held] = []
+        self.sent: list[tuple[Batch, set[str]]] = []
+        self.count = 0
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.bench.run(work)
+
+    @property
+    def now(self) -> float:
+        return self.bench.clock.time
+
+    def next(self) -> int:
+        self.count += 1
+        return self.count
+
+    def pick(self, things: Any, number: int) -> Any:
+        things = list(things)
+        return things[number % len(things)]
+
+    # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @initialize()
+    def begin(self) -> None:
+        self.join()
+
+    @rule(wishes=st.lists(st.tuples(st.sampled_from([None, None, "a", "b", "c"]), st.integers(-1, 1), st.sampled_from([0.0, 0.0, 5.0])), min_size=1, max_size=4))
+    def submit(self, wishes: list[tuple[str | None, int, float]]) -> None:
+        batch = [new(key=key, priority=priority, delay=delay) for key, priority, delay in wishes]
+        answers = self.do(self.store.submit(batch))
+        for task, answer in zip(batch, answers, strict=True):
+            there = next((m for m in self.tasks.values() if task.key is not None and m.key == task.key), None)
+            assert (answer.id, answer.created) == ((there.id, False) if there else (task.id, True))
+            if there is None:
+                due = self.now + task.delay if task.delay else None
+                reason = "delayed" if task.delay else "queued"
+                self.tasks[task.id] = Model(task.id, task.key, task.priority, self.next(), due, reason, first_priority=task.priority)
+
+    @rule()
+    def join(self) -> None:
+        name = f"w{self.next()}"
+        self.do(self.store.join(row(name), LEASE))
+        self.workers[name] = self.now + LEASE
+
+    # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def candidates(self, worker: str, *, alone: bool) -> list[Model]:
+        if self.workers.get(worker, -1.0) <= self.now:
+            return []
+        found = [t for t in self.tasks.values() if t.ready and (t.crashes >= SUSPECT_AFTER) == alone]
+        return sorted(found, key=lambda t: (-t.priority, t.position))
+
+    @precondition(lambda self: self.workers)
+    @rule(number=index, room=st.integers(1, 3), alone=st.sampled_from([False, False, False, True]))
+    def claim(self, number: int, room: int, alone: bool) -> None:
+        worker = self.pick(self.workers, number)
+        got: list[Claimed] = self.do(self.store.claim(worker, "default", ["work"], room, alone=alone))
+        expected = self.candidates(worker, alone=alone)[:room]
+        assert [(c.id, c.shift, c.attempt, c.crashes) for c in got] == [
+            (t.id, len(t.journal) + 1, t.attempt, t.crashes) for t in expected
+        ]
+        for task in expected:
+            seq = len(task.journal) + 1
+            task.journal.append((seq, r.SHIFT))
+            task.worker, task.reason = worker, "running"
+            self.holds.append(Held(worker, task.id, seq, seq + 1, task.attempt))
+
+    @precondition(lambda self: self.holds)
+    @rule(numbers=st.lists(st.tuples(index, st.lists(st.sampled_from(KINDS_OF_STEPS), max_size=3), st.sampled_from(["step", "step", "completed", "failed", "later", "retry", "back", "parked", "quarantined"])), min_size=1, max_size=3))
+    def save(self, numbers: list[tuple[int, list[str], str]]) -> None:
+        """Steps and settles of several holds, living and stale, in one commit."""
+        batch, plans, seen = Batch(), [], set()
+        for number, steps, ending in numbers:
+            held = self.pick(self.holds, number)
+            if held.id in seen:
+                continue
+            seen.add(held.id)
+            kinds = self.records(held, steps, ending, batch)
+            plans.append((held, kinds, ending))
+        refused = self.do(self.store.save("whoever", batch))
+        expected = {held.id for held, _, _ in plans if held.seq != len(self.tasks[held.id].journal) + 1}
+        assert refused == expected
+        for held, kinds, ending in plans:
+            if held.id in refused:
+                self.holds.remove(held)
+            else:
+                self.settled(held, kinds, ending)
+        self.sent.append((batch, refused))
+
+    def records(self, held: Held, steps: list[str], ending: str, batch: Batch) -> list[str]:
+        last = {"completed": r.COMPLETED, "failed": r.FAILED, "retry": r.RETRY, "later": r.HANDED_BACK, "back": r.HANDED_BACK, "parked": r.PARKED, "quarantined": r.QUARANTINED}
+        kinds = [*steps, last[ending]] if ending in last else steps or [r.STEP_DONE]
+        for offset, kind in enumerate(kinds):
+            batch.entries.append((held.id, held.seq + offset, held.shift, kind, "s", b"{}", self.now))
+        seq = held.seq + len(kinds) - 1
+        match ending:
+            case "completed" | "failed":
+                batch.ends.append(End(held.id, State(ending), held.attempt, seq))
+            case "later" | "retry":
+                reason, attempt = ("asleep", held.attempt) if ending == "later" else ("retrying", held.attempt + 1)
+                batch.waits.append(Wait(held.id, self.now + 3, reason, attempt))
+            case "back":
+                batch.waits.append(Wait(held.id, None, "queued", held.attempt))
+            case "parked" | "quarantined":
+                batch.waits.append(Wait(held.id, math.inf, ending, held.attempt))
+        return kinds
+
+    def settled(self, held: Held, kinds: list[str], ending: str) -> None:
+        task = self.tasks[held.id]
+        task.journal += [(held.shift, kind) for kind in kinds]
+        held.seq += len(kinds)
+        if ending == "step":
+            return
+        self.holds.remove(held)
+        task.worker, task.crashes = None, 0
+        match ending:
+            case "completed" | "failed":
+                task.ended, task.attempt = State(ending), held.attempt
+            case "later":
+                task.due_at, task.reason, task.attempt = self.now + 3, "asleep", held.attempt
+            case "retry":
+                task.due_at, task.reason, task.attempt = self.now + 3, "retrying", held.attempt + 1
+            case "back":
+                task.due_at, task.reason, task.attempt = None, "queued", held.attempt
+            case _:
+                task.due_at, task.reason, task.attempt = math.inf, ending, held.attempt
+
+    @precondition(lambda self: self.sent)
+    @rule(number=index)
+    def send_again(self, number: int) -> None:
+        """A commit whose answer was lost is asked for again, however much later: it tells what the first one did, and
+        changes nothing (the invariant sees to that)."""
+        batch, refused = self.pick(self.sent, number)
+        assert self.do(self.store.save("whoever", batch)) == refused
+
+    @rule(seconds=st.sampled_from([1.0, 3.0, 6.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.bench.move(seconds)
+
+    @rule()
+    def wake(self) -> None:
+        due = [t for t in self.tasks.values() if t.ended is None and t.due_at is not None and t.due_at <= self.now]
+        outlook = self.do(self.store.wake())
+        for task in due:
+            task.due_at, task.reason = None, "queued"
+        assert outlook.woken == bool(due)
+        ready = [t for t in self.tasks.values() if t.ready]
+        assert outlook.queues == (("default",) if ready else ())
+        assert outlook.suspects == (("default",) if any(t.crashes >= SUSPECT_AFTER for t in ready) else ())
+        later = [t.due_at for t in self.tasks.values() if t.ended is None and t.due_at is not None and t.due_at < math.inf]
+        assert outlook.next_due_in == (min(later) - self.now if later else None)
+
+    # ── outsiders ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @precondition(lambda self: self.tasks)
+    @rule(number=index)
+    def cancel(self, number: int) -> None:
+        task = self.pick(self.tasks.values(), number)
+        assert self.do(self.store.cancel(task.id)) == (task.ended is None)
+        if task.ended is None:
+            task.journal += [(0, r.CANCEL), (0, r.CANCELLED)]
+            task.ended = State.CANCELLED
+
+    @precondition(lambda self: any(t.ended is State.FAILED or t.reason in {"parked", "quarantined"} for t in self.tasks.values()))
+    @rule(number=index)
+    def resume(self, number: int) -> None:
+        wanted = [t for t in self.tasks.values() if t.ended is State.FAILED or t.reason in {"parked", "quarantined"}]
+        task = self.pick([*wanted, *self.tasks.values()] if number % 5 == 0 else wanted, number)
+        possible = task.ended is State.FAILED or (task.ended is None and task.worker is None and task.reason in {"parked", "quarantined"})
+        assert self.do(self.store.resume(task.id)) == possible
+        if not possible:
+            return
+        if task.ended is State.FAILED:
+            task.ended, task.attempt, task.position, task.priority = None, 1, self.next(), task.first_priority
+        task.due_at, task.reason, task.crashes = None, "queued", 0
+        task.journal.append((0, r.RESUMED))
+
+    @precondition(lambda self: self.tasks)
+    @rule(number=index, priority=st.integers(-2, 2))
+    def prioritize(self, number: int, priority: int) -> None:
+        task = self.pick(self.tasks.values(), number)
+        assert self.do(self.store.prioritize(task.id, priority)) == (task.ended is None)
+        if task.ended is None:
+            task.priority = priority
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @precondition(lambda self: self.workers)
+    @rule(number=index)
+    def beat(self, number: int) -> None:
+        worker = self.pick(self.workers, number)
+        beat = self.do(self.store.beat(worker, LEASE, 0.0))
+        assert (beat.alive, beat.now) == (True, self.now)
+        assert beat.held == {t.id for t in self.tasks.values() if t.worker == worker and t.ended is None}
+        self.workers[worker] = self.now + LEASE
+
+    @precondition(lambda self: self.workers)
+    @rule(number=index)
+    def rescue_one(self, number: int) -> None:
+        self.rescued([self.pick(self.workers, number)], None)
+
+    @rule()
+    def rescue_the_late(self) -> None:
+        self.rescued([], LEASE / 2)
+
+    def rescued(self, named: list[str], lease: float | None) -> None:
+        freed = self.do(self.store.rescue(named, lease))
+        gone = {*named, *(w for w, until in self.workers.items() if lease is not None and until < self.now)}
+        self.workers = {w: until for w, until in self.workers.items() if w not in gone}
+        found = [t for t in self.tasks.values() if t.ended is None and t.worker in gone]
+        assert freed == len(found)
+        for task in found:
+            task.crashes = 0 if task.shift_got_something_done else task.crashes + 1
+            task.worker, task.reason = None, "queued"
+
+    @precondition(lambda self: self.workers)
+    @rule(number=index)
+    def leave(self, number: int) -> None:
+        worker = self.pick(self.workers, number)
+        self.do(self.store.leave(worker))
+        del self.workers[worker]
+        for task in self.tasks.values():
+            if task.worker == worker and task.ended is None:
+                task.worker, task.reason = None, "queued"
+
+    @precondition(lambda self: self.holds)
+    @rule(number=index)
+    def release(self, number: int) -> None:
+        held = self.pick(self.holds, number)
+        task = self.tasks[held.id]
+        self.do(self.store.release(held.worker, [task.id]))
+        if task.worker == held.worker and task.ended is None:
+            task.worker, task.reason = None, "queued"
+
+    # ── what must be so, always ──────────────────────────────────────────────────────────────────────────────────
+
+    @invariant()
+    def the_tables_are_as_the_model_says(self) -> None:
+        queue = self.do(sql(self.store, "SELECT task_id, worker, due_at, reason, attempt, crashes, priority FROM onward_queue"))
+        assert sorted(queue) == sorted(
+            (t.id, t.worker, t.due_at, t.reason, t.attempt, t.crashes, t.priority) for t in self.tasks.values() if t.ended is None
+        )
+        outcomes = self.do(sql(self.store, "SELECT task_id, state, attempt, seq FROM onward_outcomes"))
+        assert sorted(outcomes) == sorted(
+            (t.id, t.ended.value, t.attempt, len(t.journal)) for t in self.tasks.values() if t.ended is not None
+        )
+        journal = self.do(sql(self.store, "SELECT task_id, seq, shift, kind FROM onward_journal ORDER BY task_id, seq"))
+        assert journal == [
+            (t.id, seq + 1, shift, kind)
+            for t in sorted(self.tasks.values(), key=lambda t: t.id)
+            for seq, (shift, kind) in enumerate(t.journal)
+        ]
+
+    @invariant()
+    def the_census_is_empty(self) -> None:
+        assert self.do(self.store.census()) == []
+
+    @invariant()
+    def readers_see_it(self) -> None:
+        if not self.tasks:
+            return
+        task = self.pick(self.tasks.values(), self.count)
+        seen = self.do(self.store.get(task.id))
+        assert seen is not None
+        assert seen.ended == (task.ended is not None)
+        assert (seen.worker, seen.attempt) == (None if task.ended else task.worker, task.attempt)
+
+    def teardown(self) -> None:
+        self.do(self.store.close())
+        self.bench.close()
+
+
+def _prove(machine: Callable[[], Machine], *, examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
+    """An inline store waits for nothing, so its verbs need no loop."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("an inline store has waited for something")
+
+
+def test_sqlite(prove: bool) -> None:
+    def machine() -> Machine:
+        clock = HandClock()
+        store = SqliteStore(":memory:", clock=clock, inline=True)
+        _at_once(store.open())
+        return Machine(Bench(store, clock, clock.jump, _at_once))
+
+    _prove(machine, examples=3_000 if prove else 60, steps=50)
+
+
+@pytest.mark.xdist_group("machine")
+def test_postgres(recycled: Any, prove: bool) -> None:
+    def machine() -> Machine:
+        clock, loop = HandClock(), asyncio.new_event_loop()
+        store = open_store(recycled.empty())
+        recycled.set_clock(clock.time)
+        loop.run_until_complete(store.open())
+
+        def move(seconds: float) -> None:
+            clock.jump(seconds)
+            recycled.set_clock(clock.time)
+
+        return Machine(Bench(store, clock, move, loop.run_until_complete, loop.close))
+
+    _prove(machine, examples=300 if prove else 15, steps=40)
