@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from onward.config import Settings, load
 from onward.core.clock import Clock, SystemClock
@@ -44,19 +45,44 @@ class Onward:
         store: Store | None = None,
         **settings: Any,
     ) -> None:
-        self.settings: Settings = load({"db": db, **settings})
         self.handlers: dict[str, Handler] = {}
         self._offers: dict[str, Offer] = {}
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
         self._ids = Ids(self._clock.now, self._rng)
-        self.store = store or open_store(self.settings.db, self._clock)
-        self.service = Service(
-            self.store, self._offers, queue_limit=self.settings.queue_limit, clock=self._clock, ids=self._ids
-        )
         self._users = 0
+        self.settings: Settings = load({"db": db, **settings})
+        self._join(store or open_store(self.settings.db, self._clock))
+
+    def _join(self, store: Store) -> None:
+        self.store = store
+        self.service = Service(
+            store, self._offers, queue_limit=self.settings.queue_limit, clock=self._clock, ids=self._ids
+        )
+
+    def move(self, db: str) -> None:
+        """Use another database than the one named so far; not while the app is open."""
+        if self._users:
+            raise UsageError("an app that is open cannot move to another database; close it first")
+        self.settings = dataclasses.replace(self.settings, db=db)
+        self._join(open_store(db, self._clock))
 
     # ── handlers ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    def task(self, function: F, /) -> F: ...
+
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | int | None = None,
+        deadline: Duration | None = None,
+        queue: str = "default",
+    ) -> Callable[[F], F]: ...
 
     def task(
         self,
@@ -258,7 +284,11 @@ def open_store(url: str, clock: Clock | None = None) -> Store:
             from onward.store.postgres import PostgresStore  # noqa: PLC0415 -- an extra
         except ImportError:
             raise BadSetting(
-                "db", url.partition("@")[2] or url, "reached with asyncpg: pip install 'onward[postgres]'"
+                "db", url.rpartition("@")[2], "reached with asyncpg: pip install 'onward[postgres]'"
             ) from None
         return PostgresStore(url)
-    raise BadSetting("db", url, "sqlite:///FILE, sqlite://:memory: or postgresql://USER:PASSWORD@HOST/DATABASE")
+    raise BadSetting(
+        "db",
+        f"{scheme}://…" if rest else url,
+        "sqlite:///FILE, sqlite://:memory: or postgresql://USER:PASSWORD@HOST/DATABASE",
+    )

@@ -84,7 +84,7 @@ class Cloud:
             yield from (json.loads(line) for line in self.ledger.read_bytes().splitlines())
 
 
-@app.task(name=TASK, queue=QUEUE)  # type: ignore[untyped-decorator]
+@app.task(name=TASK, queue=QUEUE)
 async def deploy(ctx: Context, service: str, cloud: str) -> dict[str, Any]:
     """Deploy a service in ten steps."""
     made: list[str] = []

@@ -68,7 +68,7 @@ class Service:
 
     def __init__(self, store: Store, offers: Mapping[str, Offer], *, queue_limit: int, clock: Clock, ids: Ids) -> None:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
-        self._remote: set[str] = set()
+        self._remote: dict[str, Offer] = {}
         self._depths: dict[str, _Gauge] = {}
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,30 +88,22 @@ class Service:
         return [answer.id for answer in answers]
 
     async def _prepared(self, wish: Wish, unchecked: bool) -> NewTask:
-        offer = self._offers.get(wish.task)
-        if offer is None and not unchecked:
-            await self._must_be_offered(wish.task)
+        offer = self._offers.get(wish.task) or await self._offered_elsewhere(wish.task, unchecked)
         data = wire.encode(wish.input, f"the input of task {wish.task!r}")
-        if offer is not None:
-            offer.check(wire.decode(data))
+        offer.check(wire.decode(data))
         options = Options(
-            deadline=_seconds_or(wish.deadline, offer.deadline if offer else None, "deadline"),
+            deadline=_seconds_or(wish.deadline, offer.deadline, "deadline"),
             expires=_seconds_or(wish.expires, None, "expires"),
             labels=_labels(wish.labels),
         )
-        queue = _named("queue", wish.queue or (offer.queue if offer else "default"))
+        queue = _named("queue", wish.queue or offer.queue)
         if not isinstance(wish.priority, int) or abs(wish.priority) > PRIORITY_LIMIT:
             raise BadSetting(
                 "priority", wish.priority, f"a whole number between -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}"
             )
         spoken = options.as_json()
-        said = {
-            "task": wish.task,
-            "options": spoken,
-            "queue": queue,
-            "priority": wish.priority,
-            "delay": str(wish.delay or 0),
-        }
+        delay = _seconds_or(wish.delay, 0.0, "delay") or 0.0
+        said = {"task": wish.task, "options": spoken, "queue": queue, "priority": wish.priority, "delay": delay}
         return NewTask(
             id=self._ids(),
             task=_named("task", wish.task),
@@ -119,16 +111,19 @@ class Service:
             options=wire.encode(spoken, "the labels"),
             queue=queue,
             priority=wish.priority,
-            delay=_seconds_or(wish.delay, 0.0, "delay") or 0.0,
+            delay=delay,
             key=None if wish.key is None else _named("key", wish.key),
             fingerprint=wire.fingerprint([said, wire.decode(data)]) if wish.key is not None else "",
         )
 
-    async def _must_be_offered(self, name: str) -> None:
+    async def _offered_elsewhere(self, name: str, unchecked: bool) -> Offer:
+        """What a worker once said of a handler that this process does not have."""
         if name not in self._remote:
-            self._remote = set(await self._store.offered())
-        if name not in self._remote:
-            raise UnknownTask(name, sorted(self._remote | self._offers.keys()))
+            told = {known: wire.decode(data) for known, data in (await self._store.offered()).items()}
+            self._remote = {known: Offer(_anything, said["queue"], said["deadline"]) for known, said in told.items()}
+        if name not in self._remote and not unchecked:
+            raise UnknownTask(name, sorted(self._remote.keys() | self._offers.keys()))
+        return self._remote.get(name, Offer(_anything))
 
     async def _make_room(self, new: Sequence[NewTask]) -> None:
         """Refuse what a full queue cannot take. Counted exactly near the limit, and now and then far from it: the bound
@@ -264,6 +259,10 @@ class Service:
             state=wanted, task=task, queue=queue, limit=limit + 1, before=cursor and _plain_id(cursor)
         )
         return found[:limit], found[limit - 1].task_id if len(found) > limit else None
+
+
+def _anything(_value: Any) -> None:
+    """The worker that has the handler will check it."""
 
 
 class _Gauge:

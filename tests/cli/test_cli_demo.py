@@ -34,6 +34,7 @@ def test_the_demo_passes(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_proof_for_programs():
     proof = process("demo", "--json").json
     assert proof["holds"] is True

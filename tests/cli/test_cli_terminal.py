@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import re
@@ -88,7 +89,8 @@ def test_follow_moves_on_a_terminal_and_leaves_the_task_alone(onward: Run, crew:
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 @pytest.mark.parametrize("words", [["list"], ["doctor"], ["submit", "flaky", "--follow"]], ids=lambda words: words[0])
-def test_lines_fit_the_terminal(words, columns, crew: str):
+def test_lines_fit_the_terminal(words, columns, crew: str, onward: Run):
+    onward("submit", "greet", json.dumps("you " * 100), "--wait", "--db", crew)
     with terminal(*words, "--db", crew, columns=columns) as screen:
         assert screen.status() == 0
         if words[0] == "list":

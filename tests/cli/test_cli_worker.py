@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rig.processes import Child
-from tests.cli.conftest import ROOT, Run, process, start_worker
+from tests.cli.conftest import ROOT, Run, start_worker
 
 
 def until(condition, seconds: float = 10) -> None:
@@ -99,10 +101,15 @@ MODULES = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where we are: a folder with these modules."""
     for name, text in MODULES.items():
         (tmp_path / f"{name}.py").write_text(text)
-    return tmp_path
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in MODULES:
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +132,8 @@ def folder(tmp_path: Path) -> Path:
         ("setting:app", ["importing 'setting' failed at", "with BadSetting: setting ONWARD_LEASE_S is 'soon'"]),
     ],
 )
-def test_an_app_that_cannot_be_loaded_is_a_sentence(target, parts, folder: Path):
-    said = process("worker", target, cwd=folder)
+def test_an_app_that_cannot_be_loaded_is_a_sentence(target, parts, folder: Path, onward: Run):
+    said = onward("worker", target)
     assert said.status == 2
     assert all(part in said.sentence for part in parts), said.sentence
 

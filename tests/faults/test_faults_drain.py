@@ -120,6 +120,7 @@ async def test_hung_loop_loses_its_tasks_safely(place: Place, tell: Callable[...
             for _ in range(10):
                 await client.submit([{"act": "step", "name": "s", "ms": 20}])
             await until_all_ended(place, 40)
+            await asyncio.to_thread(crew.until, lambda: crew.alive != before, 15)
             after = dict(crew.alive)
             await asyncio.to_thread(crew.stop)
     verdict = await place.judge(client.acked)

@@ -218,7 +218,8 @@ class Cluster:
         person = Person(self.app(Door(self.network, process), self.wall, "person"), self.watch)
         for _ in range(ROUNDS):
             await asyncio.wait({process.spawn(person.look())})
-            _, waiting = await asyncio.wait(orders, timeout=self.weather.lease)
+            await asyncio.sleep(self.weather.lease)
+            waiting = [order for order in orders if not order.done()]
             for order in orders:
                 if order.done() and order.exception() is not None:
                     raise order.exception()  # type: ignore[misc]
@@ -268,7 +269,7 @@ class Cluster:
         process.go_on()
 
     async def _stop_some(self) -> None:
-        await self.rng.choice(self.machines).stop()
+        self.loop.create_task(self.rng.choice(self.machines).stop())  # it goes on after the storm
 
     async def _cut_some(self) -> None:
         door = self.rng.choice(self.network.doors)

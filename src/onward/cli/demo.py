@@ -156,5 +156,14 @@ class _Play:
             yield
         finally:
             for worker in self._workers:
-                worker.kill()
-                worker.wait()
+                _end(worker)
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    """In good order, so that a database which is not ours keeps no trace of it; by force when that takes too long."""
+    worker.terminate()
+    try:
+        worker.wait(3)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()

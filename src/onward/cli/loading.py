@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import importlib
 import os
@@ -11,10 +10,9 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from onward.app import Onward, open_store
+from onward.app import Onward
 from onward.config import variable
 from onward.errors import UsageError
-from onward.service import Service
 
 
 def load(target: str, db: str | None) -> Onward:
@@ -24,7 +22,7 @@ def load(target: str, db: str | None) -> Onward:
         os.environ[variable("db")] = db  # for all that the module does while it is imported
     app = _found(_imported(module_name), module_name, name)
     if db is not None and app.settings.db != db:
-        _move(app, db)
+        app.move(db)
     return app
 
 
@@ -77,10 +75,3 @@ def _found(module: ModuleType, module_name: str, name: str) -> Onward:
     if app is None:
         raise UsageError(f"module {module_name!r} has no {name!r}; {advice}")
     raise UsageError(f"{module_name}:{name} is of type {type(app).__name__}, not an Onward app; {advice}")
-
-
-def _move(app: Onward, db: str) -> None:
-    """Put an app that names its own database on another: --db is the last word."""
-    app.settings = dataclasses.replace(app.settings, db=db)
-    app.store = open_store(db, app._clock)
-    app.service = Service(app.store, app._offers, queue_limit=app.settings.queue_limit, clock=app._clock, ids=app._ids)

@@ -21,8 +21,8 @@ from onward.core.task import State
 Part = str | Text | tuple[str, str]
 """A piece of text, plain or with its style."""
 
-WIDE = 200
-"""Columns where there is no terminal: nothing has to fit, so little is cut."""
+WIDE = 10_000
+"""Columns where there is no terminal: nothing has to fit, so nothing is cut or broken."""
 
 _STYLES = {
     Mark.BEGIN: "cyan",
@@ -202,4 +202,4 @@ def print_story(console: Console, lines: Sequence[Line], began: float) -> None:
 
 def indented(renderable: Any) -> Padding:
     """Two columns in."""
-    return Padding(renderable, (0, 0, 0, 2))
+    return Padding(renderable, (0, 0, 0, 2), expand=False)

@@ -115,20 +115,22 @@ class Handler:
                 f"task {self.name!r}: the input for {parameter.name!r} {_first_problem(error)}"
             ) from None
 
-    def schema(self) -> bytes:
-        """JSON schema of the input, for forms and for submits from afar."""
+    def offer(self) -> bytes:
+        """What others need to know of it: its queue and deadline for submits from afar, its schema for forms."""
+        return json.dumps({"queue": self.queue, "deadline": self.deadline, "input": self.schema()}).encode()
+
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of the input."""
         properties = {p.name: self._property(p) for p in self.parameters if p.kind is not p.VAR_KEYWORD}
         required = [
             p.name for p in self.parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
         ]
-        return json.dumps(
-            {
-                "type": "object",
-                "properties": properties,
-                "required": required,
-                "description": inspect.getdoc(self.function) or "",
-            }
-        ).encode()
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "description": inspect.getdoc(self.function) or "",
+        }
 
     @staticmethod
     def _property(parameter: inspect.Parameter) -> dict[str, Any]:

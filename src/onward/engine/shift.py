@@ -271,7 +271,7 @@ class Shift:
         return self._desk.now()
 
     def mention(self, data: dict[str, Any]) -> None:
-        if self._ended_by is None:
+        if self._ended_by is None and not self._replay.unread:  # what is replayed was told before
             self._mention(r.PROGRESS, "", data)
 
     async def run(self, call: Call) -> Any:

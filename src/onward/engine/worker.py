@@ -79,11 +79,13 @@ class Worker:
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
+        self._asked = self._answered = self._asked_then = 0
         self._chores: list[asyncio.Task[Any]] = []
         self._stopping = False
         self._alone = False
         self._quiet_until = self._quiet_next = 0.0
         self._next_due: float | None = None
+        self._next_look = 0.0
         self._woken = False
         self._napping: asyncio.Future[None] | None = None
         self._offset = clock.now() - clock.monotonic()
@@ -99,7 +101,7 @@ class Worker:
 
     async def start(self) -> None:
         """Join the others and begin to claim."""
-        await self.store.offer([(handler.name, handler.schema()) for handler in self._handlers.values()])
+        await self.store.offer([(handler.name, handler.offer()) for handler in self._handlers.values()])
         await self._join()
         self._stop_listening = self.store.listen("ready", self.wake)
         self._heart.start()
@@ -210,18 +212,27 @@ class Worker:
         """Fill the free slots; True when there is probably more."""
         if self._room() <= 0:
             return False
+        looked = self.clock.monotonic() >= self._next_look or self._quiet_until > 0
+        if looked:  # sleepers, suspects and new queues must not wait until a backlog is done
+            await self._look_around()
         if await self._claim_known():
             return True
+        return not looked and await self._look_around()
+
+    async def _look_around(self) -> bool:
+        """Wake sleepers, take in suspects and queues that were not known; True when there is more to claim."""
+        self._next_look = self.clock.monotonic() + self._poll
         self._next_due = None  # a task that goes to sleep meanwhile sets it anew
         outlook = await self.store.wake()
         if outlook.next_due_in is not None:
             self._next_due = self.clock.monotonic() + outlook.next_due_in
-        if outlook.suspects:
-            await self._claim_suspect(outlook)
+        await self._claim_suspect(outlook)
         return self._learn(outlook) or outlook.woken
 
     def _room(self) -> int:
-        if self._alone or not self._lease.holds() or self.clock.monotonic() < self._quiet_until:
+        if self._alone or not self._lease.holds():
+            return 0
+        if self._shifts and self.clock.monotonic() < self._quiet_until:
             return 0
         return min(self.slots - len(self._shifts), MOST)
 
@@ -238,7 +249,11 @@ class Worker:
 
     async def _claim(self, queue: str, room: int, *, alone: bool = False) -> list[Claimed]:
         me = self.id
-        claimed = await self.store.claim(me, queue, list(self._handlers), room, alone=alone)
+        self._asked += 1
+        try:
+            claimed = await self.store.claim(me, queue, list(self._handlers), room, alone=alone)
+        finally:
+            self._answered += 1
         return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
 
     def _learn(self, outlook: Outlook) -> bool:
@@ -252,8 +267,9 @@ class Worker:
     async def _claim_suspect(self, outlook: Outlook) -> None:
         """A suspect runs alone, so that its neighbours stay innocent. A busy worker makes room for it now and then."""
         now = self.clock.monotonic()
+        self._quiet_until = 0.0
         if self._shifts:
-            if now > self._quiet_next:
+            if outlook.suspects and now > self._quiet_next:
                 self._quiet_until, self._quiet_next = now + QUIET, now + 6 * QUIET
             return
         for queue in outlook.suspects:
@@ -284,7 +300,7 @@ class Worker:
             if self._shifts.get(shift.task_id) is shift:
                 del self._shifts[shift.task_id]
             if not self._shifts:
-                self._alone, self._quiet_until = False, 0.0
+                self._alone = False
             if full:
                 self.wake()
 
@@ -339,10 +355,12 @@ class Worker:
             if shift.began < sent and shift.task_id not in beat.held and not shift.settling:
                 self.writer.lose([shift.hold])
                 shift.stop(Fenced(), now=True)
+        if self._answered < self._asked_then:  # the claim that was under way then may still bring them
+            return
         strangers = beat.held - self._shifts.keys()
         if again := strangers & self._strangers:
             self._spawn(self._give_back(sorted(again)), "onward-give-back")
-        self._strangers = strangers
+        self._strangers, self._asked_then = strangers, self._asked
 
     async def _give_back(self, task_ids: list[str]) -> None:
         log.warning("giving %d tasks back that the store says we hold", len(task_ids))

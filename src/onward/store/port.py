@@ -200,7 +200,7 @@ class Store(Protocol):
         ...
 
     async def offer(self, handlers: Sequence[tuple[str, bytes]]) -> None:
-        """Remember that handlers of these names (and these schemas) exist somewhere."""
+        """Remember that handlers of these names exist somewhere, and what is said of them."""
         ...
 
     async def offered(self) -> dict[str, bytes]:
