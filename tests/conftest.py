@@ -22,7 +22,7 @@ from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from rig.postgres import Postgres
 from rig.server import Unavailable
-from tests.kit import KINDS, HandClock, Time
+from tests.kit import KINDS, HandClock, Lab, Time
 
 settings.register_profile(
     "onward",
@@ -175,6 +175,15 @@ async def app(url: str) -> AsyncIterator[Onward]:
     app = Onward(url, lease_s=1.0, heartbeat_s=0.1, poll_s=0.05, grace_s=1.0, slots=10)
     async with app:
         yield app
+
+
+@pytest.fixture
+async def lab(clock: HandClock) -> AsyncIterator[Lab]:
+    """An app on a clock moved by hand; see tests.kit.Lab."""
+    lab = Lab(clock)
+    async with lab.app:
+        yield lab
+        await lab.stop()
 
 
 @pytest.fixture

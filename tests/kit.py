@@ -18,7 +18,8 @@ from onward import Onward
 from onward.core import record as r
 from onward.core.ids import Ids
 from onward.core.record import Entry
-from onward.core.task import NewTask, State
+from onward.core.task import NewTask, State, Task
+from onward.engine.worker import Worker, spawn
 from onward.store.port import Batch, Claimed, End, Store, Wait, WorkerRow
 from onward.store.sqlite import MEMORY, SqliteStore
 
@@ -255,3 +256,76 @@ class Gate:
     async def __call__(self) -> None:
         self.reached.set()
         await self.opened.wait()
+
+
+class Lab:
+    """An app in memory whose whole life runs in the test's loop, on a clock moved by hand: an hour is a moment."""
+
+    def __init__(self, clock: HandClock, **settings: Any) -> None:
+        self.clock, self.app = clock, inline_app(clock, **settings)
+        self.workers: list[tuple[Worker, list[asyncio.Task[Any]]]] = []
+
+    @property
+    def store(self) -> Store:
+        return self.app.store
+
+    @property
+    def worker(self) -> Worker:
+        return self.workers[-1][0]
+
+    async def start(self, **options: Any) -> Worker:
+        """One more worker."""
+        tasks: list[asyncio.Task[Any]] = []
+
+        def spawn_and_keep(coroutine: Any, name: str) -> asyncio.Task[Any]:
+            tasks.append(spawn(coroutine, name))
+            return tasks[-1]
+
+        worker = self.app.make_worker(spawn=spawn_and_keep, **options)
+        self.workers.append((worker, tasks))
+        await worker.start()
+        return worker
+
+    async def crash(self) -> None:
+        """The last worker is gone between two instructions, and somebody has noticed."""
+        worker, tasks = self.workers.pop()
+        for task in [*tasks, worker._heart._task]:
+            if task is not None:
+                task.cancel()
+        await calm()
+        worker.threads.close()
+        await self.store.rescue([worker.id])
+
+    async def stop(self) -> None:
+        while self.workers:
+            worker, _ = self.workers.pop()
+            await self.clock.until(worker.stop(1.0))
+
+    async def submit(self, handler: Any, value: Any = None, **options: Any) -> str:
+        return (await self.app.submit(handler, value, **options)).id
+
+    async def ended(self, task_id: str, within: float = 600.0) -> Task:
+        """The task once it has ended, however long that takes on this clock."""
+        return await self.clock.until(self.app.service.wait(task_id), within)
+
+    async def settled(self, task_id: str, within: float = 600.0, no_more: str = "") -> Task:
+        """The task once nobody runs it and nothing but a person or a clock will, for another reason than `no_more`."""
+
+        async def look() -> Task:
+            while True:
+                task = await self.app.get(task_id)
+                waits = task.state is State.WAITING or task.reason in {"retrying", "delayed"}
+                if task.ended or (waits and task.reason != no_more):
+                    return task
+                await self.clock.sleep(0.05)
+
+        return await self.clock.until(look(), within)
+
+    async def run(self, handler: Any, value: Any = None, **options: Any) -> Task:
+        """Submit and see how it ends."""
+        if not self.workers:
+            await self.start()
+        return await self.ended(await self.submit(handler, value, **options))
+
+    async def kinds(self, task_id: str) -> list[str]:
+        return [kind for kind in await kinds(self.store, task_id) if kind != r.STEP_STARTED]

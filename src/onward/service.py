@@ -97,10 +97,7 @@ class Service:
             labels=_labels(wish.labels),
         )
         queue = _named("queue", wish.queue or offer.queue)
-        if not isinstance(wish.priority, int) or abs(wish.priority) > PRIORITY_LIMIT:
-            raise BadSetting(
-                "priority", wish.priority, f"a whole number between -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}"
-            )
+        _check_priority(wish.priority)
         spoken = options.as_json()
         delay = _seconds_or(wish.delay, 0.0, "delay") or 0.0
         said = {"task": wish.task, "options": spoken, "queue": queue, "priority": wish.priority, "delay": delay}
@@ -167,6 +164,8 @@ class Service:
                 head = await self._store.journal(task_id, max(after - 1, 0), 1)
                 if head and head[0].kind in ENDS:
                     return
+                if not head and (await self.get(task_id)).ended:  # asked from past the end
+                    return
                 await self._clock.sleep(TAIL_EVERY)
 
     async def wait(self, task_id: str, timeout: float | None = None) -> Task:
@@ -232,8 +231,7 @@ class Service:
 
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""
-        if abs(priority) > PRIORITY_LIMIT:
-            raise BadSetting("priority", priority, f"between -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}")
+        _check_priority(priority)
         task = await self.get(task_id)
         if not await self._store.prioritize(task.task_id, priority):
             raise StateConflict(task_id, (await self.get(task_id)).state, "prioritized", "it has ended")
@@ -256,7 +254,11 @@ class Service:
         except ValueError:
             raise BadSetting("state", state, f"one of {', '.join(State)}") from None
         found = await self._store.list(
-            state=wanted, task=task, queue=queue, limit=limit + 1, before=cursor and _plain_id(cursor)
+            state=wanted,
+            task=task and _named("task", task),
+            queue=queue and _named("queue", queue),
+            limit=limit + 1,
+            before=cursor and _plain_id(cursor),
         )
         return found[:limit], found[limit - 1].task_id if len(found) > limit else None
 
@@ -291,6 +293,11 @@ def _named(what: str, value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 512 or not value.isprintable():
         raise UsageError(f"{what} must be a text of 1 to 512 printable characters, not {value!r:.80}")
     return value
+
+
+def _check_priority(value: Any) -> None:
+    if not isinstance(value, int) or abs(value) > PRIORITY_LIMIT:
+        raise BadSetting("priority", value, f"a whole number between -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}")
 
 
 def _labels(labels: Mapping[str, str] | None) -> dict[str, str]:

@@ -288,7 +288,9 @@ async def once(options: dict[str, Any]) -> int:
 def main() -> int:
     options = json.loads(sys.argv[1])
     logging.basicConfig(
-        level=options.get("log", "WARNING"), format="%(asctime)s.%(msecs)03d %(process)d %(message)s", datefmt="%H:%M:%S"
+        level=options.get("log", "WARNING"),
+        format="%(asctime)s.%(msecs)03d %(process)d %(message)s",
+        datefmt="%H:%M:%S",
     )
     match options["mode"]:
         case "lead":

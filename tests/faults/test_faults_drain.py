@@ -43,7 +43,14 @@ async def test_sigterm_hands_running_steps_back(place: Place, steps: str, tell: 
             await until_all_ended(place, 30)
             await asyncio.to_thread(crew.stop)
     verdict = await place.judge(client.acked)
-    tell("SIGTERM", place.kind, f"20 running ({steps})", f"{back} handed back", f"{len(left)} burned", f"exit {status} after {took:.2f} s")
+    tell(
+        "SIGTERM",
+        place.kind,
+        f"20 running ({steps})",
+        f"{back} handed back",
+        f"{len(left)} burned",
+        f"exit {status} after {took:.2f} s",
+    )
     assert status == 0
     assert took < 0.5 + 5
     assert back == 20
@@ -115,7 +122,9 @@ async def test_hung_loop_loses_its_tasks_safely(place: Place, tell: Callable[...
         client = Client(app, random.Random(14))
         with Crew(place, 2, lease_s=1.0, heartbeat_s=0.2, slots=5).ready(2) as crew:
             before = dict(crew.alive)
-            hung = await client.submit([{"act": "step", "name": "a", "ms": 1}, {"act": "hang", "name": "b", "ms": 6500}])
+            hung = await client.submit(
+                [{"act": "step", "name": "a", "ms": 1}, {"act": "hang", "name": "b", "ms": 6500}]
+            )
             await _until_started(place, 2)
             for _ in range(10):
                 await client.submit([{"act": "step", "name": "s", "ms": 20}])

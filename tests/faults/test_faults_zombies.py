@@ -99,7 +99,13 @@ async def test_sqlite_writer_frozen_in_a_commit(sqlite: Place, times: int, tell:
             after = dict(crew.alive)
             await asyncio.to_thread(crew.stop)
     verdict = await sqlite.judge(client.acked)
-    tell("writer frozen", "sqlite", f"{times} times for {3 * LEASE:g} s", verdict, f"{len(crew.names) - 4} taken for dead")
+    tell(
+        "writer frozen",
+        "sqlite",
+        f"{times} times for {3 * LEASE:g} s",
+        verdict,
+        f"{len(crew.names) - 4} taken for dead",
+    )
     verdict.must_be_clean()
     assert after == before, "somebody living was taken for dead"
     assert client.refused == 0

@@ -181,7 +181,9 @@ def _fate(verdict: Verdict, picture: Picture, task: str, acts: list[Act], poison
     if task not in picture.outcomes:
         worker, due_at, reason, crashes, attempt = picture.queue[task]
         if task not in poison:
-            verdict.stuck.append(f"{task} is {reason} (worker {worker}, due {due_at}, crashes {crashes}, attempt {attempt})")
+            verdict.stuck.append(
+                f"{task} is {reason} (worker {worker}, due {due_at}, crashes {crashes}, attempt {attempt})"
+            )
         return
     verdict.ended += 1
     state, seq, attempt = picture.outcomes[task]
@@ -247,15 +249,13 @@ def _steps(verdict: Verdict, picture: Picture, lines: list[Line]) -> None:
         verdict.repeated += sum(line.what == "start" for line in theirs) > 1
     for (task, step), theirs in ledger.items():
         if len({line.effect for line in theirs}) > 1:
-            verdict.wrong.append(f"{task} gave step {step} several effect keys: {({line.effect for line in theirs})}")
+            verdict.wrong.append(f"{task} gave step {step} several effect keys: { ({line.effect for line in theirs}) }")
     verdict.refused = _refused(picture, lines, recorded)
 
 
 def _refused(picture: Picture, lines: list[Line], recorded: Mapping[tuple[str, str], Row]) -> int:
     """Steps that ended after another shift had begun: their worker must have tried to append, and been refused."""
-    shifts = {
-        task: [row for row in journal if row.kind == r.SHIFT] for task, journal in picture.journals.items()
-    }
+    shifts = {task: [row for row in journal if row.kind == r.SHIFT] for task, journal in picture.journals.items()}
     count = 0
     for line in lines:
         row = recorded.get((line.task, line.step))
@@ -277,7 +277,9 @@ def _quarantine(verdict: Verdict, picture: Picture, poison: frozenset[str]) -> N
                 counted = crashes
             elif row.kind == r.QUARANTINED:
                 if counted <= SUSPECT_AFTER or (poison and task not in poison):
-                    verdict.quarantined.append(f"{task} at {row.seq} after {counted} crashes in a row: {_short(journal)}")
+                    verdict.quarantined.append(
+                        f"{task} at {row.seq} after {counted} crashes in a row: {_short(journal)}"
+                    )
                 progress = True
             elif row.kind not in QUIET:
                 progress = True

@@ -14,7 +14,7 @@ def main(words: list[str]) -> int:
     trace = "--trace" in words
     seeds, *name = [word for word in words if word != "--trace"]
     first, _, last = seeds.partition("-")
-    planted = PLANTED[name[0]]() if name else None
+    planted = PLANTED[name[0]] if name else None
     broken, seen, began = 0, Counter[str](), time.monotonic()
     for seed in range(int(first), int(last or first) + 1):
         report = run(seed, planted, trace=trace)

@@ -22,6 +22,7 @@ from onward.errors import (
     TaskNotFound,
 )
 from tests.sim.watch import Watch
+from tests.sim.weather import Weather
 from tests.sim.work import Op, draw
 
 T = TypeVar("T")
@@ -30,16 +31,16 @@ T = TypeVar("T")
 class Client:
     """One customer with one order after another."""
 
-    def __init__(self, app: Onward, watch: Watch, rng: random.Random, name: str, horizon: float) -> None:
-        self._app, self._watch, self._rng, self._name, self._horizon = app, watch, rng, name, horizon
+    def __init__(self, app: Onward, watch: Watch, rng: random.Random, name: str, weather: Weather) -> None:
+        self._app, self._watch, self._rng, self._name, self._weather = app, watch, rng, name, weather
         self.acknowledged: dict[str, tuple[str, list[Op]]] = {}
         self.cancelled: set[str] = set()
         self.seen = watch.seen
 
     async def order(self, number: int) -> None:
         """One task from the wish to its end."""
-        await asyncio.sleep(self._rng.uniform(0, self._horizon * 0.6))
-        name, ops, options = draw(self._rng)
+        await asyncio.sleep(self._rng.uniform(0, self._weather.horizon * 0.6))
+        name, ops, options = draw(self._rng, self._weather.poison)
         key = f"{self._name}-{number}" if self._rng.random() < 0.7 else None
         task_id = await self._submit(name, ops, key, options)
         self.acknowledged[task_id] = (name, ops)
@@ -86,13 +87,13 @@ class Client:
             try:
                 return await self._through(lambda: self._told(task_id))
             except ResultTimeout:
-                await asyncio.sleep(self._rng.uniform(5, 40))
+                await asyncio.sleep(self._rng.uniform(2, 20))
 
     async def _told(self, task_id: str) -> Task:
         since = len(self._watch.tasks[task_id].endings)
         state, told = State.COMPLETED, None
         try:
-            told = await self._app.handle(task_id).result(self._rng.choice([1, 20]))
+            told = await self._app.handle(task_id).result(self._rng.choice([0.2, 3]))
         except TaskFailed as error:
             state, told = State.FAILED, error.error
         except TaskCancelled:

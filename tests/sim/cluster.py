@@ -18,28 +18,20 @@ from typing import Any
 from onward import Onward
 from onward.engine.worker import Worker
 from onward.errors import OnwardError
-from onward.store.sqlite import MEMORY, SqliteStore
+from onward.store.sqlite import SqliteStore
+from onward.store.sqlite_file import MEMORY
 from tests.sim.clients import Client, Person
 from tests.sim.clock import SimClock
 from tests.sim.door import Door, Network, drive
 from tests.sim.loop import Process, SimLoop, TimeStandsStill
+from tests.sim.planted import Planted
 from tests.sim.verdict import verdict
 from tests.sim.watch import Broken, Watch
 from tests.sim.weather import Weather, forecast
 from tests.sim.work import Ledger, register
 
 MOST_TURNS = 3_000_000
-ROUNDS = 600
-
-
-@dataclasses.dataclass
-class Planted:
-    """What a test breaks on purpose: the store's class, or anything else once the parts are there."""
-
-    name: str = ""
-    store: type[SqliteStore] = SqliteStore
-    parts: Callable[[Cluster], None] = lambda _cluster: None
-    worker: Callable[[Worker], None] = lambda _worker: None
+ROUNDS = 120
 
 
 @dataclasses.dataclass
@@ -84,7 +76,6 @@ class Machine:
 
     async def _run(self, app: Onward, process: Process) -> None:
         worker = app.make_worker(spawn=process.spawn)
-        self.cluster.planted.worker(worker)
         try:
             await worker.start()
         except OnwardError:  # what a supervisor sees: the program ended with an error
@@ -124,10 +115,13 @@ class Cluster:
         self.store = planted.store(MEMORY, clock=self.wall, inline=True)
         self.watch = Watch(self.loop, self.store, self.wall.now)
         self.watch.trace = [] if trace else None
+        self.watch.fair = not self.weather.faults()
         self.seen = self.watch.seen
         self.network = Network(self.loop, self.store, self.watch, self.weather, random.Random(f"network {seed}"))
         self.network.killer = self._killed_by_the_weather
+        self.watch.taken_over = self._taken_over
         self.ledger = Ledger(self.loop, self.watch, self.weather.lease)
+        self.ledger.deadly = self._killed_by_a_step
         self.machines = [Machine(self, number) for number in range(self.weather.workers)]
         self.clients: list[Client] = []
         self.processes: list[Process] = []
@@ -171,7 +165,7 @@ class Cluster:
             app = self.app(Door(self.network, process), clock, process.name)
             register(app, process, clock, self.ledger)
             rng = random.Random(f"{process.name} orders {self._seed}")
-            client = Client(app, self.watch, rng, process.name, self.weather.horizon)
+            client = Client(app, self.watch, rng, process.name, self.weather)
             self.clients.append(client)
             orders += [process.spawn(client.order(n)) for n in range(self.weather.orders // 2 + number)]
         return orders
@@ -216,7 +210,8 @@ class Cluster:
         """Until all is done; nights are skipped when nothing but sleepers is left."""
         process = Process(self.loop, "person")
         person = Person(self.app(Door(self.network, process), self.wall, "person"), self.watch)
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
+            self.rounds = number
             await asyncio.wait({process.spawn(person.look())})
             await asyncio.sleep(self.weather.lease)
             waiting = [order for order in orders if not order.done()]
@@ -227,8 +222,8 @@ class Cluster:
                 return
             rows = self.watch.queue.values()
             if rows and all(row.worker is None and row.due_at is not None for row in rows):
-                nights = min(row.due_at or 0 for row in rows) - self.wall.now() - 3
-                if nights > 10:
+                nights = min(row.due_at or 0 for row in rows) - self.wall.now() - 0.5
+                if nights > 5:
                     self.loop.leap(min(nights, 1e6))
         left = {id_[-4:]: row for id_, row in self.watch.queue.items()}
         self.watch.fault(f"the storm is long over, and these are not at their end: {left}")
@@ -254,12 +249,21 @@ class Cluster:
                 return True
         return process.dead
 
+    def _killed_by_a_step(self, process: Process) -> None:
+        self.seen["a step killed its process"] += 1
+        self._killed_by_the_weather(process)
+
+    def _some_machine(self) -> Machine:
+        """Rather one that is at work."""
+        holders = {row.worker for row in self.watch.queue.values() if row.worker is not None}
+        busy = [m for m in self.machines if m.process and holders & set(self.watch.workers_of.get(m.process, ()))]
+        return self.rng.choice(busy if busy and self.rng.random() < 0.7 else self.machines)
+
     async def _kill_some(self) -> None:
-        self.kill(self.rng.choice(self.machines))
+        self.kill(self._some_machine())
 
     async def _pause_some(self) -> None:
-        machine = self.rng.choice(self.machines)
-        process = machine.process
+        process = self._some_machine().process
         if process is None or process.standing:
             return
         self.watch.note(f"{process} stands still")
@@ -268,11 +272,16 @@ class Cluster:
         self.watch.note(f"{process} goes on")
         process.go_on()
 
+    def _taken_over(self, process: Process) -> None:
+        """A task of this process went to another. If it only stands still: now is the moment that hurts most to go on."""
+        if process.standing and not process.dead and self.rng.random() < 0.7:
+            self.loop.call_later(self.rng.random() * 0.2, process.go_on, context=self.network._context)
+
     async def _stop_some(self) -> None:
-        self.loop.create_task(self.rng.choice(self.machines).stop())  # it goes on after the storm
+        self.loop.create_task(self._some_machine().stop())  # it goes on after the storm
 
     async def _cut_some(self) -> None:
-        door = self.rng.choice(self.network.doors)
+        door = self._some_machine().door if self.rng.random() < 0.7 else self.rng.choice(self.network.doors)
         door.cut_until = self.loop.time() + self.weather.lease * self.rng.choice([0.2, 0.7, 1.3, 2.5])
         self.watch.note(f"{door.process} is cut off until {door.cut_until:.3f}")
 
@@ -312,7 +321,9 @@ class Cluster:
         others = [task for task in asyncio.all_tasks(self.loop) if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        if others:
+            done, left = await asyncio.wait(others, timeout=50)
+            for task in left: print(task); task.print_stack()
 
     def _everybody(self) -> list[Process]:
         return list({id(door.process): door.process for door in self.network.doors}.values())
@@ -351,7 +362,7 @@ def run(seed: int, planted: Planted | None = None, *, trace: bool = False) -> Re
     cluster = Cluster(seed, planted, trace=trace)
     faults = cluster.watch.faults
     asyncio.set_event_loop(cluster.loop)
-    with _listening() as ears:
+    with planted.patches(), _listening() as ears:
         try:
             cluster.loop.run_until_complete(cluster.live())
         except Broken:

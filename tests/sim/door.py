@@ -93,7 +93,7 @@ class Network:
             self._answer(message, error=True, wait=self.rng.uniform(2, 25) if fate == "hang" else 0)
         elif fate == "late":
             self._answer(message, error=True)
-            self._after(self.rng.choice([0.1, 1.0, 10.0]) * self.rng.random(), self._carry_out_late, message)
+            self._after(self.rng.choice([0.1, 1.0, 10.0, 40.0]) * self.rng.random(), self._carry_out_late, message)
         elif fate == "die":
             if self.rng.random() < 0.5:
                 self._carry_out(message)
@@ -112,6 +112,8 @@ class Network:
             answer = drive(getattr(self.store, message.verb)(*message.args, **message.kwargs))
         except OnwardError as error:
             answer = error
+        except Exception as error:
+            self.watch.fault(f"{message.verb} raised {error!r}")
         self.watch.after(message.door.process, message.verb, message.args, message.kwargs, answer)
         if message.verb == "save":
             self._count_save(message, answer)

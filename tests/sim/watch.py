@@ -64,6 +64,7 @@ class Picture:
     endings: list[tuple[float, str, bytes]] = dataclasses.field(default_factory=list)
     shift: int = 0
     holder: Process | None = None
+    last_holder: Process | None = None
     done: set[str] = dataclasses.field(default_factory=set)
     failed: set[str] = dataclasses.field(default_factory=set)
     retried: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -88,6 +89,9 @@ class Watch:
         self.outcomes: dict[str, tuple[str, int, int]] = {}
         self.workers_of: dict[Process, list[str]] = {}
         self.jumped_at = -1e9
+        self.inputs: dict[str, bytes] = {}
+        self.fair = False
+        self.taken_over: Callable[[Process], None] = lambda _process: None
         self.verbs = 0
         self.faults: list[str] = []
         self.closed = False
@@ -138,6 +142,8 @@ class Watch:
         if quiet:
             self._hash.update(verb.encode())
             return
+        if verb == "submit":
+            self.inputs |= {new.id: new.input for new in args[0]}
         self.note(f"{process.name} {verb} {_brief(verb, args)} -> {_brief_answer(answer)}")
         if verb != "beat":
             for record in self._new_records():
@@ -183,7 +189,11 @@ class Watch:
     def _new_shift(self, task: Picture, process: Process, seq: int, shift: int, kind: str, what: str) -> None:
         if kind != r.SHIFT or shift != seq:
             self.fault(f"{what} was written by claim for shift {shift}")
-        task.shift, task.holder = seq, process
+        if self.queue[task.id].worker is not None:
+            self.fault(f"{what} was claimed while {self.queue[task.id].worker} held it")
+        if task.last_holder is not None and task.last_holder is not process:
+            self.taken_over(task.last_holder)
+        task.shift, task.holder, task.last_holder = seq, process, process
         task.idle_shifts += 1
 
     def _follow(self, task: Picture, kind: str, key: str, data: bytes, what: str) -> None:
@@ -215,6 +225,8 @@ class Watch:
                 self.fault(f"{what} after {task.idle_shifts - 1} shifts that left nothing behind")
             case r.QUARANTINED:
                 self.seen["a task was quarantined"] += 1
+                if self.fair and b"poison" not in self.inputs[task.id]:
+                    self.fault(f"{what}, which never hurt anybody")
         if kind in r.ENDS:
             self._end(task, kind, data, what)
         if kind in r.ENDS or kind in LETTING_GO:
@@ -247,6 +259,12 @@ class Watch:
             )
         }
         before, self.queue = self.queue, found
+        if verb == "leave" and any(row.worker == args[0] for row in found.values()):
+            self.fault(f"worker {args[0]} left and still holds tasks")
+        if verb == "save":
+            for id_ in {wait.id for wait in args[1].waits} - answer:
+                if id_ in found and self.tasks[id_].shift < 0 and found[id_].worker is not None:
+                    self.fault(f"task {id_[-4:]} was let go and is still held by {found[id_].worker}")
         for id_ in sorted(before.keys() | found.keys()):
             old, new = before.get(id_), found.get(id_)
             if old != new:

@@ -34,6 +34,7 @@ class Weather:
     hang: float = CALM
     die: float = CALM
     nudge_lost: float = CALM
+    poison: float = CALM
 
     kill_every: float = CALM
     pause_every: float = CALM
@@ -42,13 +43,19 @@ class Weather:
     outage_every: float = CALM
     jump_every: float = CALM
     night_every: float = CALM
-    jump_most: float = 30.0
 
     def calm(self) -> None:
         """The storm is over: from here on everything must come to its end."""
-        for field in dataclasses.fields(self):
-            if field.default == CALM and field.name not in {"nudge_lost"}:
-                setattr(self, field.name, CALM)
+        for name in self.faults():
+            setattr(self, name, CALM)
+
+    def faults(self) -> list[str]:
+        """The faults that are about, poison aside."""
+        return [
+            field.name
+            for field in dataclasses.fields(self)
+            if field.default == CALM and field.name not in {"nudge_lost", "poison"} and getattr(self, field.name) != CALM
+        ]
 
     def __str__(self) -> str:
         words = [
@@ -66,7 +73,7 @@ def forecast(rng: random.Random) -> Weather:
         return rng.uniform(low, high) if rng.random() < chance else CALM
 
     lease, heartbeat = rng.choice([(10.0, 2.0), (4.0, 1.0), (6.0, 3.0), (20.0, 2.0)])
-    stormy = rng.random() < 0.9
+    kind = rng.random()
     weather = Weather(
         horizon=rng.choice([20.0, 40.0, 60.0, 90.0]),
         workers=rng.choice([1, 2, 2, 3, 3, 4]),
@@ -74,13 +81,15 @@ def forecast(rng: random.Random) -> Weather:
         orders=rng.randint(3, 14),
         lease=lease,
         heartbeat=heartbeat,
-        poll=rng.choice([0.2, 0.5, 1.0]),
+        poll=rng.choice([0.5, 1.0, 2.0]),
         disorder=rng.choice([0.0, 0.2, 1.0, 1.0]),
         lag=rng.choice([0.0005, 0.002, 0.02, 0.1]),
         nudge_lost=rng.choice([0.0, 0.3, 1.0]),
     )
-    if not stormy:
+    if kind < 0.15:  # fair weather; in half of it, poison: then nobody else may come under suspicion
+        weather.poison = some(0.1, 0.4)
         return weather
+    weather.poison = some(0.05, 0.2, 0.2)
     weather.fail = some(0.005, 0.1)
     weather.lose = some(0.005, 0.1)
     weather.late = some(0.002, 0.03, 0.3)
@@ -89,9 +98,9 @@ def forecast(rng: random.Random) -> Weather:
     weather.hang = some(0.002, 0.01, 0.3)
     weather.die = some(0.0005, 0.01, 0.4)
     weather.kill_every = some(5, 40)
-    weather.pause_every = some(5, 40)
+    weather.pause_every = some(3, 25)
     weather.stop_every = some(10, 40, 0.3)
-    weather.cut_every = some(8, 40)
+    weather.cut_every = some(5, 30)
     weather.outage_every = some(10, 60, 0.3)
     weather.jump_every = some(10, 60, 0.25)
     weather.night_every = some(15, 60, 0.3)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from onward import Context, Fatal, Onward, Retry, StepFailed
@@ -13,6 +15,8 @@ from tests.sim.loop import Process, SimLoop
 from tests.sim.watch import Watch
 
 Op = list[Any]
+STUBBORN = 5
+"""A step of just this length does not heed a cancellation."""
 
 
 class Flaky(Exception):
@@ -39,6 +43,7 @@ class Ledger:
         self.effects: dict[tuple[str, str], list[Effect]] = {}
         self.falls: Counter[str] = Counter()
         self.closed = False
+        self.deadly: Callable[[Process], None] = Process.kill
 
     def begin(self, process: Process, task: str, effect_key: str, before: list[str]) -> Effect:
         owner, _, key = effect_key.partition(":")
@@ -85,21 +90,28 @@ def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, 
         before: list[str] = []
         seen: Counter[str] = Counter()
 
-        async def effect(seconds: float, fails: int) -> str:
+        async def effect(seconds: float, fails: int, kills: int = 0) -> str:
             entry = ledger.begin(process, ctx.task_id, ctx.key, list(before))
-            if seconds:
+            if len(ledger.effects[ctx.task_id, entry.key]) <= kills:
+                ledger.deadly(process)
+                await asyncio.Event().wait()
+            try:
+                await clock.sleep(seconds)
+            except asyncio.CancelledError:
+                if seconds != STUBBORN:
+                    raise
                 await clock.sleep(seconds)
             if len(ledger.effects[ctx.task_id, entry.key]) <= fails:
                 entry.failed = True
                 raise Flaky(entry.token)
             return entry.token
 
-        async def step(name: str, seconds: float, fails: int, attempts: int, timeout: float | None) -> Any:
+        async def step(name: str, seconds: float, fails: int, attempts: int, timeout: float | None, *kills: int) -> Any:
             seen[name] += 1
             key = name if seen[name] == 1 else f"{name}#{seen[name]}"
             retry = Retry(attempts=attempts, first=0.2, factor=3, cap=4)
             try:
-                return await ctx.step(effect, seconds, fails, name=name, retry=retry, timeout=timeout)
+                return await ctx.step(effect, seconds, fails, *kills, name=name, retry=retry, timeout=timeout)
             finally:
                 before.append(key)
 
@@ -133,12 +145,12 @@ def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, 
         app.task(program, name="single", retry=1, queue="side")
 
 
-def draw(rng: random.Random) -> tuple[str, list[Op], dict[str, Any]]:
+def draw(rng: random.Random, poison: float) -> tuple[str, list[Op], dict[str, Any]]:
     """A handler's name, a program for it, and the options of its submit."""
     ops: list[Op] = []
     for number in range(rng.randint(1, 6)):
         name = rng.choice(["fetch", "write", f"s{number}"])
-        seconds = rng.choice([0, 0, 0.05, 0.3, 2, 7])
+        seconds = rng.choice([0, 0, 0, 0.05, 0.05, 0.3, 0.3, 2, 2, 7, STUBBORN])
         kind = rng.random()
         if kind < 0.55:
             ops.append(["step", name, seconds, 0, 1, None])
@@ -156,6 +168,8 @@ def draw(rng: random.Random) -> tuple[str, list[Op], dict[str, Any]]:
         ops.insert(rng.randrange(len(ops) + 1), ["fall", rng.randint(1, 2)])
     if rng.random() < 0.04:
         ops.append(["fatal"])
+    if rng.random() < poison:
+        ops.insert(rng.randrange(len(ops) + 1), ["step", "poison", 0, 0, 1, None, rng.choice([1, 3, 5, 9])])
     options: dict[str, Any] = {"priority": rng.choice([0, 0, 0, 5, -5])}
     if rng.random() < 0.15:
         options["delay"] = rng.choice([1.0, 10.0, 4000.0])

@@ -9,6 +9,7 @@ held or waiting for something that will come (I7), crashes are counted (I8), and
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Coroutine
@@ -35,8 +36,40 @@ from tests.kit import HandClock, new, row, sql
 
 NEWS = {r.STEP_STARTED, r.STEP_RETRY, r.PROGRESS}
 LEASE = 10.0
-KINDS_OF_STEPS = [r.STEP_DONE, r.STEP_FAILED, r.STEP_STARTED, r.PROGRESS]
+LAST = {
+    "completed": r.COMPLETED,
+    "failed": r.FAILED,
+    "retry": r.RETRY,
+    "later": r.HANDED_BACK,
+    "back": r.HANDED_BACK,
+    "parked": r.PARKED,
+    "quarantined": r.QUARANTINED,
+}
 index = st.integers(0, 1000)
+steps = st.lists(st.sampled_from([r.STEP_DONE, r.STEP_STARTED, r.STEP_FAILED, r.PROGRESS]), max_size=3)
+endings = st.sampled_from(["step", *LAST])
+wishes = st.lists(
+    st.tuples(st.sampled_from([None, None, "a", "b"]), st.integers(-1, 1), st.sampled_from([0.0, 0.0, 5.0])),
+    min_size=1,
+    max_size=3,
+)
+
+
+MET: collections.Counter[str] = collections.Counter()
+"""How often each thing was met that this is about. A machine that never met one has proved nothing about it."""
+
+MUST_BE_MET = (
+    "a crash, number 1",
+    "a crash, number 2",
+    "a holder cancelled",
+    "a save of a zombie that nobody followed",
+    "a stale save refused",
+    "a stale save refused beside a good one",
+    "completed",
+    "failed",
+    "later",
+    "woken",
+)
 
 
 @dataclasses.dataclass
@@ -115,12 +148,18 @@ class Machine(RuleBasedStateMachine):
 
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(wishes=wishes, room=st.integers(1, 3))
+    def begin(self, wishes: list[tuple[str | None, int, float]], room: int) -> None:
         self.join()
+        self.join()
+        self.submit_all([*wishes, (None, 0, 0.0), (None, 1, 0.0)])
+        self.claimed(self.pick(self.workers, 0), room, alone=False)
 
-    @rule(wishes=st.lists(st.tuples(st.sampled_from([None, None, "a", "b", "c"]), st.integers(-1, 1), st.sampled_from([0.0, 0.0, 5.0])), min_size=1, max_size=4))
+    @rule(wishes=wishes)
     def submit(self, wishes: list[tuple[str | None, int, float]]) -> None:
+        self.submit_all(wishes)
+
+    def submit_all(self, wishes: list[tuple[str | None, int, float]]) -> None:
         batch = [new(key=key, priority=priority, delay=delay) for key, priority, delay in wishes]
         answers = self.do(self.store.submit(batch))
         for task, answer in zip(batch, answers, strict=True):
@@ -145,36 +184,71 @@ class Machine(RuleBasedStateMachine):
         found = [t for t in self.tasks.values() if t.ready and (t.crashes >= SUSPECT_AFTER) == alone]
         return sorted(found, key=lambda t: (-t.priority, t.position))
 
+    @precondition(lambda self: any(task.ready for task in self.tasks.values()))
+    @rule(number=index, room=st.integers(1, 3))
+    def claim(self, number: int, room: int) -> None:
+        living = [worker for worker, until in self.workers.items() if until > self.now]
+        if not living:
+            self.join()
+            living = [worker for worker, until in self.workers.items() if until > self.now]
+        self.claimed(self.pick(living, number), room, alone=False)
+
     @precondition(lambda self: self.workers)
-    @rule(number=index, room=st.integers(1, 3), alone=st.sampled_from([False, False, False, True]))
-    def claim(self, number: int, room: int, alone: bool) -> None:
-        worker = self.pick(self.workers, number)
+    @rule(number=index, room=st.integers(1, 2), alone=st.booleans())
+    def claim_in_vain(self, number: int, room: int, alone: bool) -> None:
+        """By whoever it is, for whatever is there."""
+        self.claimed(self.pick(self.workers, number), room, alone=alone)
+
+    @precondition(lambda self: any(task.ready and task.crashes >= SUSPECT_AFTER for task in self.tasks.values()))
+    @rule()
+    def claim_a_suspect(self) -> None:
+        self.join()
+        self.claimed(list(self.workers)[-1], 1, alone=True)
+
+    def claimed(self, worker: str, room: int, *, alone: bool) -> None:
         got: list[Claimed] = self.do(self.store.claim(worker, "default", ["work"], room, alone=alone))
         expected = self.candidates(worker, alone=alone)[:room]
         assert [(c.id, c.shift, c.attempt, c.crashes) for c in got] == [
             (t.id, len(t.journal) + 1, t.attempt, t.crashes) for t in expected
         ]
+        MET["nothing for a worker without a lease"] += self.workers[worker] <= self.now and any(
+            t.ready for t in self.tasks.values()
+        )
         for task in expected:
+            MET["a suspect alone"] += task.crashes >= SUSPECT_AFTER
             seq = len(task.journal) + 1
             task.journal.append((seq, r.SHIFT))
             task.worker, task.reason = worker, "running"
             self.holds.append(Held(worker, task.id, seq, seq + 1, task.attempt))
 
     @precondition(lambda self: self.holds)
-    @rule(numbers=st.lists(st.tuples(index, st.lists(st.sampled_from(KINDS_OF_STEPS), max_size=3), st.sampled_from(["step", "step", "completed", "failed", "later", "retry", "back", "parked", "quarantined"])), min_size=1, max_size=3))
-    def save(self, numbers: list[tuple[int, list[str], str]]) -> None:
+    @rule(wishes=st.lists(st.tuples(index, steps, endings), min_size=1, max_size=3))
+    def save(self, wishes: list[tuple[int, list[str], str]]) -> None:
         """Steps and settles of several holds, living and stale, in one commit."""
+        self.saved(wishes)
+
+    @precondition(lambda self: self.holds)
+    @rule(number=index, kinds=steps)
+    def step(self, number: int, kinds: list[str]) -> None:
+        self.saved([(number, kinds, "step")])
+
+    @precondition(lambda self: self.holds)
+    @rule(number=index, ending=endings)
+    def settle(self, number: int, ending: str) -> None:
+        self.saved([(number, [], ending)])
+
+    def saved(self, wishes: list[tuple[int, list[str], str]]) -> None:
         batch, plans, seen = Batch(), [], set()
-        for number, steps, ending in numbers:
+        for number, kinds, ending in wishes:
             held = self.pick(self.holds, number)
-            if held.id in seen:
-                continue
-            seen.add(held.id)
-            kinds = self.records(held, steps, ending, batch)
-            plans.append((held, kinds, ending))
+            if held.id not in seen:
+                seen.add(held.id)
+                plans.append((held, self.records(held, kinds, ending, batch), ending))
         refused = self.do(self.store.save("whoever", batch))
         expected = {held.id for held, _, _ in plans if held.seq != len(self.tasks[held.id].journal) + 1}
         assert refused == expected
+        MET["a stale save refused"] += len(expected)
+        MET["a stale save refused beside a good one"] += 0 < len(expected) < len(plans)
         for held, kinds, ending in plans:
             if held.id in refused:
                 self.holds.remove(held)
@@ -182,9 +256,8 @@ class Machine(RuleBasedStateMachine):
                 self.settled(held, kinds, ending)
         self.sent.append((batch, refused))
 
-    def records(self, held: Held, steps: list[str], ending: str, batch: Batch) -> list[str]:
-        last = {"completed": r.COMPLETED, "failed": r.FAILED, "retry": r.RETRY, "later": r.HANDED_BACK, "back": r.HANDED_BACK, "parked": r.PARKED, "quarantined": r.QUARANTINED}
-        kinds = [*steps, last[ending]] if ending in last else steps or [r.STEP_DONE]
+    def records(self, held: Held, kinds: list[str], ending: str, batch: Batch) -> list[str]:
+        kinds = [*kinds, LAST[ending]] if ending in LAST else kinds or [r.STEP_DONE]
         for offset, kind in enumerate(kinds):
             batch.entries.append((held.id, held.seq + offset, held.shift, kind, "s", b"{}", self.now))
         seq = held.seq + len(kinds) - 1
@@ -202,8 +275,11 @@ class Machine(RuleBasedStateMachine):
 
     def settled(self, held: Held, kinds: list[str], ending: str) -> None:
         task = self.tasks[held.id]
+        MET["a save of a zombie that nobody followed"] += task.worker != held.worker
+        MET["crashes forgiven by a wait"] += bool(task.crashes) and ending not in {"step", "completed", "failed"}
         task.journal += [(held.shift, kind) for kind in kinds]
         held.seq += len(kinds)
+        MET[ending] += 1
         if ending == "step":
             return
         self.holds.remove(held)
@@ -228,14 +304,18 @@ class Machine(RuleBasedStateMachine):
         batch, refused = self.pick(self.sent, number)
         assert self.do(self.store.save("whoever", batch)) == refused
 
-    @rule(seconds=st.sampled_from([1.0, 3.0, 6.0]))
-    def time_passes(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([1.0, 3.0, 5.0, 11.0]), beating=st.booleans())
+    def time_passes(self, seconds: float, beating: bool) -> None:
         self.bench.move(seconds)
+        for worker in self.workers if beating else ():
+            self.beaten(worker)
 
+    @precondition(lambda self: any(task.due_at is not None for task in self.tasks.values()))
     @rule()
     def wake(self) -> None:
         due = [t for t in self.tasks.values() if t.ended is None and t.due_at is not None and t.due_at <= self.now]
         outlook = self.do(self.store.wake())
+        MET["woken"] += len(due)
         for task in due:
             task.due_at, task.reason = None, "queued"
         assert outlook.woken == bool(due)
@@ -252,6 +332,7 @@ class Machine(RuleBasedStateMachine):
     def cancel(self, number: int) -> None:
         task = self.pick(self.tasks.values(), number)
         assert self.do(self.store.cancel(task.id)) == (task.ended is None)
+        MET["a holder cancelled"] += task.worker is not None and task.ended is None
         if task.ended is None:
             task.journal += [(0, r.CANCEL), (0, r.CANCELLED)]
             task.ended = State.CANCELLED
@@ -263,6 +344,7 @@ class Machine(RuleBasedStateMachine):
         task = self.pick([*wanted, *self.tasks.values()] if number % 5 == 0 else wanted, number)
         possible = task.ended is State.FAILED or (task.ended is None and task.worker is None and task.reason in {"parked", "quarantined"})
         assert self.do(self.store.resume(task.id)) == possible
+        MET[f"resumed from {task.ended or task.reason}"] += possible
         if not possible:
             return
         if task.ended is State.FAILED:
@@ -280,23 +362,25 @@ class Machine(RuleBasedStateMachine):
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @precondition(lambda self: self.workers)
-    @rule(number=index)
-    def beat(self, number: int) -> None:
-        worker = self.pick(self.workers, number)
+    def beaten(self, worker: str) -> None:
         beat = self.do(self.store.beat(worker, LEASE, 0.0))
         assert (beat.alive, beat.now) == (True, self.now)
         assert beat.held == {t.id for t in self.tasks.values() if t.worker == worker and t.ended is None}
         self.workers[worker] = self.now + LEASE
 
-    @precondition(lambda self: self.workers)
+    @precondition(lambda self: any(task.worker for task in self.tasks.values()))
     @rule(number=index)
-    def rescue_one(self, number: int) -> None:
-        self.rescued([self.pick(self.workers, number)], None)
+    def a_holder_dies(self, number: int) -> None:
+        """And another takes its place, as it is in life."""
+        busy = sorted({t.worker for t in self.tasks.values() if t.worker is not None and t.ended is None})
+        if busy:
+            self.rescued([self.pick(busy, number)], None)
+            self.join()
 
-    @rule()
-    def rescue_the_late(self) -> None:
-        self.rescued([], LEASE / 2)
+    @precondition(lambda self: self.workers)
+    @rule(late=st.booleans())
+    def rescue_the_late(self, late: bool) -> None:
+        self.rescued([], LEASE / 2 if late else None)
 
     def rescued(self, named: list[str], lease: float | None) -> None:
         freed = self.do(self.store.rescue(named, lease))
@@ -307,6 +391,7 @@ class Machine(RuleBasedStateMachine):
         for task in found:
             task.crashes = 0 if task.shift_got_something_done else task.crashes + 1
             task.worker, task.reason = None, "queued"
+            MET[f"a crash, number {min(task.crashes, SUSPECT_AFTER + 1)}"] += 1
 
     @precondition(lambda self: self.workers)
     @rule(number=index)
@@ -319,13 +404,14 @@ class Machine(RuleBasedStateMachine):
                 task.worker, task.reason = None, "queued"
 
     @precondition(lambda self: self.holds)
-    @rule(number=index)
-    def release(self, number: int) -> None:
-        held = self.pick(self.holds, number)
-        task = self.tasks[held.id]
-        self.do(self.store.release(held.worker, [task.id]))
-        if task.worker == held.worker and task.ended is None:
-            task.worker, task.reason = None, "queued"
+    @rule(number=index, other=index)
+    def release(self, number: int, other: int) -> None:
+        """What a worker holds, and what another holds, which is none of its business."""
+        held, foreign = self.pick(self.holds, number), self.pick(self.holds, other)
+        self.do(self.store.release(held.worker, [held.id, foreign.id]))
+        for task in (self.tasks[held.id], self.tasks[foreign.id]):
+            if task.worker == held.worker and task.ended is None:
+                task.worker, task.reason = None, "queued"
 
     # ── what must be so, always ──────────────────────────────────────────────────────────────────────────────────
 
@@ -366,6 +452,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def _prove(machine: Callable[[], Machine], *, examples: int, steps: int) -> None:
+    MET.clear()
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -374,6 +461,9 @@ def _prove(machine: Callable[[], Machine], *, examples: int, steps: int) -> None
             suppress_health_check=list(HealthCheck),
         ),
     )
+    print(f"met: {dict(MET)}")
+    if examples >= 100:
+        assert [thing for thing in MUST_BE_MET if not MET[thing]] == []
 
 
 def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
@@ -392,7 +482,7 @@ def test_sqlite(prove: bool) -> None:
         _at_once(store.open())
         return Machine(Bench(store, clock, clock.jump, _at_once))
 
-    _prove(machine, examples=3_000 if prove else 60, steps=50)
+    _prove(machine, examples=3_000 if prove else 100, steps=50)
 
 
 @pytest.mark.xdist_group("machine")
@@ -409,4 +499,4 @@ def test_postgres(recycled: Any, prove: bool) -> None:
 
         return Machine(Bench(store, clock, move, loop.run_until_complete, loop.close))
 
-    _prove(machine, examples=300 if prove else 15, steps=40)
+    _prove(machine, examples=300 if prove else 25, steps=40)

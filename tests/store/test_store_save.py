@@ -311,6 +311,16 @@ async def test_a_thousand_sleepers_and_one_more(store: Store, time: Time) -> Non
     assert sorted(c.id for c in await claim(store, room=2_000)) == sorted(ids)
 
 
+async def test_nobody_is_woken_early(store: Store, time: Time) -> None:
+    now, soon = await submit(store, new(delay=1.0), new(delay=1.01))
+    time.move(1)
+    outlook = await store.wake()
+    assert outlook.next_due_in == pytest.approx(0.01, abs=1e-3)
+    await join(store, "w1")
+    assert [c.id for c in await claim(store)] == [now]
+    assert (await store.get(soon)).reason == "delayed"  # type: ignore[union-attr]
+
+
 async def test_many_wake_at_once(store: Store, time: Time) -> None:
     await submit(store, *[new(delay=1.0) for _ in range(100)])
     time.move(1)

@@ -15,7 +15,7 @@ from onward.core.control import Fenced
 from onward.core.task import State
 from onward.errors import DiskFull, OnwardError, StoreUnavailable
 from onward.store.port import Batch, End, Store, Wait
-from onward.store.writer import MOST, Hold, Writer
+from onward.store.writer import FEW, MOST, Hold, Writer
 from tests.kit import Gate, Through, claim, dense, eventually, join, kinds, new, submit
 
 
@@ -104,8 +104,26 @@ async def test_what_gathers_while_one_commit_is_under_way_goes_out_together(desk
     rest = [step(desk.writer, hold) for hold in holds[1:]]
     gate.opened.set()
     await asyncio.gather(first, *rest)
-    assert [len(b.entries) for b in desk.batches] == [1, 199]
-    assert desk.writer.commits == 2
+    sizes = [len(b.entries) for b in desk.batches]
+    assert sum(sizes) == 200
+    assert len(sizes) == desk.writer.commits <= 6, "a handful of commits for two hundred tasks"
+
+
+async def test_a_few_go_out_in_one_commit(desk: Desk) -> None:
+    gate = Gate()
+    holds = await desk.holds(FEW + 1)
+
+    async def before(batch: Batch) -> None:
+        if len(desk.batches) == 1:
+            await gate()
+
+    desk.before = before
+    first = step(desk.writer, holds[0])
+    await gate.reached.wait()
+    rest = [step(desk.writer, hold) for hold in holds[1:]]
+    gate.opened.set()
+    await asyncio.gather(first, *rest)
+    assert [len(b.entries) for b in desk.batches] == [1, FEW]
 
 
 async def test_an_idle_writer_adds_no_delay(desk: Desk) -> None:
@@ -144,13 +162,17 @@ async def test_a_commit_has_a_size(desk: Desk, store: Store) -> None:
     desk.before = before
     futures = [step(desk.writer, holds[0], "first")]
     await gate.reached.wait()
-    futures += [step(desk.writer, holds[n % 5], f"s{n}") for n in range(MOST + 500)]
+    futures += [step(desk.writer, holds[n % 5], f"s{n}") for n in range(2 * MOST)]
     for hold in holds:
         futures.append(desk.writer.settle(hold, r.COMPLETED, b'{"result":1}', End(hold.id, State.COMPLETED, 1, 0)))
     gate.opened.set()
     await asyncio.gather(*futures)
-    assert [len(b.entries) for b in desk.batches] == [1, MOST, 505]
-    assert [len(b.ends) for b in desk.batches] == [0, 0, 5], "an end goes with the last record of its task"
+    sizes = [len(b.entries) for b in desk.batches]
+    assert sum(sizes) == 1 + 2 * MOST + 5
+    assert max(sizes) <= MOST
+    last = {entry[0]: n for n, b in enumerate(desk.batches) for entry in b.entries}
+    ends = {end.id: n for n, b in enumerate(desk.batches) for end in b.ends}
+    assert ends == last, "an end goes with the last record of its task"
     for hold in holds:
         assert (await store.get(hold.id)).state is State.COMPLETED  # type: ignore[union-attr]
     assert await store.census() == []

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 
 from onward.core.durations import Duration, seconds
-from onward.errors import BadSetting, Fatal, InvalidInput
+from onward.errors import BadSetting, Fatal, UsageError
 
 HOPELESS: tuple[type[BaseException], ...] = (
     Fatal,
-    InvalidInput,
+    UsageError,
     AttributeError,
     ImportError,
     NameError,
@@ -42,6 +43,8 @@ class Retry:
             raise BadSetting("Retry.attempts", self.attempts, "1 or more")
         if not 0 <= self.jitter <= 1:
             raise BadSetting("Retry.jitter", self.jitter, "between 0 and 1")
+        if not 0 <= self.factor < math.inf:
+            raise BadSetting("Retry.factor", self.factor, "a number of 0 or more")
         object.__setattr__(self, "first", seconds(self.first, "Retry.first"))
         object.__setattr__(self, "cap", seconds(self.cap, "Retry.cap"))
 
@@ -50,11 +53,16 @@ class Retry:
         if attempt >= self.attempts or isinstance(error, HOPELESS) or isinstance(error, self.unless):
             return None
         asked = getattr(error, "retry_after", None)
-        if isinstance(asked, int | float) and asked >= 0:
+        if isinstance(asked, int | float) and 0 <= asked < math.inf:  # nobody may send a task to sleep for ever
             return float(asked)
-        # The exponent is bounded because 2.0 ** 2000 overflows long before a patient policy runs out of attempts.
-        whole = min(float(self.cap), float(self.first) * self.factor ** min(attempt - 1, 64))  # type: ignore[arg-type]
-        return whole * (1 - self.jitter * rng.random())
+        return self._whole(attempt) * (1 - self.jitter * rng.random())
+
+    def _whole(self, attempt: int) -> float:
+        cap, first = float(self.cap), float(self.first)  # type: ignore[arg-type]
+        try:
+            return min(cap, first * self.factor ** (attempt - 1))
+        except OverflowError:  # 2.0 ** 2000, long before a patient policy runs out of attempts
+            return cap if first else 0.0
 
 
 NO_RETRY = Retry(attempts=1)

@@ -12,8 +12,10 @@ import datetime
 import decimal
 import enum
 import hashlib
+import itertools
 import json
 import pathlib
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -23,10 +25,16 @@ from onward.errors import InvalidInput
 LIMIT = 16 * 1024 * 1024
 """The largest payload, in bytes. What is larger belongs in a file or an object store, with its address here."""
 
-_loads = json.JSONDecoder().decode
+_parse = json.JSONDecoder().raw_decode
 _COMMON: dict[bytes, Callable[[], Any]] = {b"null": lambda: None, b"{}": dict}
+DEPTH = 500
+"""How deep lists and objects may lie in each other. Python's reader gives up at the depth of its stack, so what one process
+could write on an empty stack another could not read on a full one."""
+
 _SCALARS = {type(None), bool, int, str}
 _TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_BRACKET = re.compile(rb"[][{}]")
 
 
 def _edge(value: Any) -> Any:
@@ -43,17 +51,32 @@ def _edge(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-_encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_edge)
-_canonical = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_edge, sort_keys=True)
+def _encoder(*, sort_keys: bool) -> Callable[[Any], str]:
+    """Strict and compact. `JSONEncoder.encode` builds its C helper anew at each call, which takes longer than the encoding of
+    a small value; here it is built once, where there is one."""
+    plain = json.JSONEncoder(
+        allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_edge, sort_keys=sort_keys
+    )
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return plain.encode
+    helper = make(None, _edge, json.encoder.encode_basestring, None, ":", ",", sort_keys, False, False)
+    return lambda value: "".join(helper(value, 0))
 
 
-def _bytes(value: Any, encoder: json.JSONEncoder, what: str) -> bytes:
+_encode = _encoder(sort_keys=False)
+_canonical = _encoder(sort_keys=True)
+
+
+def _bytes(value: Any, encoder: Callable[[Any], str], what: str) -> bytes:
     try:
-        data = encoder.encode(value).encode()
+        data = encoder(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(
             f"{what} cannot be kept as JSON ({error}); return plain values, a dataclass or a pydantic model"
         ) from None
+    if data.count(b"[") + data.count(b"{") > DEPTH and _depth(data) > DEPTH:
+        raise InvalidInput(f"{what} is nested more than {DEPTH} levels deep; make it flatter")
     if len(data) > LIMIT:
         raise InvalidInput(
             f"{what} has {len(data):,} bytes, more than the {LIMIT:,} a record may hold; store it elsewhere and keep its address"
@@ -61,9 +84,14 @@ def _bytes(value: Any, encoder: json.JSONEncoder, what: str) -> bytes:
     return data
 
 
+def _depth(data: bytes) -> int:
+    signs = _BRACKET.findall(_STRING.sub(b"", data))
+    return max(itertools.accumulate(1 if sign in b"[{" else -1 for sign in signs), default=0)
+
+
 def encode(value: Any, what: str = "the value") -> bytes:
     """JSON bytes of a value; `what` names it in the error."""
-    return b"null" if value is None else _bytes(value, _encoder, what)
+    return b"null" if value is None else _bytes(value, _encode, what)
 
 
 def decode(data: bytes) -> Any:
@@ -74,7 +102,10 @@ def decode(data: bytes) -> Any:
         raise InvalidInput(
             f"a payload has the codec {data[:1]!r}, which this version of Onward does not know; upgrade it"
         )
-    return _loads(data.decode())
+    try:
+        return _parse(data.decode())[0]  # what we wrote has no blanks around it, and a full decode would look for them
+    except ValueError:
+        raise InvalidInput(f"a payload is not JSON: {data[:40]!r}") from None
 
 
 def same_as_recorded(value: Any, data: bytes) -> Any:

@@ -87,13 +87,18 @@ class Handler:
             and (open_ended or value.keys() <= named.keys())
             and (value or not needed)
         ):
-            return [], {key: self._check(named.get(key), item) for key, item in value.items()}
+            return self._placed({key: self._check(named.get(key), item) for key, item in value.items()})
         if value is None and not needed:
             return [], {}
         if len(needed) <= 1 and named:
             first = next(iter(needed), next(iter(named)))
-            return [], {first: self._check(named[first], value)}
+            return self._placed({first: self._check(named[first], value)})
         raise InvalidInput(f"task {self.name!r} takes {self.usage}, and the input is {_short(value)}")
+
+    def _placed(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """By name, but for parameters that have only a place."""
+        bare = [p for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
+        return [values.pop(p.name, p.default) for p in bare], values
 
     @property
     def usage(self) -> str:

@@ -305,7 +305,11 @@ class Shift:
         until = self.now() + delay if known is None else known.data["until"]
         if known is None:
             self._mention(r.SLEEP, key, {"until": until, "for": delay})
-        await self._pause(until, Reason.ASLEEP)
+        self.key, self._announced = key, True  # a sleep is nothing to announce, but takes its turn like a step
+        try:
+            await self._pause(until, Reason.ASLEEP)
+        finally:
+            self.key = None
         self._mention(r.SLEPT, key, {})
 
     async def _pause(self, until: float, reason: Reason) -> None:

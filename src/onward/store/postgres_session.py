@@ -20,6 +20,7 @@ GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.OperatorInterventionError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
 )
 AGAIN = (
     asyncpg.SerializationError,
@@ -33,7 +34,14 @@ REFUSED = (
     asyncpg.InsufficientPrivilegeError,
 )
 # Every statement has one good plan, whatever its parameters: planning the larger ones anew takes longer than running them.
-SESSION = {"application_name": "onward", "jit": "off", "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+# A client that vanishes in the middle of a transaction leaves its locks behind, and a worker's writer would wait for them.
+SESSION = {
+    "application_name": "onward",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "idle_in_transaction_session_timeout": "5s",
+}
 
 
 async def connect(url: str, *, pooled: bool) -> Any:
