@@ -48,7 +48,7 @@ def facts(postgres_url: str | None, directory: Path, peers: Sequence[str]) -> Fa
 
 
 def company(probes: Sequence[float]) -> Facts:
-    """What others took of the cores just before each measurement; a run beside busy others is not worth quoting."""
+    """What others took of the cores just before and after each measurement; a run beside busy others is not worth quoting."""
     return {
         "company": f"others took {statistics.median(probes):.0%} of all cores in the median, {max(probes):.0%} at worst"
     }

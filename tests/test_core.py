@@ -111,7 +111,18 @@ def test_unless() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"attempts": 0}, {"attempts": -1}, {"jitter": 2}, {"jitter": -0.1}, {"first": -1}, {"cap": math.nan}, {"first": "x"}, {"factor": -1}, {"factor": math.nan}]
+    "wrong",
+    [
+        {"attempts": 0},
+        {"attempts": -1},
+        {"jitter": 2},
+        {"jitter": -0.1},
+        {"first": -1},
+        {"cap": math.nan},
+        {"first": "x"},
+        {"factor": -1},
+        {"factor": math.nan},
+    ],
 )
 def test_policies_that_make_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadSetting):
@@ -123,13 +134,30 @@ def test_policies_that_make_no_sense(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("said", "meant"),
-    [(90, 90), (1.5, 1.5), ("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("1h 30m", 5400), (" 2d ", 172800), ("250ms", 0.25), ("1.5h", 5400), ("1w", 604800), (datetime.timedelta(minutes=2), 120), (0, 0), ("0", 0)],
+    [
+        (90, 90),
+        (1.5, 1.5),
+        ("90", 90),
+        ("90s", 90),
+        ("10m", 600),
+        ("1h30m", 5400),
+        ("1h 30m", 5400),
+        (" 2d ", 172800),
+        ("250ms", 0.25),
+        ("1.5h", 5400),
+        ("1w", 604800),
+        (datetime.timedelta(minutes=2), 120),
+        (0, 0),
+        ("0", 0),
+    ],
 )
 def test_durations(said: Any, meant: float) -> None:
     assert seconds(said) == meant
 
 
-@pytest.mark.parametrize("said", ["", "x", "10 parsecs", "1h-5m", "-5", -1, math.inf, "inf", "nan", math.nan, datetime.timedelta(-1)])
+@pytest.mark.parametrize(
+    "said", ["", "x", "10 parsecs", "1h-5m", "-5", -1, math.inf, "inf", "nan", math.nan, datetime.timedelta(-1)]
+)
 def test_durations_that_make_no_sense(said: Any) -> None:
     with pytest.raises(BadSetting, match="timeout"):
         seconds(said, "timeout")
@@ -162,7 +190,11 @@ def test_ids_from_many_threads_are_all_different() -> None:
 # ── values as bytes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=15,
 )
@@ -259,11 +291,31 @@ def _deep(levels: int) -> Any:
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, [1, -math.inf], {"a": math.nan}, b"bytes", {1, 2}, object(), "\ud800", {"\udc00": 1}, ["a\udfffb"], _loop(), _deep(10_000), {(1, 2): 3}, 10**5000, lambda: 1, Point, range(3)],
+    [
+        math.nan,
+        math.inf,
+        [1, -math.inf],
+        {"a": math.nan},
+        b"bytes",
+        {1, 2},
+        object(),
+        "\ud800",
+        {"\udc00": 1},
+        ["a\udfffb"],
+        _loop(),
+        _deep(10_000),
+        {(1, 2): 3},
+        10**5000,
+        lambda: 1,
+        Point,
+        range(3),
+    ],
     ids=lambda v: type(v).__name__,
 )
 def test_what_is_no_json_is_refused_with_a_sentence(value: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"the answer (cannot be kept as JSON \(.+\); return plain values|is nested more than)"):
+    with pytest.raises(
+        InvalidInput, match=r"the answer (cannot be kept as JSON \(.+\); return plain values|is nested more than)"
+    ):
         wire.encode(value, "the answer")
 
 
@@ -350,7 +402,10 @@ def test_an_error_as_a_value(error: BaseException, message: str) -> None:
 
 def test_the_state_of_an_unfinished_task() -> None:
     assert open_state("w", "whatever") is State.RUNNING
-    assert {reason: open_state(None, reason) for reason in ("queued", "delayed", "retrying", "asleep", "parked", "quarantined")} == {
+    assert {
+        reason: open_state(None, reason)
+        for reason in ("queued", "delayed", "retrying", "asleep", "parked", "quarantined")
+    } == {
         "queued": "pending",
         "delayed": "pending",
         "retrying": "pending",
@@ -378,7 +433,9 @@ def test_settings_in_their_order(tmp_path: pathlib.Path) -> None:
         ({}, {}, "this is no toml", "readable TOML"),
     ],
 )
-def test_settings_that_make_no_sense(arguments: Any, environment: Any, file: str, sentence: str, tmp_path: pathlib.Path) -> None:
+def test_settings_that_make_no_sense(
+    arguments: Any, environment: Any, file: str, sentence: str, tmp_path: pathlib.Path
+) -> None:
     (tmp_path / "onward.toml").write_text(file)
     with pytest.raises(BadSetting, match=sentence):
         load(arguments, environment, tmp_path)

@@ -24,11 +24,21 @@ def folder(tmp_path: Path) -> Path:
 
 def environment() -> dict[str, str]:
     bin_folder = str(Path(sys.executable).parent)
-    return {k: v for k, v in os.environ.items() if not k.startswith("ONWARD")} | {"PATH": f"{bin_folder}:{os.environ['PATH']}"}
+    return {k: v for k, v in os.environ.items() if not k.startswith("ONWARD")} | {
+        "PATH": f"{bin_folder}:{os.environ['PATH']}"
+    }
 
 
 def test_the_program_of_the_readme_runs(folder: Path) -> None:
-    done = subprocess.run([sys.executable, "main.py"], cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "main.py"],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.stdout == "web.example.com is live\n", done.stderr
     assert done.returncode == 0
 
@@ -38,7 +48,16 @@ def test_the_commands_of_the_readme_work(folder: Path) -> None:
     assert commands == ["onward worker deploy:app", "onward submit deploy '\"web\"' --follow"]
     with Child.module("onward", "worker", "deploy:app", cwd=folder, env=environment()):
         for _ in range(100):  # the worker has to have offered its tasks once
-            done = subprocess.run(commands[1], shell=True, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(
+                commands[1],
+                shell=True,
+                cwd=folder,
+                env=environment(),
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
             if done.returncode != 4:
                 break
     assert done.returncode == 0, done.stdout + done.stderr

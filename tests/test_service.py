@@ -86,7 +86,9 @@ async def test_all_or_none(shop: Onward) -> None:
     assert len({h.id for h in handles}) == 50 == await count(shop)
 
 
-@pytest.mark.xfail(strict=True, reason="Service.submit compares fingerprints after the store's commit: the others are in")
+@pytest.mark.xfail(
+    strict=True, reason="Service.submit compares fingerprints after the store's commit: the others are in"
+)
 async def test_a_conflict_in_a_bulk_submits_nothing(shop: Onward) -> None:
     """Service.submit: the ids of the tasks, all or none. A key that belongs to other work refuses the whole of it."""
     await shop.submit("double", 1, key="k")
@@ -96,7 +98,14 @@ async def test_a_conflict_in_a_bulk_submits_nothing(shop: Onward) -> None:
 
 
 async def test_the_same_key_with_the_same_everything(shop: Onward) -> None:
-    options: dict[str, Any] = {"key": "k", "priority": 3, "queue": "q", "deadline": "1h", "delay": 60, "labels": {"a": "b", "c": "d"}}
+    options: dict[str, Any] = {
+        "key": "k",
+        "priority": 3,
+        "queue": "q",
+        "deadline": "1h",
+        "delay": 60,
+        "labels": {"a": "b", "c": "d"},
+    }
     first = await shop.submit("double", {"n": 1}, **options)
     same = options | {"deadline": 3600, "delay": "1m", "labels": {"c": "d", "a": "b"}}
     assert (await shop.submit("double", {"n": 1}, **same)).id == first.id, "said in other words"
@@ -228,7 +237,9 @@ async def test_a_full_queue_empties_and_takes_again(url: str) -> None:
 # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("task_id", ["nobody", "", "a\x00b", "\ud800", "ü", "'; DROP TABLE onward_tasks --", "x" * 10_000])
+@pytest.mark.parametrize(
+    "task_id", ["nobody", "", "a\x00b", "\ud800", "ü", "'; DROP TABLE onward_tasks --", "x" * 10_000]
+)
 async def test_ids_of_nothing(shop: Onward, task_id: str) -> None:
     await shop.submit("double", 1)
     for verb in (shop.get, shop.cancel, shop.resume, shop.service.journal):
@@ -255,13 +266,20 @@ async def test_list_in_pages(shop: Onward) -> None:
     assert seen == sorted(ids, reverse=True)
     page, cursor = await shop.list(limit=25)
     assert (len(page), cursor) == (25, None), "there is no page after the last"
-    assert [t.task_id for t in (await shop.list(state="pending", task="double", queue="default", limit=1))[0]] == [seen[0]]
+    assert [t.task_id for t in (await shop.list(state="pending", task="double", queue="default", limit=1))[0]] == [
+        seen[0]
+    ]
     assert (await shop.list(state=State.COMPLETED))[0] == []
 
 
 @pytest.mark.parametrize(
     ("wrong", "error"),
-    [({"limit": 0}, BadSetting), ({"limit": 1001}, BadSetting), ({"state": "lost"}, BadSetting), ({"cursor": "a\x00"}, TaskNotFound)],
+    [
+        ({"limit": 0}, BadSetting),
+        ({"limit": 1001}, BadSetting),
+        ({"state": "lost"}, BadSetting),
+        ({"cursor": "a\x00"}, TaskNotFound),
+    ],
 )
 async def test_lists_that_make_no_sense(shop: Onward, wrong: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
@@ -417,7 +435,14 @@ async def test_tail_gives_every_record_once_and_ends_with_the_task(shop: Onward)
                 gate.set()
     assert [record.seq for record in seen] == list(range(1, len(seen) + 1))
     told = [(record.kind, record.key) for record in seen if record.kind != r.STEP_STARTED]
-    assert told == [(r.SUBMITTED, ""), (r.SHIFT, ""), (r.STEP_DONE, "one"), (r.PROGRESS, ""), (r.STEP_DONE, "two"), (r.COMPLETED, "")]
+    assert told == [
+        (r.SUBMITTED, ""),
+        (r.SHIFT, ""),
+        (r.STEP_DONE, "one"),
+        (r.PROGRESS, ""),
+        (r.STEP_DONE, "two"),
+        (r.COMPLETED, ""),
+    ]
     assert [record.seq async for record in handle.tail(after=3)] == [record.seq for record in seen[3:]]
     assert [record async for record in handle.tail(after=len(seen))] == []
 

@@ -66,7 +66,7 @@ async def test_an_object_becomes_arguments_where_the_handler_takes_them(lab: Lab
         return at.x + at.y
 
     @app.task
-    async def untyped(ctx, a, b=None):  # noqa: ANN202
+    async def untyped(ctx, a, b=None):
         return [a, b]
 
     for handler, given, got in [
@@ -196,7 +196,9 @@ def make_point() -> Point:
     return Point(1, 2)
 
 
-@pytest.mark.parametrize("bad", [math.nan, b"bytes", {1, 2}, "\ud800", object()], ids=["nan", "bytes", "set", "surrogate", "object"])
+@pytest.mark.parametrize(
+    "bad", [math.nan, b"bytes", {1, 2}, "\ud800", object()], ids=["nan", "bytes", "set", "surrogate", "object"]
+)
 async def test_a_result_that_is_no_json_fails_the_task_with_a_sentence(lab: Lab, bad: Any) -> None:
     @lab.app.task
     async def give(ctx: Any) -> Any:
@@ -398,7 +400,7 @@ async def test_a_plain_handler_sleeps_and_comes_back(lab: Lab) -> None:
     @lab.app.task
     def plain(ctx: Any) -> str:
         ctx.step(lambda: calls.append("step"), name="once")
-        ctx.sleep(30)
+        ctx.sleep(8)
         calls.append("after")
         return "done"
 
@@ -406,7 +408,7 @@ async def test_a_plain_handler_sleeps_and_comes_back(lab: Lab) -> None:
     task = await lab.run(plain)
     assert (task.state, task.result) == (State.COMPLETED, "done")
     assert calls == ["step", "after"]
-    assert lab.clock.time >= start + 30
+    assert lab.clock.time >= start + 8
 
 
 async def test_a_plain_handler_that_fails(lab: Lab) -> None:
@@ -487,7 +489,11 @@ async def _changed(lab: Lab, before: Any, after: Any, *, sleeps: bool = True) ->
 def _steps(*names: str, **args: Any) -> Any:
     async def run(ctx: Any) -> str:
         for name in names:
-            await (ctx.sleep(5000, name=name[1:]) if name.startswith("~") else ctx.step(_echo, args.get(name, 0), name=name))
+            await (
+                ctx.sleep(5000, name=name[1:])
+                if name.startswith("~")
+                else ctx.step(_echo, args.get(name, 0), name=name)
+            )
         return "done"
 
     return run
@@ -508,7 +514,15 @@ async def _echo(n: Any) -> Any:
         (_steps(), "without asking for step 'a', which the journal has"),
         (_steps("a", "~b"), "the code asks for 'b' as sleep.started where the journal has step.completed"),
     ],
-    ids=["inserted", "reordered", "renamed", "other arguments", "removed the last", "removed all", "step became a sleep"],
+    ids=[
+        "inserted",
+        "reordered",
+        "renamed",
+        "other arguments",
+        "removed the last",
+        "removed all",
+        "step became a sleep",
+    ],
 )
 async def test_changed_code_parks_the_task(lab: Lab, after: Any, reason: str) -> None:
     task = await _changed(lab, _steps("a", "b"), after, sleeps="without asking" not in reason)
@@ -629,7 +643,7 @@ async def test_a_handler_that_swallows_a_suspension(lab: Lab, swallow: type[Base
     @lab.app.task
     async def work(ctx: Context) -> str:
         try:
-            await ctx.sleep(50)
+            await ctx.sleep(9)
         except swallow:
             calls.append("swallowed")
             try:
@@ -641,7 +655,7 @@ async def test_a_handler_that_swallows_a_suspension(lab: Lab, swallow: type[Base
     start = lab.clock.time
     task = await lab.run(work)
     assert (task.state, task.result) == (State.COMPLETED, "done")
-    assert lab.clock.time >= start + 50
+    assert lab.clock.time >= start + 9
     assert calls == (["swallowed"] if swallow is BaseException else [])
     assert ("caught Suspend and returned" in caplog.text) == (swallow is BaseException)
 
@@ -652,7 +666,7 @@ async def test_finally_blocks_run_when_a_task_goes_to_sleep(lab: Lab) -> None:
     @lab.app.task
     async def work(ctx: Context) -> None:
         try:
-            await ctx.sleep(50)
+            await ctx.sleep(9)
         finally:
             calls.append("closed")
 
@@ -666,7 +680,7 @@ async def test_finally_blocks_run_when_a_task_goes_to_sleep(lab: Lab) -> None:
 async def test_sleeping_frees_the_slot(lab: Lab) -> None:
     @lab.app.task
     async def sleepy(ctx: Any, n: int) -> int:
-        await ctx.sleep("1m")
+        await ctx.sleep("0.2m")
         return n
 
     await lab.start(slots=1)
@@ -674,7 +688,7 @@ async def test_sleeping_frees_the_slot(lab: Lab) -> None:
     handles = await lab.app.submit_many(sleepy, list(range(20)))
     for handle in handles:
         await lab.ended(handle.id)
-    assert lab.clock.time < start + 90, "all of them slept at the same time, with one slot"
+    assert lab.clock.time < start + 20, "all of them slept at the same time, with one slot"
 
 
 async def test_a_sleep_counts_from_when_it_was_first_reached(lab: Lab) -> None:

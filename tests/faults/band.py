@@ -216,6 +216,16 @@ async def busy(place: Place, client: Client, about: int, **more: Any) -> AsyncIt
         await asyncio.gather(feeding, return_exceptions=True)
 
 
+async def until(fact: Callable[[], Any], timeout: float = 30, every: float = 0.02) -> Any:
+    """The first answer that is true. The question is asked in a thread: it may be one to the database."""
+    end = time.monotonic() + timeout
+    while not (answer := await asyncio.to_thread(fact)):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not true within {timeout:g} s")
+        await asyncio.sleep(every)
+    return answer
+
+
 async def until_all_ended(place: Place, timeout: float) -> float:
     """Seconds until nothing is unfinished but what waits for a person; gives up in silence, the verdict will tell."""
     start = time.monotonic()

@@ -18,21 +18,24 @@ import contextlib
 import ctypes
 import json
 import logging
+import mmap
 import os
 import random
 import signal
+import struct
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from onward import Onward, Retry
+from onward import Handle, Onward, Retry
+from onward.core.clock import SystemClock
 from onward.errors import OnwardError, StoreUnavailable
 from rig.ledger import Ledger
 
 Act = dict[str, Any]
 POLL_ID = 0.05
-SETTINGS = {"lease_s", "heartbeat_s", "poll_s", "grace_s", "slots", "queue_limit"}
+SETTINGS = {"offset", "lease_s", "heartbeat_s", "poll_s", "grace_s", "slots", "queue_limit"}
 
 
 # ── stories ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -62,9 +65,21 @@ def foretold(acts: list[Act]) -> list[str]:
 STEPS = {"step", "thread", "flaky", "block", "hang", "exit", "kill", "segv"}
 
 
-def build(db: str, ledger: str, **settings: Any) -> Onward:
+class MovedClock(SystemClock):
+    """The machine's clock and an offset, which all processes read from one file: its wall time can be made to jump."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        with Path(path).open("rb") as file:
+            self._offset = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
+
+    def now(self) -> float:
+        return time.time() + float(struct.unpack("d", self._offset)[0])
+
+
+def build(db: str, ledger: str, offset: str | None = None, **settings: Any) -> Onward:
     """The app that all crews and clients share."""
-    app = Onward(db, **settings)
+    app = Onward(db, clock=None if offset is None else MovedClock(offset), **settings)
     book = Ledger(Path(ledger))
 
     @app.task(name="story", retry=Retry(attempts=4, first=0.05, cap=0.2))
@@ -125,7 +140,7 @@ class _Teller:
                     sum(range(1000))
             case "hang":
                 if self._failed_before(act["name"]) == 0:  # the first time only, or the next worker would hang as well
-                    time.sleep(act["ms"] / 1000)
+                    _stand_still(act["ms"] / 1000)
             case "exit":
                 os._exit(7)
             case "kill":
@@ -162,6 +177,10 @@ class _Teller:
                 os.close(os.open(place / f"{self._ctx.task_id}-{name}-{count}", os.O_CREAT | os.O_EXCL))
                 return count
             count += 1
+
+
+def _stand_still(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -263,6 +282,14 @@ async def submit(options: dict[str, Any]) -> int:
     return 0
 
 
+async def _insist(app: Onward, acts: list[Act], key: str) -> Handle:
+    while True:
+        try:
+            return await app.submit("story", {"acts": acts}, key=key)
+        except StoreUnavailable:
+            await asyncio.sleep(0.02)
+
+
 async def once(options: dict[str, Any]) -> int:
     """The whole life of a few stories, in one process; `acked` lines come before anything else is done with a task."""
     app = app_of(options)
@@ -275,7 +302,7 @@ async def once(options: dict[str, Any]) -> int:
                 {"act": "nap", "name": "c", "ms": 5},
                 {"act": "thread", "name": "d", "ms": 1},
             ]
-            handle = await app.submit("story", {"acts": acts}, key=f"once-{number}")
+            handle = await _insist(app, acts, f"once-{number}")
             Ledger(Path(options["acks"])).write(handle.id, acts)
             handles.append(handle)
         async with app.worker():

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import pytest
 
 from rig.proxy import Proxy
-from tests.faults.band import Client, Crew, Place
+from tests.faults.band import Client, Crew, Place, until
 from tests.faults.crew import Act
 
 pytestmark = pytest.mark.slow
@@ -39,8 +39,7 @@ async def test_canceller_vanishes_halfway(postgres_place: Place, tell: Callable[
                 await asyncio.sleep(0.5)
                 proxy.delay = 0.1
                 cancelling = asyncio.create_task(far.cancel(victim))
-                while not postgres_place.rows(HALFWAY):
-                    await asyncio.sleep(0.01)
+                await until(lambda: postgres_place.rows(HALFWAY), every=0.01)
                 proxy.pause()
                 start = time.monotonic()
                 for task_id in others:
@@ -53,7 +52,7 @@ async def test_canceller_vanishes_halfway(postgres_place: Place, tell: Callable[
                     await cancelling
                 state = (await app.cancel(victim)).state if not (await app.get(victim)).ended else None
                 await asyncio.to_thread(crew.stop)
-    verdict = await postgres_place.judge({task: acts for task in others})
+    verdict = await postgres_place.judge(dict.fromkeys(others, acts))
     tell("canceller vanishes halfway", f"10 other tasks of its worker done after {took:.1f} s (6 s of work)", verdict)
     verdict.must_be_clean()
     assert took < 40, f"a stranger's open transaction held up the worker ({state})"

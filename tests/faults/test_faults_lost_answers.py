@@ -16,7 +16,7 @@ from onward import Onward
 from onward.errors import StoreUnavailable
 from onward.service import Wish
 from rig.proxy import Proxy
-from tests.faults.band import Client, Place
+from tests.faults.band import Client, Place, until
 from tests.faults.crew import Act
 
 pytestmark = pytest.mark.slow
@@ -104,8 +104,7 @@ async def test_the_answer_of_a_submit_of_many_is_lost(app: Onward, beyond: Place
 async def test_the_answer_of_a_cancel_is_lost(app: Onward, beyond: Place, proxy: Proxy) -> None:
     async with app.worker(slots=5):
         task_id = await Client(app, random.Random(7)).submit([{"act": "step", "name": "long", "ms": 60_000}])
-        while not beyond.ledger.read():
-            await asyncio.sleep(0.01)
+        await until(beyond.ledger.read)
         proxy.cut_after_commit(1, matching="DELETE FROM onward_queue WHERE task_id = $1")
         with pytest.raises(StoreUnavailable):
             await app.cancel(task_id)

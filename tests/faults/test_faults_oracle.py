@@ -45,6 +45,12 @@ class Case:
             what, self.task, step, shift, 1, 1, time.time() if at is None else at, effect or f"{self.task}:{step}"
         )
 
+    def reopen(self) -> None:
+        self.sql("DELETE FROM onward_outcomes WHERE task_id = TASK")
+        self.sql(
+            "INSERT INTO onward_queue (task_id, priority, queue, task, reason) VALUES (TASK, 0, 'default', 'story', 'queued')"
+        )
+
     async def verdict(self, **more: Any) -> Verdict:
         return await self.place.judge(self.acked, **more)
 
@@ -75,18 +81,7 @@ async def test_nothing_tried_is_void(tmp_path: Path) -> None:
 PLANTED: dict[str, tuple[str, Callable[[Case], None]]] = {
     "the task is gone": ("lost", lambda case: case.sql("DELETE FROM onward_tasks WHERE id = TASK")),
     "its outcome is gone": ("lost", lambda case: case.sql("DELETE FROM onward_outcomes WHERE task_id = TASK")),
-    "it never ended": (
-        "stuck",
-        lambda case: (
-            [
-                case.sql("DELETE FROM onward_outcomes WHERE task_id = TASK"),
-                case.sql(
-                    "INSERT INTO onward_queue (task_id, priority, queue, task, reason) VALUES (TASK, 0, 'default', 'story', 'queued')"
-                ),
-            ]
-            and None
-        ),
-    ),
+    "it never ended": ("stuck", lambda case: case.reopen()),
     "it failed": ("wrong", lambda case: case.sql("UPDATE onward_outcomes SET state = 'failed' WHERE task_id = TASK")),
     "an attempt was burned": (
         "wrong",

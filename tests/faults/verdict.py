@@ -246,7 +246,8 @@ def _steps(verdict: Verdict, picture: Picture, lines: list[Line]) -> None:
                     f"{task} started step {step} in lost shift {line.shift}, {line.at - row.at:.3f} s after its record"
                 )
             over = over or (line.what == "end" and line.shift == row.shift)
-        verdict.repeated += sum(line.what == "start" for line in theirs) > 1
+        counted = collections.Counter(line.what for line in theirs)
+        verdict.repeated += counted["start"] - counted["fail"] > 1
     for (task, step), theirs in ledger.items():
         if len({line.effect for line in theirs}) > 1:
             verdict.wrong.append(f"{task} gave step {step} several effect keys: { ({line.effect for line in theirs}) }")

@@ -274,6 +274,7 @@ class Cluster:
 
     def _taken_over(self, process: Process) -> None:
         """A task of this process went to another. If it only stands still: now is the moment that hurts most to go on."""
+        self.network.taken_over(process)
         if process.standing and not process.dead and self.rng.random() < 0.7:
             self.loop.call_later(self.rng.random() * 0.2, process.go_on, context=self.network._context)
 
@@ -308,22 +309,18 @@ class Cluster:
     async def bury(self) -> None:
         """Let everything go, the dead included, so that no coroutine is left half-way."""
         self.network.closed = self.ledger.closed = self.watch.closed = True
+        theirs = [task for process in self._everybody() for task in process.tasks]
+        for task in asyncio.all_tasks(self.loop) - {asyncio.current_task(), *theirs}:
+            task.cancel()  # the storm first, or it would stop what is to be ended
         for process in self._everybody():
             process.standing = False
             self.loop.give_back(process)
         for _ in range(20):
-            tasks = [task for process in self._everybody() for task in process.tasks if not task.done()]
-            if not tasks:
-                break
+            if not (tasks := asyncio.all_tasks(self.loop) - {asyncio.current_task()}):
+                return
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=3)
-        others = [task for task in asyncio.all_tasks(self.loop) if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        if others:
-            done, left = await asyncio.wait(others, timeout=50)
-            for task in left: print(task); task.print_stack()
 
     def _everybody(self) -> list[Process]:
         return list({id(door.process): door.process for door in self.network.doors}.values())

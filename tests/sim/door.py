@@ -37,7 +37,7 @@ def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("a verb of an inline store waited for something")
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Message:
     """One call on its way."""
 
@@ -61,17 +61,20 @@ class Network:
         self.closed = False
         self._context = contextvars.Context()
         self._unsure: dict[int, Any] = {}
+        self._frozen: list[Message] = []
 
     def send(self, door: Door, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> asyncio.Future[Any]:
-        message = Message(door, verb, args, kwargs, self.loop.create_future(), self._fate())
+        message = Message(door, verb, args, kwargs, self.loop.create_future(), self._fate(verb, args))
         self._after(self._lag(), self._arrive, message)
         return message.future
 
     def _after(self, delay: float, callback: Callable[..., None], *args: Any) -> None:
         self.loop.call_later(delay, callback, *args, context=self._context)
 
-    def _fate(self) -> str:
+    def _fate(self, verb: str, args: tuple[Any, ...]) -> str:
         roll = self.rng.random()
+        if self.weather.freeze and self.rng.random() < self.weather.freeze * _worth_freezing(verb, args):
+            return "freeze"
         for fate in ("fail", "lose", "late", "twice", "hang", "die"):
             roll -= getattr(self.weather, fate)
             if roll < 0:
@@ -94,6 +97,8 @@ class Network:
         elif fate == "late":
             self._answer(message, error=True)
             self._after(self.rng.choice([0.1, 1.0, 10.0, 40.0]) * self.rng.random(), self._carry_out_late, message)
+        elif fate == "freeze":
+            self._freeze(message)
         elif fate == "die":
             if self.rng.random() < 0.5:
                 self._carry_out(message)
@@ -104,6 +109,28 @@ class Network:
             if fate == "twice" and message.verb in REPEATABLE:
                 answer = self._again(message, answer)
             self._answer(message, answer, error=fate == "lose")
+
+    def _freeze(self, message: Message) -> None:
+        """The worst moment for a process to stand still: its records are on their way, and arrive when another has gone on
+        with the task; or its claim is, and arrives when its lease is over."""
+        message.fate = "fine"
+        self._frozen.append(message)
+        message.door.process.stop()
+        self.watch.note(f"{message.door.process} freezes")
+        leases = 4.0 if message.verb == "save" else self.rng.uniform(0.8, 1.5)
+        self._after(leases * self.weather.lease, self._thaw, message)
+
+    def taken_over(self, process: Process) -> None:
+        """A task of this process went to another."""
+        for message in self._frozen:
+            if message.door.process is process:
+                self._after(self.rng.random() * 0.1, self._thaw, message)
+
+    def _thaw(self, message: Message) -> None:
+        if message in self._frozen:
+            self._frozen.remove(message)
+            self._arrive(message)
+            message.door.process.go_on()
 
     def _carry_out(self, message: Message) -> Any:
         answer: Any
@@ -136,6 +163,9 @@ class Network:
             self.seen["a save of unknown fate was not mine" if answer else "a save of unknown fate was mine"] += 1
         if answer:
             self.seen["a write was fenced"] += 1
+            for id_ in answer:
+                several = sum(entry[0] == id_ for entry in batch.entries) > 1
+                self.seen["several records of a task were fenced together"] += several
 
     def _answer(self, message: Message, answer: Any = None, *, error: bool = False, wait: float = 0.0) -> None:
         if error and message.verb == "save":
@@ -161,6 +191,12 @@ class Network:
                 for _ in range(self.rng.choice([1, 1, 1, 2])):
                     if self.rng.random() >= self.weather.nudge_lost:
                         self._after(self._lag(), door.process.call, door.heard, topic)
+
+
+def _worth_freezing(verb: str, args: tuple[Any, ...]) -> float:
+    if verb == "save":
+        return 8 if len(args[1].entries) > len({entry[0] for entry in args[1].entries}) else 1
+    return 0.3 if verb == "claim" else 0
 
 
 class Door:

@@ -109,7 +109,7 @@ def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, 
         async def step(name: str, seconds: float, fails: int, attempts: int, timeout: float | None, *kills: int) -> Any:
             seen[name] += 1
             key = name if seen[name] == 1 else f"{name}#{seen[name]}"
-            retry = Retry(attempts=attempts, first=0.2, factor=3, cap=4)
+            retry = Retry(attempts=attempts, first=0.2 if attempts % 2 else 1.5, factor=3, cap=4)
             try:
                 return await ctx.step(effect, seconds, fails, *kills, name=name, retry=retry, timeout=timeout)
             finally:
@@ -163,7 +163,9 @@ def draw(rng: random.Random, poison: float) -> tuple[str, list[Op], dict[str, An
         elif kind < 0.92:
             ops.append(["sleep", rng.choice([0.2, 0.9, 1.5, 8, 30, 3600, 90_000])])
         else:
-            ops.append([rng.choice(["now", "random", "progress"])])
+            ops.append([rng.choice(["now", "random"])])
+        if rng.random() < 0.2:
+            ops.append(["progress"])
     if rng.random() < 0.15:
         ops.insert(rng.randrange(len(ops) + 1), ["fall", rng.randint(1, 2)])
     if rng.random() < 0.04:

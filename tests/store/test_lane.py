@@ -128,7 +128,12 @@ async def test_calls_that_gather_share_one_commit(threaded: Rig) -> None:
 async def test_one_failing_job_does_not_hurt_its_neighbours(threaded: Rig) -> None:
     run = threaded.lane.run
     answers = await gathered(
-        threaded, run(insert(1)), run(fails(2, ValueError("mine"))), run(insert(1)), run(insert(3)), run(fails(4, KeyError()))
+        threaded,
+        run(insert(1)),
+        run(fails(2, ValueError("mine"))),
+        run(insert(1)),
+        run(insert(3)),
+        run(fails(4, KeyError())),
     )
     assert answers[0] == 10
     assert isinstance(answers[1], ValueError)

@@ -168,7 +168,9 @@ class Machine(RuleBasedStateMachine):
             if there is None:
                 due = self.now + task.delay if task.delay else None
                 reason = "delayed" if task.delay else "queued"
-                self.tasks[task.id] = Model(task.id, task.key, task.priority, self.next(), due, reason, first_priority=task.priority)
+                self.tasks[task.id] = Model(
+                    task.id, task.key, task.priority, self.next(), due, reason, first_priority=task.priority
+                )
 
     @rule()
     def join(self) -> None:
@@ -322,7 +324,9 @@ class Machine(RuleBasedStateMachine):
         ready = [t for t in self.tasks.values() if t.ready]
         assert outlook.queues == (("default",) if ready else ())
         assert outlook.suspects == (("default",) if any(t.crashes >= SUSPECT_AFTER for t in ready) else ())
-        later = [t.due_at for t in self.tasks.values() if t.ended is None and t.due_at is not None and t.due_at < math.inf]
+        later = [
+            t.due_at for t in self.tasks.values() if t.ended is None and t.due_at is not None and t.due_at < math.inf
+        ]
         assert outlook.next_due_in == (min(later) - self.now if later else None)
 
     # ── outsiders ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -337,12 +341,16 @@ class Machine(RuleBasedStateMachine):
             task.journal += [(0, r.CANCEL), (0, r.CANCELLED)]
             task.ended = State.CANCELLED
 
-    @precondition(lambda self: any(t.ended is State.FAILED or t.reason in {"parked", "quarantined"} for t in self.tasks.values()))
+    @precondition(
+        lambda self: any(t.ended is State.FAILED or t.reason in {"parked", "quarantined"} for t in self.tasks.values())
+    )
     @rule(number=index)
     def resume(self, number: int) -> None:
         wanted = [t for t in self.tasks.values() if t.ended is State.FAILED or t.reason in {"parked", "quarantined"}]
         task = self.pick([*wanted, *self.tasks.values()] if number % 5 == 0 else wanted, number)
-        possible = task.ended is State.FAILED or (task.ended is None and task.worker is None and task.reason in {"parked", "quarantined"})
+        possible = task.ended is State.FAILED or (
+            task.ended is None and task.worker is None and task.reason in {"parked", "quarantined"}
+        )
         assert self.do(self.store.resume(task.id)) == possible
         MET[f"resumed from {task.ended or task.reason}"] += possible
         if not possible:
@@ -417,9 +425,13 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_tables_are_as_the_model_says(self) -> None:
-        queue = self.do(sql(self.store, "SELECT task_id, worker, due_at, reason, attempt, crashes, priority FROM onward_queue"))
+        queue = self.do(
+            sql(self.store, "SELECT task_id, worker, due_at, reason, attempt, crashes, priority FROM onward_queue")
+        )
         assert sorted(queue) == sorted(
-            (t.id, t.worker, t.due_at, t.reason, t.attempt, t.crashes, t.priority) for t in self.tasks.values() if t.ended is None
+            (t.id, t.worker, t.due_at, t.reason, t.attempt, t.crashes, t.priority)
+            for t in self.tasks.values()
+            if t.ended is None
         )
         outcomes = self.do(sql(self.store, "SELECT task_id, state, attempt, seq FROM onward_outcomes"))
         assert sorted(outcomes) == sorted(

@@ -216,11 +216,14 @@ async def test_a_claim_meets_an_append_that_is_just_being_committed(store: Store
         await store.rescue([f"old{turn}"])
         saving, claiming = store.save(f"old{turn}", _steps(held, 2)), claim(store, "w2", 1)
         refused, claimed = (
-            await asyncio.gather(saving, claiming)
-            if turn % 2
-            else (await asyncio.gather(claiming, saving))[::-1]
+            await asyncio.gather(saving, claiming) if turn % 2 else (await asyncio.gather(claiming, saving))[::-1]
         )
-        written = [key for _, key in await sql(store, f"SELECT seq, key FROM onward_journal WHERE task_id = '{task_id}' AND kind = 'step.completed'")]
+        written = [
+            key
+            for _, key in await sql(
+                store, f"SELECT seq, key FROM onward_journal WHERE task_id = '{task_id}' AND kind = 'step.completed'"
+            )
+        ]
         if refused:
             assert written == [], "n+1 was refused, so n+2 was as well"
             assert [c.shift for c in claimed] == [3]

@@ -119,7 +119,9 @@ async def test_an_older_postgres_is_refused_until_somebody_migrates(fresh_url: s
     """Many programs share it, so none of them changes it on its own account."""
     await open_and_close(fresh_url)
     ahead = plus_one(open_store(fresh_url))
-    with pytest.raises(SchemaMismatch, match=r"table version 1 .* needs 2; run `onward migrate`, it is safe while workers run"):
+    with pytest.raises(
+        SchemaMismatch, match=r"table version 1 .* needs 2; run `onward migrate`, it is safe while workers run"
+    ):
         await ahead.open()
     await ahead.open(migrate=True)
     assert await ahead.version() == (2, 2)
@@ -153,7 +155,9 @@ async def test_an_older_database_can_be_migrated_while_workers_run(fresh_url: st
 @not_memory
 async def test_a_migration_that_fails_half_way_leaves_nothing(fresh_url: str) -> None:
     await open_and_close(fresh_url)
-    broken = plus_one(open_store(fresh_url), "CREATE TABLE onward_half (n INTEGER); CREATE TABLE onward_half (n INTEGER)")
+    broken = plus_one(
+        open_store(fresh_url), "CREATE TABLE onward_half (n INTEGER); CREATE TABLE onward_half (n INTEGER)"
+    )
     with pytest.raises(Exception, match="already exists"):
         await broken.open(migrate=True)
     await open_and_close(fresh_url)  # what was there is as it was

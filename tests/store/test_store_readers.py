@@ -55,7 +55,9 @@ async def test_one_task_of_every_state(store: Store, time: Time) -> None:
         found = [t.task_id for t in await listed(store, state=state)]
         assert found == sorted((i for i, (s, _) in want.items() if s is state), reverse=True), state
     assert [t.task_id for t in await listed(store)] == sorted(want, reverse=True)
-    assert {t.task_id: t for t in await listed(store)} == {i: await store.get(i) for i in want}, "list shows what get shows"
+    assert {t.task_id: t for t in await listed(store)} == {i: await store.get(i) for i in want}, (
+        "list shows what get shows"
+    )
     assert await store.census() == []
 
 

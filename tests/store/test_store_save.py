@@ -78,7 +78,10 @@ async def test_all_records_of_a_task_stand_or_fall_together(store: Store) -> Non
 
 async def test_a_later_number_that_is_taken_refuses_the_earlier_ones_too(store: Store) -> None:
     one = await begun(store)
-    await sql(store, f"INSERT INTO onward_journal SELECT task_id, 5, 5, 'shift.started', '', data, at FROM onward_journal WHERE task_id = '{one.id}' AND seq = 1")
+    await sql(
+        store,
+        f"INSERT INTO onward_journal SELECT task_id, 5, 5, 'shift.started', '', data, at FROM onward_journal WHERE task_id = '{one.id}' AND seq = 1",
+    )
     assert await store.save("w1", Batch([entry(one, 1), entry(one, 2), entry(one, 3)])) == {one.id}
     assert [x.seq for x in await store.journal(one.id)] == [1, 2, 5]
 
@@ -198,7 +201,9 @@ async def test_an_end(store: Store, time: Time, state: State) -> None:
     task = await store.get(one.id)
     assert task is not None
     assert (task.state, task.reason, task.worker, task.finished_at, task.ended) == (state, None, None, time.now, True)
-    assert (task.result, task.error) == ((42, None) if state is State.COMPLETED else (None, {"type": "E", "message": "m"}))
+    assert (task.result, task.error) == (
+        (42, None) if state is State.COMPLETED else (None, {"type": "E", "message": "m"})
+    )
     assert await sql(store, "SELECT count(*) FROM onward_queue") == [(0,)]
     assert await claim(store) == []
 
@@ -344,7 +349,11 @@ async def test_a_sleeper_keeps_its_place_in_the_line(store: Store, time: Time) -
 
 
 def _settles(ones: list[Claimed], ending: str) -> Batch:
-    made = {"end": completion, "wait": lambda one: waiting(one, None, "queued"), "step": lambda one: Batch([entry(one)])}
+    made = {
+        "end": completion,
+        "wait": lambda one: waiting(one, None, "queued"),
+        "step": lambda one: Batch([entry(one)]),
+    }
     return together(*[made[ending](one) for one in ones])
 
 
@@ -385,5 +394,7 @@ async def test_statements_of_many_rows_never_wait_for_each_other(
 
 
 async def _waiting_for_locks(connection: Any) -> bool:
-    found = await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+    found = await connection.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
     return found >= 2

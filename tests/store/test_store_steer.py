@@ -11,7 +11,22 @@ import pytest
 from onward.core import record as r
 from onward.core.task import State
 from onward.store.port import Batch, Store
-from tests.kit import Time, begun, claim, completion, crashes, dense, entry, join, kinds, new, only_postgres, sql, submit, waiting
+from tests.kit import (
+    Time,
+    begun,
+    claim,
+    completion,
+    crashes,
+    dense,
+    entry,
+    join,
+    kinds,
+    new,
+    only_postgres,
+    sql,
+    submit,
+    waiting,
+)
 
 
 async def state(store: Store, task_id: str) -> State:
@@ -89,7 +104,11 @@ async def test_cancel_against_save(store: Store, open_another: Any, kind: str, w
     won = {"save": 0, "cancel": 0}
     for turn in range(40):
         one = await begun(store)
-        batch = {"step": Batch([entry(one), entry(one, 2)]), "end": completion(one), "wait": waiting(one, None, "queued")}
+        batch = {
+            "step": Batch([entry(one), entry(one, 2)]),
+            "end": completion(one),
+            "wait": waiting(one, None, "queued"),
+        }
         calls = [store.save("w1", batch[what]), other.cancel(one.id)]
         answers = await asyncio.gather(*(calls if turn % 2 else calls[::-1]))
         refused, cancelled = answers if turn % 2 else answers[::-1]
@@ -238,7 +257,9 @@ async def test_resume_leaves_all_others_alone(store: Store, time: Time) -> None:
 async def test_many_resumes_at_once_and_one_wins(store: Store, open_another: Any, kind: str, from_: str) -> None:
     other = store if kind == "sqlite memory" else await open_another()
     one = await begun(store)
-    await store.save("w1", completion(one, state=State.FAILED) if from_ == "failed" else waiting(one, math.inf, "parked"))
+    await store.save(
+        "w1", completion(one, state=State.FAILED) if from_ == "failed" else waiting(one, math.inf, "parked")
+    )
     assert sum(await asyncio.gather(*[door.resume(one.id) for door in (store, other) for _ in range(10)])) == 1
     assert (await kinds(store, one.id)).count(r.RESUMED) == 1
     assert await store.census() == []

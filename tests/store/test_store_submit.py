@@ -159,7 +159,13 @@ async def test_a_delayed_task_waits_for_its_time(store: Store, time: Time) -> No
 
 async def test_payloads_come_back_byte_for_byte(store: Store) -> None:
     every = bytes(range(32, 256)) * 3
-    wanted = new(input=b'"\x00' + every + b'"', options=b"{ }", key="schl\u00fcssel \U0001f600", queue="k\u00f6", task="\u4efb\u52a1")
+    wanted = new(
+        input=b'"\x00' + every + b'"',
+        options=b"{ }",
+        key="schl\u00fcssel \U0001f600",
+        queue="k\u00f6",
+        task="\u4efb\u52a1",
+    )
     await store.submit([wanted])
     await join(store, "w1")
     (held,) = await claim(store, queue="k\u00f6", names=["\u4efb\u52a1"])

@@ -30,7 +30,17 @@ from tests.kit import (
 
 
 async def test_a_worker_is_known_with_all_it_said(store: Store, time: Time) -> None:
-    told = row("w1", machine="boot/pid:[1]", host="büro", pid=77, slots=5, names=("a", "b"), queues=("q",), address="udp:9", version="1.2")
+    told = row(
+        "w1",
+        machine="boot/pid:[1]",
+        host="büro",
+        pid=77,
+        slots=5,
+        names=("a", "b"),
+        queues=("q",),
+        address="udp:9",
+        version="1.2",
+    )
     assert await store.join(told, 10) == time.now
     (known,) = await store.workers()
     for name in ("id", "machine", "host", "pid", "slots", "names", "queues", "address", "version"):

@@ -20,6 +20,7 @@ class State(enum.StrEnum):
 
     @property
     def ended(self) -> bool:
+        """Whether nothing more will happen, unless somebody resumes a failed task."""
         return self in ENDED
 
 
@@ -109,6 +110,7 @@ class Task:
 
     @property
     def ended(self) -> bool:
+        """Whether it has completed, failed or been cancelled."""
         return self.state.ended
 
 

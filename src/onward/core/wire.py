@@ -122,7 +122,7 @@ def error_value(error: BaseException) -> dict[str, Any]:
     """What is kept of an exception: its kind and a text that is safe to store, whatever its `__str__` does."""
     try:
         message = str(error)
-    except Exception:
+    except BaseException:
         message = "(its message could not be read)"
     message = message.encode("utf-8", "backslashreplace").decode()
     return {"type": type(error).__name__, "message": message[:10_000]}

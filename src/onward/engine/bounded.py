@@ -17,17 +17,28 @@ async def bounded(
     work: Coroutine[Any, Any, Any], clock: Clock, seconds: float, late: Callable[[], BaseException]
 ) -> Any:
     """The answer of the work, or the error that `late` makes when the time is up."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(_caught(work))
     alarm = asyncio.ensure_future(clock.sleep(seconds))
     try:
         await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise late()
-        return task.result()
+        answer, error = task.result()
+        if error is not None:
+            raise error
+        return answer
     finally:
         alarm.cancel()
         if not task.done():
             await _cancelled(task)
+
+
+async def _caught(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """A task that raises one of these ends the whole loop with it; a handler must not end its worker."""
+    try:
+        return await work, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from onward.core import record as r
 from onward.core.control import Park
 from onward.core.record import Record
+from onward.errors import Fatal, StepFailed
 
 
 @dataclasses.dataclass(slots=True)
@@ -25,6 +26,13 @@ class Known:
     kind: str
     data: dict[str, Any]
     over: bool = True
+
+    def failure(self) -> StepFailed:
+        """The failure as it was raised at first, also for the task's policy: what could not heal then cannot now."""
+        error = self.data["error"]
+        failed = StepFailed(self.key, error["attempts"], error["type"], error["message"])
+        failed.__cause__ = Fatal(error["message"]) if error.get("fatal") else None
+        return failed
 
 
 def branch_of(key: str) -> str:
@@ -92,7 +100,7 @@ class Replay:
             raise Park(
                 f"the code asks for {key!r} as {kind} where the journal has {known.kind}; it was changed under this task"
             )
-        if mark and known.data.get("args", mark) != mark:
+        if known.data.get("args", "") != mark:
             raise Park(
                 f"the code calls step {key!r} with other arguments than the journal has; it was changed under this task"
             )

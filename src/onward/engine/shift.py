@@ -21,6 +21,7 @@ from onward.core import record as r
 from onward.core import wire
 from onward.core.clock import Clock
 from onward.core.control import Control, Fenced, HandBack, Park, Suspend
+from onward.core.retry import HOPELESS
 from onward.core.task import NEVER, Reason, State
 from onward.engine.bounded import bounded
 from onward.engine.context import Call, Context, PlainContext
@@ -350,8 +351,7 @@ class Shift:
 
     def _recorded(self, call: Call, known: Known) -> Any:
         if known.kind == r.STEP_FAILED:
-            error = known.data["error"]
-            raise StepFailed(call.key, error["attempts"], error["type"], error["message"])
+            raise known.failure()
         return _revived(call.function, known.data["result"])
 
     async def _append(self, kind: str, key: str, data: bytes) -> None:
@@ -418,6 +418,7 @@ class Shift:
         told = wire.error_value(error) | {"attempts": attempt}
         pause = call.retry.pause(attempt, error, self.rng)
         if pause is None:
+            told |= {"fatal": True} if isinstance(error, HOPELESS) else {}
             await self._append(r.STEP_FAILED, call.key, wire.encode({"error": told, "args": call.mark}))
             raise StepFailed(call.key, attempt, told["type"], told["message"]) from error
         until = self.now() + pause

@@ -71,8 +71,8 @@ class Threads:
             self.left_behind -= 1
         elif error is None:
             future.set_result(answer)
-        elif isinstance(error, StopIteration):  # a future cannot carry it
-            future.set_exception(RuntimeError(f"StopIteration: {error}"))
+        elif isinstance(error, StopIteration | GeneratorExit):  # a coroutine cannot be given these
+            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
         else:
             future.set_exception(error)
 

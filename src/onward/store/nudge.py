@@ -86,5 +86,5 @@ def send_datagrams(topics: Iterable[str], addresses: Iterable[str]) -> None:
             for topic in topics:
                 try:
                     out.sendto(topic.encode(), ("127.0.0.1", int(address.removeprefix("udp:"))))
-                except OSError:
+                except (OSError, OverflowError, ValueError):  # also an address of a kind that we do not know
                     continue

@@ -1,0 +1,321 @@
+"""The parts of a worker on their own: the lease, the heart, presence, threads, replay, and nudges."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from onward.core import record as r
+from onward.core.control import Park
+from onward.core.record import Record
+from onward.engine.lease import Heart, Lease
+from onward.engine.presence import CONFIRM, Watch, machine
+from onward.engine.replay import Replay, branch_of
+from onward.engine.threads import Threads
+from onward.errors import StoreUnavailable
+from onward.store.nudge import PAUSE, Datagrams, Hub, send_datagrams
+from onward.store.port import Beat
+from tests.kit import HandClock, Through, calm, eventually, row
+
+# ── the lease ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_lease_counts_from_when_the_heartbeat_was_sent(clock: HandClock) -> None:
+    lease = Lease(clock, 10)
+    assert not lease.holds()
+    sent = clock.time
+    clock.jump(3)  # the answer took its time
+    lease.renew(sent)
+    clock.jump(6.9)
+    assert lease.holds()
+    clock.jump(0.2)
+    assert not lease.holds()
+
+
+async def test_waiting_for_the_lease(clock: HandClock) -> None:
+    lease = Lease(clock, 10)
+    waiting = asyncio.ensure_future(lease.until_held())
+    await calm()
+    assert not waiting.done()
+    lease.renew(clock.time - 20)  # an answer that came too late is none
+    await calm()
+    assert not waiting.done()
+    lease.renew(clock.time)
+    await waiting
+
+
+async def test_no_verdict_on_others_after_trouble_of_our_own(clock: HandClock) -> None:
+    lease = Lease(clock, 10)
+    lease.renew(clock.time)
+    assert lease.may_judge()
+    lease.doubt()
+    for _ in range(5):
+        clock.jump(2)
+        lease.renew(clock.time)
+        assert not lease.may_judge(), "an outage that hit everybody must not make the others look dead"
+    clock.jump(2)
+    lease.renew(clock.time)
+    assert lease.may_judge()
+    clock.jump(6)
+    lease.renew(clock.time)
+    assert not lease.may_judge(), "this heartbeat came late: something was wrong, with us or with the database"
+    lease.drop()
+    assert not lease.holds()
+
+
+# ── the heart ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FakeStore:
+    """Just enough of a store for a heart."""
+
+    inline = False
+
+    def __init__(self) -> None:
+        self.beats: list[float] = []
+        self.away = False
+
+    def twin(self) -> FakeStore:
+        return self
+
+    async def open(self, *, migrate: bool | None = None) -> None: ...
+
+    async def beat(self, worker: str, lease: float, rate: float) -> Beat:
+        if self.away:
+            raise StoreUnavailable("away")
+        self.beats.append(time.monotonic())
+        return Beat(alive=True, now=0.0, held=frozenset())
+
+
+def heart(store: Any, lease: float = 1.0, heard: Any = lambda *_: None) -> Heart:
+    from onward.core.clock import SystemClock
+
+    return Heart(store, SystemClock(), lease=lease, every=0.02, worker=lambda: "w", rate=lambda: 0.0, heard=heard)
+
+
+async def test_a_heart_beats_while_the_loop_is_blocked() -> None:
+    store = FakeStore()
+    beating = heart(store)
+    beating.start()
+    time.sleep(0.3)  # noqa: ASYNC251 -- a step that blocks the loop
+    assert len(store.beats) > 3
+    await beating.stop()
+    count = len(store.beats)
+    await asyncio.sleep(0.1)
+    assert len(store.beats) == count
+
+
+async def test_a_heart_stops_when_the_loop_is_taken_for_hung() -> None:
+    store = FakeStore()
+    beating = heart(store, lease=0.1)
+    beating.start()
+    time.sleep(0.7)  # noqa: ASYNC251 -- three leases and more
+    late = [beat for beat in store.beats if beat > time.monotonic() - 0.2]
+    assert late == [], "others may go on with the work"
+    beating.turned()
+    await eventually(lambda: _is(bool(store.beats and store.beats[-1] > time.monotonic() - 0.1)))
+    await beating.stop()
+
+
+async def test_a_heart_survives_an_outage() -> None:
+    store, heard = FakeStore(), []
+    store.away = True
+    beating = heart(store, heard=lambda sent, worker, beat: heard.append(worker))
+    beating.start()
+    await asyncio.sleep(0.1)
+    assert not heard
+    store.away = False
+    await eventually(lambda: _is(bool(heard)))
+    await beating.stop()
+    assert set(heard) == {"w"}
+
+
+async def _is(value: bool) -> bool:
+    return value
+
+
+# ── presence ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_death_of_a_process_is_seen_at_once() -> None:
+    dead: list[str] = []
+    watch = Watch(dead.append, one_machine=True)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        peers = [row("child", machine=machine(), pid=child.pid), row("me", machine=machine(), pid=os.getpid())]
+        watch.peers(peers)
+        watch.peers(peers)
+        await asyncio.sleep(0.05)
+        assert dead == []
+        child.kill()
+        start = time.monotonic()
+        await eventually(lambda: _is(dead == ["child"]))
+        assert time.monotonic() - start < 2
+    finally:
+        child.kill()
+        child.wait()
+        watch.close()
+
+
+async def test_a_process_that_is_not_there_is_dead() -> None:
+    dead: list[str] = []
+    watch = Watch(dead.append, one_machine=False)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    watch.peers([row("gone", machine=machine(), pid=gone.pid), row("elsewhere", machine="other/ns", pid=gone.pid)])
+    assert dead == ["gone"], "of another machine a pid says nothing"
+    watch.close()
+
+
+async def test_a_file_has_one_machine_so_who_wrote_before_the_reboot_is_gone() -> None:
+    dead: list[str] = []
+    watch = Watch(dead.append, one_machine=True)
+    boot = machine().partition("/")[0]
+    watch.peers([row("before", machine="other-boot/ns", pid=1), row("container", machine=f"{boot}/other-ns", pid=1)])
+    assert dead == ["before"]
+    watch.close()
+
+
+async def test_a_free_lock_must_stay_free_for_a_while() -> None:
+    watch = Watch(lambda _: None, one_machine=False)
+    assert watch.confirmed({"a", "b"}, 0.0) == set()
+    assert watch.confirmed({"a"}, CONFIRM / 2) == set()
+    assert watch.confirmed({"a", "b"}, CONFIRM) == {"a"}, "b was seen in between"
+    assert watch.confirmed({"b"}, 2 * CONFIRM) == {"b"}
+
+
+# ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_threads_are_kept_for_the_next() -> None:
+    threads = Threads()
+    first = await threads.run(threading.get_ident)
+    assert await threads.run(threading.get_ident) == first
+    assert await asyncio.gather(*[threads.run(pow, n, 2) for n in range(30)]) == [n * n for n in range(30)]
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(lambda: 1 / 0)
+    threads.close()
+    await eventually(
+        lambda: _is(not [t for t in threading.enumerate() if t.name == "onward-step" and t.ident == first])
+    )
+
+
+@pytest.mark.parametrize("error", [StopIteration("x"), GeneratorExit("x")])
+async def test_what_no_coroutine_can_be_given_comes_as_something_else(error: BaseException) -> None:
+    threads = Threads()
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(RuntimeError, match=f"{type(error).__name__}: x"):
+        await threads.run(fail)
+    threads.close()
+
+
+async def test_a_thread_that_hangs_is_counted_until_it_comes_back() -> None:
+    threads, release = Threads(), threading.Event()
+    hanging = asyncio.ensure_future(threads.run(release.wait, 10))
+    await asyncio.sleep(0.01)
+    hanging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+    assert threads.left_behind == 1
+    assert await threads.run(lambda: "another") == "another"
+    release.set()
+    await eventually(lambda: _is(threads.left_behind == 0))
+    threads.close()
+
+
+# ── replay ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def journal(*told: tuple[str, str, bytes]) -> list[Record]:
+    return [Record(n + 1, 2, kind, key, data, float(n)) for n, (kind, key, data) in enumerate(told)]
+
+
+DONE, FAILED = b'{"result":1}', b'{"error":{"type":"E","message":"m","attempts":1}}'
+
+
+def test_known_steps_come_in_their_order_and_then_no_more() -> None:
+    replay = Replay(
+        journal((r.SUBMITTED, "", b"{}"), (r.SHIFT, "", b"{}"), (r.STEP_DONE, "a", DONE), (r.STEP_FAILED, "b", FAILED))
+    )
+    assert (replay.started_at, replay.unread, replay.leftover()) == (1.0, 2, "a")
+    assert replay.next("a", r.STEP_DONE, "").data == {"result": 1}  # type: ignore[union-attr]
+    assert replay.next("b", r.STEP_DONE, "").failure().kind == "E"  # type: ignore[union-attr]
+    assert replay.next("c", r.STEP_DONE, "") is None
+    assert (replay.unread, replay.leftover()) == (0, None)
+
+
+def test_branches_have_their_own_order() -> None:
+    replay = Replay(journal((r.STEP_DONE, "[1]x", DONE), (r.STEP_DONE, "[0]x", DONE), (r.STEP_DONE, "[1]y", DONE)))
+    assert branch_of("[0.1]name#2") == "[0.1]"
+    assert branch_of("name#2") == ""
+    assert replay.next("[0]x", r.STEP_DONE, "") is not None
+    assert replay.next("[1]x", r.STEP_DONE, "") is not None
+    with pytest.raises(Park, match=r"asks for step '\[1\]z' where the journal has '\[1\]y'"):
+        replay.next("[1]z", r.STEP_DONE, "")
+
+
+@pytest.mark.parametrize("again", [r.RETRY, r.RESUMED])
+def test_a_failure_that_ended_the_attempt_is_forgotten_and_one_that_was_got_over_is_not(again: str) -> None:
+    replay = Replay(
+        journal(
+            (r.STEP_FAILED, "caught", FAILED),
+            (r.STEP_DONE, "a", DONE),
+            (r.STEP_RETRY, "b", b'{"attempt":2}'),
+            (r.STEP_FAILED, "b", FAILED),
+            (again, "", b"{}"),
+            (r.STEP_RETRY, "b", b'{"attempt":1}'),
+        )
+    )
+    assert replay.unread == 2
+    assert replay.next("caught", r.STEP_DONE, "").kind == r.STEP_FAILED  # type: ignore[union-attr]
+    assert replay.next("a", r.STEP_DONE, "") is not None
+    assert replay.next("b", r.STEP_DONE, "") is None
+    assert replay.failures("b") == 1, "only those since the task was tried again"
+    assert replay.failures("b") == 0
+
+
+def test_a_sleep_is_over_when_it_says_so() -> None:
+    began = (r.SLEEP, "sleep", b'{"until":9}')
+    assert Replay(journal(began)).next("sleep", r.SLEEP, "").over is False  # type: ignore[union-attr]
+    assert Replay(journal(began, (r.SLEPT, "sleep", b"{}"))).next("sleep", r.SLEEP, "").over is True  # type: ignore[union-attr]
+
+
+# ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_busy_process_sends_few_nudges() -> None:
+    sent: list[set[str]] = []
+    hub = Hub(sent.append)
+    for _ in range(100):
+        hub.nudge("ready")
+        hub.nudge("ended")
+    assert sent == [{"ready"}], "the first goes out at once"
+    await asyncio.sleep(PAUSE * 3)
+    assert sent == [{"ready"}, {"ready", "ended"}], "those of the next moment together"
+    hub.close()
+
+
+async def test_datagrams_between_processes() -> None:
+    heard: list[str] = []
+    ears = Datagrams(heard.append)
+    address = await ears.open()
+    send_datagrams({"ready"}, [address, "udp:1", "udp:999999", "udp:nonsense"])
+    await eventually(lambda: _is(heard == ["ready"]))
+    ears.close()
+
+
+async def test_a_store_in_front_of_a_store() -> None:
+    """The tests' own tool: what is replaced is replaced, the rest goes through."""
+    store = FakeStore()
+    assert Through(store, inline=True).inline is True
+    assert (await Through(store).beat("w", 1, 0)).alive
