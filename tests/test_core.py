@@ -320,7 +320,7 @@ def test_what_is_no_json_is_refused_with_a_sentence(value: Any) -> None:
 
 
 def test_what_is_too_large_is_refused_with_a_sentence() -> None:
-    with pytest.raises(InvalidInput, match="16,777,2.. bytes, more than the 16,777,216"):
+    with pytest.raises(InvalidInput, match=r"16,777,2.. bytes, more than the 16,777,216"):
         wire.encode("x" * wire.LIMIT)
     assert len(wire.encode("x" * (wire.LIMIT - 2))) == wire.LIMIT
 
@@ -365,7 +365,7 @@ def _on_an_empty_stack(function: Any) -> Any:
 
 
 def test_a_codec_of_the_future_is_named() -> None:
-    with pytest.raises(InvalidInput, match="codec.*upgrade"):
+    with pytest.raises(InvalidInput, match=r"codec.*upgrade"):
         wire.decode(b"\x01...")
 
 

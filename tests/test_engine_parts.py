@@ -144,10 +144,14 @@ async def _is(value: bool) -> bool:
 # ── presence ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def process(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
 async def test_the_death_of_a_process_is_seen_at_once() -> None:
     dead: list[str] = []
     watch = Watch(dead.append, one_machine=True)
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child = process("import time; time.sleep(60)")
     try:
         peers = [row("child", machine=machine(), pid=child.pid), row("me", machine=machine(), pid=os.getpid())]
         watch.peers(peers)
@@ -167,7 +171,7 @@ async def test_the_death_of_a_process_is_seen_at_once() -> None:
 async def test_a_process_that_is_not_there_is_dead() -> None:
     dead: list[str] = []
     watch = Watch(dead.append, one_machine=False)
-    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone = process("")
     gone.wait()
     watch.peers([row("gone", machine=machine(), pid=gone.pid), row("elsewhere", machine="other/ns", pid=gone.pid)])
     assert dead == ["gone"], "of another machine a pid says nothing"

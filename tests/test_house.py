@@ -71,7 +71,7 @@ def test_every_error_says_what_it_means() -> None:
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == "onward.errors"]
     assert [kind.__name__ for kind in kinds if not kind.__doc__] == []
     tree = errors.__doc__ or ""
-    assert [kind.__name__ for kind in kinds if kind.__name__ not in tree and kind.__subclasses__()] == []
+    assert [kind.__name__ for kind in kinds if kind.__name__ not in tree] == [], "draw the exception tree"
 
 
 @each_module

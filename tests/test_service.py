@@ -157,7 +157,7 @@ async def test_options_that_make_no_sense(shop: Onward, wrong: dict[str, Any], e
 
 
 async def test_a_task_that_nobody_knows(shop: Onward) -> None:
-    with pytest.raises(UnknownTask, match="no task is named 'tripel' .known: broken, double, patient"):
+    with pytest.raises(UnknownTask, match=r"no task is named 'tripel' \(known: broken, double, patient"):
         await shop.submit("tripel", 1)
     with pytest.raises(UsageError, match="is not a handler of this app"):
         await shop.submit(lambda ctx: None)

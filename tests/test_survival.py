@@ -83,11 +83,13 @@ RAISED: dict[str, Any] = {
 
 async def _raise_later(name: str) -> None:
     await asyncio.sleep(0)
-    raise RAISED[name]()
+    error = RAISED[name]()
+    raise error
 
 
 def _raise(name: str) -> None:
-    raise RAISED[name]()
+    error = RAISED[name]()
+    raise error
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@
     │   └── SchemaMismatch    it is there, but not of this version
     ├── TaskFailed            raised where a result was awaited; TaskCancelled
     ├── ResultTimeout         no result within the time given
-    └── StepFailed            raised inside a handler when a step has failed for good; StepTimeout is its usual cause
+    ├── StepFailed            raised inside a handler when a step has failed for good; StepTimeout is its usual cause
+    ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
+    └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
 
 `code` is stable and meant for programs, `status` is the HTTP status and `exit_status` that of the command line.
 """

@@ -71,10 +71,8 @@ class MovedClock(SystemClock):
     def __init__(self, path: str) -> None:
         super().__init__()
         with Path(path).open("rb") as file:
-            self._offset = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
-
-    def now(self) -> float:
-        return time.time() + float(struct.unpack("d", self._offset)[0])
+            offset = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
+        self.now = lambda: time.time() + float(struct.unpack("d", offset)[0])
 
 
 def build(db: str, ledger: str, offset: str | None = None, **settings: Any) -> Onward:

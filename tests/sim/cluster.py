@@ -275,7 +275,7 @@ class Cluster:
     def _taken_over(self, process: Process) -> None:
         """A task of this process went to another. If it only stands still: now is the moment that hurts most to go on."""
         self.network.taken_over(process)
-        if process.standing and not process.dead and self.rng.random() < 0.7:
+        if process.standing and not process.dead and self.rng.random() < 0.3:
             self.loop.call_later(self.rng.random() * 0.2, process.go_on, context=self.network._context)
 
     async def _stop_some(self) -> None:

@@ -73,7 +73,7 @@ class Network:
 
     def _fate(self, verb: str, args: tuple[Any, ...]) -> str:
         roll = self.rng.random()
-        if self.weather.freeze and self.rng.random() < self.weather.freeze * _worth_freezing(verb, args):
+        if self.weather.freeze and self.rng.random() < self.weather.freeze * self._worth_freezing(verb, args):
             return "freeze"
         for fate in ("fail", "lose", "late", "twice", "hang", "die"):
             roll -= getattr(self.weather, fate)
@@ -110,27 +110,39 @@ class Network:
                 answer = self._again(message, answer)
             self._answer(message, answer, error=fate == "lose")
 
+    def _worth_freezing(self, verb: str, args: tuple[Any, ...]) -> float:
+        if verb == "save":
+            return 8 if len(args[1].entries) > len({entry[0] for entry in args[1].entries}) else 1
+        ready = any(row.worker is None and row.due_at is None for row in self.watch.queue.values())
+        return 2 if verb == "claim" and ready else 0
+
     def _freeze(self, message: Message) -> None:
         """The worst moment for a process to stand still: its records are on their way, and arrive when another has gone on
-        with the task; or its claim is, and arrives when its lease is over."""
+        with the task; they were written, and it learns that late; or its claim arrives when its lease is over."""
+        process, lease = message.door.process, self.weather.lease
         message.fate = "fine"
+        if message.verb == "save" and self.rng.random() < 0.4:
+            message.fate = "done"
+            self._answer(message, self._carry_out(message))
         self._frozen.append(message)
-        message.door.process.stop()
-        self.watch.note(f"{message.door.process} freezes")
-        leases = 4.0 if message.verb == "save" else self.rng.uniform(0.8, 1.5)
-        self._after(leases * self.weather.lease, self._thaw, message)
+        process.stop()
+        self.watch.note(f"{process} freezes")
+        self._after(lease * (4.0 if message.verb == "save" else self.rng.uniform(0.8, 1.5)), self._thaw, message)
 
     def taken_over(self, process: Process) -> None:
         """A task of this process went to another."""
         for message in self._frozen:
             if message.door.process is process:
-                self._after(self.rng.random() * 0.1, self._thaw, message)
+                most = self.weather.lease if message.fate == "done" else 0.1
+                self._after(self.rng.random() * most, self._thaw, message)
 
     def _thaw(self, message: Message) -> None:
-        if message in self._frozen:
-            self._frozen.remove(message)
+        if message not in self._frozen:
+            return
+        self._frozen.remove(message)
+        if message.fate != "done":
             self._arrive(message)
-            message.door.process.go_on()
+        message.door.process.go_on()
 
     def _carry_out(self, message: Message) -> Any:
         answer: Any
@@ -191,12 +203,6 @@ class Network:
                 for _ in range(self.rng.choice([1, 1, 1, 2])):
                     if self.rng.random() >= self.weather.nudge_lost:
                         self._after(self._lag(), door.process.call, door.heard, topic)
-
-
-def _worth_freezing(verb: str, args: tuple[Any, ...]) -> float:
-    if verb == "save":
-        return 8 if len(args[1].entries) > len({entry[0] for entry in args[1].entries}) else 1
-    return 0.3 if verb == "claim" else 0
 
 
 class Door:

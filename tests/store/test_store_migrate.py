@@ -108,7 +108,7 @@ async def test_a_newer_database_is_refused(fresh_url: str) -> None:
     await ahead.close()
     for wish in (None, True, False):
         store = open_store(fresh_url)
-        with pytest.raises(SchemaMismatch, match="newer Onward.*upgrade this program"):
+        with pytest.raises(SchemaMismatch, match=r"newer Onward.*upgrade this program"):
             await store.open(migrate=wish)
         with pytest.raises(StoreUnavailable, match="not open"):
             await store.get("x")

@@ -19,6 +19,7 @@ from tests.kit import (
     crashes,
     dense,
     entry,
+    eventually,
     join,
     kinds,
     new,
@@ -160,8 +161,7 @@ async def test_cancel_against_a_worker_that_writes_without_a_pause(store: Store,
             written += 1
 
     writing = asyncio.ensure_future(write())
-    while written < 20:
-        await asyncio.sleep(0)
+    await eventually(lambda: asyncio.sleep(0, written >= 20))
     assert await asyncio.wait_for(other.cancel(one.id), 10)
     await asyncio.wait_for(writing, 10)
     assert (await kinds(store, one.id))[-2:] == [r.CANCEL, r.CANCELLED]

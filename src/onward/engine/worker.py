@@ -182,7 +182,10 @@ class Worker:
             self.wake()
 
     def _sync(self, store_now: float, sent: float) -> None:
-        self._offset = store_now - sent
+        offset = store_now - sent
+        if abs(offset - self._offset) > self._lease.duration / 4:
+            self._lease.doubt()  # its clock has jumped: leases that others prolonged before tell nothing now
+        self._offset = offset
 
     @property
     def running(self) -> int:
@@ -429,7 +432,7 @@ class Worker:
             log.warning("could not free the tasks of worker %s yet: %s", worker, error)
 
     async def _rescue(self, dead: list[str], lease: float | None = None) -> None:
-        freed = await self.store.rescue(dead, lease)
+        freed = await self.store.rescue(dead, lease, self.now())
         if freed:
             log.warning("%d tasks of dead workers are ready to go on", freed)
             self.store.nudge("ready")

@@ -249,10 +249,12 @@ class Store(Protocol):
         """Take a worker out; what it still holds becomes ready. Nothing counts as a crash."""
         ...
 
-    async def rescue(self, dead: Sequence[str], lease: float | None = None) -> int:
+    async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
         """Declare these workers dead and, with `lease`, those whose lease has ended; free their tasks and count a crash
         for each that had no new record in its shift. How many tasks were freed. A lease that ended while the database
-        was down, or less than `lease` seconds after it came back, is left alone."""
+        was down, or less than `lease` seconds after it came back, is left alone. `now` is the time of the database as
+        the caller knows it: a lease must have ended by both clocks, so that one that jumps, or a call that was long
+        under way, buries nobody who lives."""
         ...
 
     async def workers(self) -> list[WorkerRow]:

@@ -328,8 +328,8 @@ class PostgresStore:
             await _run(connection, "let_go", worker=worker)
             await _run(connection, "leave", worker=worker)
 
-    async def rescue(self, dead: Sequence[str], lease: float | None = None) -> int:
-        return await self._execute("rescue", dead=list(dead), lease=lease)
+    async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
+        return await self._execute("rescue", dead=list(dead), lease=lease, now=now)
 
     async def workers(self) -> list[WorkerRow]:
         return [rows.worker(row) for row in await self._fetch("workers")]

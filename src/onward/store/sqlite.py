@@ -332,8 +332,8 @@ class SqliteStore:
 
         await self._writing(job)
 
-    async def rescue(self, dead: Sequence[str], lease: float | None = None) -> int:
-        asked = self._clock.now()
+    async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
+        asked = self._clock.now() if now is None else min(now, self._clock.now())
 
         def job(connection: apsw.Connection) -> int:
             _rows(connection, "bury", dead=json.dumps(list(dead)), sweep=lease is not None, asked=asked)

@@ -130,7 +130,7 @@ SELECT (SELECT count(*) FROM me) AS alive, onward_now() AS now, ARRAY(SELECT tas
 WITH dead AS (
     DELETE FROM onward_workers
     WHERE id = ANY(:dead::text[])
-       OR (lease_until < onward_now() AND extract(epoch FROM pg_postmaster_start_time())::float8 < onward_now() - :lease::float8)
+       OR (lease_until < LEAST(onward_now(), :now::float8) AND extract(epoch FROM pg_postmaster_start_time())::float8 < onward_now() - :lease::float8)
     RETURNING id
 )
 UPDATE onward_queue q SET worker = NULL, reason = 'queued',
