@@ -158,6 +158,19 @@ async def test_a_step_that_fails_for_good_names_its_attempts_and_its_last_cause(
     assert task.error["type"] == "StepFailed"  # type: ignore[index]
 
 
+async def test_a_failed_step_has_its_cause(lab: Lab) -> None:
+    @lab.app.task(retry=1)
+    async def work(ctx: Any) -> None:
+        def late() -> None:
+            raise TimeoutError
+
+        with pytest.raises(StepFailed, match="step 'late' was tried once and failed: TimeoutError") as told:
+            await ctx.step(late)
+        assert isinstance(told.value.__cause__, TimeoutError)
+
+    assert (await lab.run(work)).state is State.COMPLETED
+
+
 async def test_a_task_that_is_tried_again_comes_back_to_the_failed_step(lab: Lab) -> None:
     moments, others = Moments(lab), Moments(lab)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from onward.core import record as r
+from rig.proxy import Proxy
 from tests.faults.band import Client, Crew, Place, until_all_ended
 from tests.faults.crew import Act
 
@@ -137,3 +138,33 @@ async def test_hung_loop_loses_its_tasks_safely(place: Place, tell: Callable[...
     verdict.must_be_clean()
     assert len(place.look().journals[hung]) > 5, "VOID: nobody took it over"
     assert sum(after[pid] != before[pid] for pid in before) == 1
+
+
+@pytest.mark.parametrize("away", ["refuses", "says nothing"])
+async def test_sigterm_while_the_database_is_away(postgres_place: Place, away: str, tell: Callable[..., None]) -> None:
+    """Nothing can be handed back; the worker ends all the same, in time, and another goes on when its lease has ended."""
+    server = postgres_place.server
+    assert server is not None
+    with Proxy("127.0.0.1", server.port) as proxy:
+        beyond = Place("postgres", proxy.url_for(postgres_place.url), postgres_place.home, server)
+        async with postgres_place.app() as app:
+            client = Client(app, random.Random(27))
+            with Crew(beyond, 1, lease_s=2.0, heartbeat_s=0.4, grace_s=1.0).ready(1) as crew:
+                for _ in range(20):
+                    await client.submit([{"act": "step", "name": f"s{number}", "ms": 500} for number in range(8)])
+                await _until_started(postgres_place, 40)
+                if away == "refuses":
+                    proxy.close()
+                else:
+                    proxy.pause()
+                start = time.monotonic()
+                status = await asyncio.to_thread(crew.stop, 60)
+                took = time.monotonic() - start
+            with Crew(postgres_place, 1, lease_s=2.0, heartbeat_s=0.4).ready(1) as other:
+                await until_all_ended(postgres_place, 40)
+                await asyncio.to_thread(other.stop)
+    verdict = await postgres_place.judge(client.acked)
+    tell(f"SIGTERM while the database {away}", f"exit {status} after {took:.1f} s", verdict)
+    verdict.must_be_clean()
+    assert status == 0
+    assert took < 30, "whoever stops a container waits for half a minute at most"

@@ -84,6 +84,34 @@ async def test_crash_at_every_write(
     assert acked
 
 
+ERRORS = {
+    "ENOSPC at a write": ("pwrite64", "ENOSPC"),
+    "EIO at a write": ("pwrite64", "EIO"),
+    "EIO at a sync": ("fdatasync", "EIO"),
+}
+
+
+@pytest.mark.parametrize("what", ERRORS)
+async def test_error_at_every_write(
+    tmp_path: Path, tracing: None, what: str, prove: bool, tell: Callable[..., None]
+) -> None:
+    """The k-th write fails, once, and the process lives on: it tries again, and in the end all is done, once."""
+    call, error = ERRORS[what]
+    total = _count(_place(tmp_path / "whole"), call)
+    points = range(1, total + 1) if prove else sorted(random.Random(26).sample(range(1, total + 1), 5))
+    survived = 0
+    for point in points:
+        place = _place(tmp_path / f"at{point}")
+        ended = _strace(place, "-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={point}")
+        acks = Ledger(place.home / "acks").read()
+        survived += ended.returncode == 0
+        assert ended.returncode == 0 or not acks, f"it gave up at point {point}:\n{ended.stderr[-2000:]}"
+        await _goes_on(place)
+        shutil.rmtree(place.home)
+    tell(what, "sqlite", f"{survived} of {len(points)} points survived, the others before anything was acknowledged")
+    assert survived > len(points) / 2
+
+
 def _place(home: Path) -> Place:
     home.mkdir()
     return Place("sqlite", f"sqlite:///{home / 'onward.db'}", home)

@@ -25,7 +25,9 @@ def _story(rng: random.Random) -> list[Act]:
     return [{"act": "step", "name": f"s{number}", "ms": rng.randint(50, 300)} for number in range(6)]
 
 
-async def test_worker_cut_off_for_longer_than_its_lease(postgres_place: Place, prove: bool, tell: Callable[..., None]) -> None:
+async def test_worker_cut_off_for_longer_than_its_lease(
+    postgres_place: Place, prove: bool, tell: Callable[..., None]
+) -> None:
     """Nothing gets through to the database, and the worker does not hear that either. It stops starting steps when its
     lease ends by its own clock; another goes on; what it still sends when it is back is refused."""
     rounds = 10 if prove else 2
@@ -61,7 +63,13 @@ async def test_worker_cut_off_for_longer_than_its_lease(postgres_place: Place, p
                 await asyncio.to_thread(crew.stop)
                 await asyncio.to_thread(far.stop)
     verdict = await postgres_place.judge(client.acked)
-    tell("cut off for 3 leases", f"{rounds} times, {taken} taken over", f"{late} steps started without a lease", verdict, f"{verdict.repeated} of its steps refused and done again")
+    tell(
+        "cut off for 3 leases",
+        f"{rounds} times, {taken} taken over",
+        f"{late} steps started without a lease",
+        verdict,
+        f"{verdict.repeated} of its steps refused and done again",
+    )
     verdict.must_be_clean()
     assert late == 0
     assert taken, "VOID: nobody took its tasks"
@@ -111,6 +119,13 @@ async def test_clock_of_the_database_jumps(place: Place, tell: Callable[..., Non
             await asyncio.to_thread(crew.stop)
     verdict = await place.judge(client.acked)
     slept = [row.key for journal in place.look().journals.values() for row in journal if row.kind == r.SLEPT]
-    tell("clock jumps", place.kind, "+600, -3, +600, -3 s", verdict, f"{len(slept)} sleeps", f"{taken} living taken for dead")
+    tell(
+        "clock jumps",
+        place.kind,
+        "+600, -3, +600, -3 s",
+        verdict,
+        f"{len(slept)} sleeps",
+        f"{taken} living taken for dead",
+    )
     verdict.must_be_clean()
     assert slept

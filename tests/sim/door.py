@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from onward.core import record as r
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port import Store
 from tests.sim.loop import Process, SimLoop
@@ -112,7 +113,8 @@ class Network:
 
     def _worth_freezing(self, verb: str, args: tuple[Any, ...]) -> float:
         if verb == "save":
-            return 8 if len(args[1].entries) > len({entry[0] for entry in args[1].entries}) else 1
+            several = len(args[1].entries) > len({entry[0] for entry in args[1].entries})
+            return 8 if several else 3 if any(entry[3] == r.STEP_DONE for entry in args[1].entries) else 1
         ready = any(row.worker is None and row.due_at is None for row in self.watch.queue.values())
         return 2 if verb == "claim" and ready else 0
 
@@ -121,7 +123,8 @@ class Network:
         with the task; they were written, and it learns that late; or its claim arrives when its lease is over."""
         process, lease = message.door.process, self.weather.lease
         message.fate = "fine"
-        if message.verb == "save" and self.rng.random() < 0.4:
+        kinds = {entry[3] for entry in message.args[1].entries} if message.verb == "save" else set()
+        if self.rng.random() < (0.7 if kinds == {r.STEP_DONE} else 0.3 if kinds else 0):
             message.fate = "done"
             self._answer(message, self._carry_out(message))
         self._frozen.append(message)

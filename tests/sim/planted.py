@@ -173,6 +173,11 @@ def instead(owner: Any, name: str, what: Any) -> Callable[[], Any]:
     return lambda: mock.patch.object(owner, name, what)
 
 
+def never(owner: Any, name: str, value: Any) -> Callable[[], Any]:
+    """An attribute that keeps one value, whatever is written to it."""
+    return lambda: mock.patch.object(owner, name, property(lambda _: value, _nothing), create=True)
+
+
 def _nothing(*_: Any, **__: Any) -> None: ...
 
 
@@ -204,9 +209,9 @@ def _crash_is_attempt(self: SqliteStore, *args: Any, **kwargs: Any) -> Any:
 _CLAIM = SqliteStore.claim
 
 plant("line-goes-on", patches=instead(writer.Writer, "lose", _lose_only))
-plant("no-self-fence", patches=instead(worker.Worker, "lease_until", property(lambda _: math.inf)))
+plant("no-self-fence", patches=never(worker.Worker, "lease_until", math.inf))
 plant("strangers-stay", patches=instead(worker.Worker, "_give_back", _nothing_later))
-plant("stranger-too-soon", patches=instead(worker.Worker, "_asked_then", property(lambda _: 0, _nothing)))
+plant("stranger-too-soon", patches=never(worker.Worker, "_asked_then", 0))
 plant("dead-and-deaf", patches=instead(worker.Worker, "_heard", _deaf))
 plant("nobody-rescues", patches=instead(worker.Worker, "_rescue", _nothing_later))
 plant("replay-forgets", patches=instead(replay.Replay, "next", _nothing))

@@ -98,7 +98,7 @@ def forecast(rng: random.Random) -> Weather:
     weather.slow = some(0.005, 0.05)
     weather.hang = some(0.002, 0.01, 0.3)
     weather.die = some(0.0005, 0.01, 0.4)
-    weather.freeze = some(0.005, 0.04, 0.4)
+    weather.freeze = some(0.01, 0.08, 0.4)
     weather.kill_every = some(5, 40)
     weather.pause_every = some(3, 25)
     weather.stop_every = some(10, 40, 0.3)

@@ -8,7 +8,22 @@ from typing import Any
 
 from onward.core.task import State
 from onward.store.port import SUSPECT_AFTER, Batch, Claimed, Store
-from tests.kit import Time, claim, completion, crashes, dense, entry, join, kinds, new, sql, submit, together, waiting
+from tests.kit import (
+    Time,
+    claim,
+    completion,
+    crashes,
+    dense,
+    entry,
+    join,
+    kinds,
+    new,
+    only_postgres,
+    sql,
+    submit,
+    together,
+    waiting,
+)
 
 
 async def test_a_claimed_task_has_all_a_worker_needs(store: Store, time: Time) -> None:
@@ -175,6 +190,18 @@ async def test_claims_and_settles_side_by_side_leave_nothing_behind(store: Store
     await asyncio.wait_for(asyncio.gather(*[work(n) for n in range(4)]), 30)
     assert sorted(done) == sorted(ids)
     assert await store.census() == []
+
+
+@only_postgres
+async def test_a_claim_waits_for_nobody(store: Any, open_another: Any) -> None:
+    """A row that somebody has locked is skipped: one slow transaction does not stop the workers."""
+    await join(store, "w1")
+    locked, free = await submit(store, new(priority=1), new())
+    other = await open_another()
+    async with other._connection() as connection, connection.transaction():
+        await connection.execute("SELECT 1 FROM onward_queue WHERE task_id = $1 FOR UPDATE", locked)
+        assert [c.id for c in await asyncio.wait_for(claim(store), 5)] == [free]
+    assert [c.id for c in await claim(store)] == [locked]
 
 
 async def _suspect(store: Store, task_id: str, crashed: int = SUSPECT_AFTER) -> None:

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 
 from onward.core.clock import Clock
-from onward.errors import OnwardError
 from onward.store.port import Beat, Store
 
 log = logging.getLogger("onward.lease")
@@ -116,8 +115,8 @@ class Heart:
             try:
                 await twin.open(migrate=False)
                 await self._beat_forever(twin, heard)
-            except OnwardError as error:
-                log.warning("the heartbeat cannot reach the store, trying again: %s", error)
+            except Exception as error:  # whatever it is: without a heart the worker would live on and do nothing
+                log.warning("the heartbeat cannot reach the store, trying again: %s", str(error) or repr(error))
                 await self._clock.sleep(min(0.5, self._every))
             finally:
                 if twin is not self._store:
@@ -136,8 +135,8 @@ class Heart:
             try:
                 worker = self._worker()
                 heard(sent, worker, await store.beat(worker, self._lease, self._rate()))
-            except OnwardError as error:
-                log.warning("a heartbeat failed, trying again: %s", error)
+            except Exception as error:
+                log.warning("a heartbeat failed, trying again: %s", str(error) or repr(error))
                 await self._clock.sleep(min(0.2, self._every))
                 continue
             await self._rest(sent)

@@ -373,9 +373,8 @@ class Shift:
         while True:
             attempt += 1
             try:
-                if (
-                    call.timeout is None and not call.here and is_async(call.function)
-                ):  # the common case, without a detour
+                # The common case, without a detour.
+                if call.timeout is None and not call.here and is_async(call.function):
                     return self._kept(call, attempt, await call.function(*call.args, **call.kwargs))
                 return self._kept(call, attempt, await self._call(call))
             except Control:
@@ -424,6 +423,7 @@ class Shift:
         until = self.now() + pause
         self._mention(r.STEP_RETRY, call.key, {"error": told, "attempt": attempt, "due_at": until})
         await self._pause(until, Reason.RETRYING)
+        await self._may_go_on()  # another attempt is as good as another step
 
     # ── what the worker does to a shift ──────────────────────────────────────────────────────────────────────────
 

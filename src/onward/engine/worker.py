@@ -389,8 +389,8 @@ class Worker:
         while not self._stopping:
             try:
                 await self._join()
-            except StoreUnavailable as error:
-                log.warning("cannot rejoin, trying again: %s", error)
+            except Exception as error:
+                log.warning("cannot rejoin, trying again: %s", str(error) or repr(error))
                 await self.clock.sleep(self._poll)
             else:
                 self.wake()
