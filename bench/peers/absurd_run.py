@@ -2,7 +2,7 @@
 
 Settings, of those tried on two cores: its asynchronous client on uvloop. W3: eight clients in one process, each with its own
 connection and room for 25 tasks (one connection: 790 steps/s; 4, 12 and 20: within 7 % of eight). No ANALYZE here: with the
-statistics of empty tables it loses a quarter. W4: a poll of 2 ms where the default is 250 (5: 4 ms more; 1: no gain to speak
+statistics of empty tables it lost 30 % (one run). W4: a poll of 2 ms where the default is 250 (5: 4 ms more; 1: no gain to speak
 of), and a caller who asks for the result each 2 ms where its own waiting begins with 50. Nobody would idle like that.
 """
 

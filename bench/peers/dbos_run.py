@@ -1,7 +1,7 @@
 """DBOS Transact: durable steps as a library, on PostgreSQL or SQLite. https://github.com/dbos-inc/dbos-transact-py
 
 Settings, of those tried on two cores: synchronous workflows in 250 threads, so that 200 are under way at once (asynchronous
-ones give 190 steps/s); a pool of five connections (2 to 20 within 5 %), without SQLAlchemy's ping before each use. Its own
+ones give 190 steps/s); a pool of five connections (2 to 20 within 7 %), without SQLAlchemy's ping before each use. Its own
 process calls it in W4, and waits on a future: a client in another process polls. It recovers at once in W5 because the new
 process bears the executor id of the dead one; a process of another name would not take the work over.
 """

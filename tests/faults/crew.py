@@ -28,6 +28,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from onward import Handle, Onward, Retry
 from onward.core.clock import SystemClock
 from onward.errors import OnwardError, StoreUnavailable
@@ -229,7 +231,8 @@ def _in_child(options: dict[str, Any]) -> int:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a worker does not outlive its leader
     try:
-        return asyncio.run(work(options))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as `onward worker` does
+            return runner.run(work(options))
     except OnwardError as error:
         logging.getLogger("crew").warning("could not start: %s", error)
         return 6

@@ -385,11 +385,12 @@ def run(seed: int, planted: Planted | None = None, *, trace: bool = False) -> Re
             cluster.told,
             planted.name,
         )
-        _bury(cluster)
+    _bury(cluster)
     return report
 
 
 def _bury(cluster: Cluster) -> None:
+    cluster.loop.begin_anew()
     burying = cluster.loop.create_task(cluster.bury())
     try:
         while not burying.done():

@@ -92,6 +92,10 @@ class SimLoop(asyncio.BaseEventLoop):
         """All clocks go on and nothing runs: the machines were suspended."""
         self._time += seconds
 
+    def begin_anew(self) -> None:
+        """Forget how much happened in this instant."""
+        self._instant = 0
+
     def give_back(self, process: Process) -> None:
         """The callbacks that were kept from a process become ready."""
         self._ready.extend(process.kept)

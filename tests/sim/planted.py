@@ -189,11 +189,6 @@ def _lose_only(self: writer.Writer, holds: Any) -> None:
         pass
 
 
-def _deaf(self: worker.Worker, sent: float, name: str, beat: Any) -> None:
-    if beat.alive:
-        self._lease.renew(sent)
-
-
 async def _page_once(self: shift.Shift, after: int) -> Any:
     return await self._desk.store.journal(self.task_id, after, shift.PAGE)
 
@@ -212,7 +207,7 @@ plant("line-goes-on", patches=instead(writer.Writer, "lose", _lose_only))
 plant("no-self-fence", patches=never(worker.Worker, "lease_until", math.inf))
 plant("strangers-stay", patches=instead(worker.Worker, "_give_back", _nothing_later))
 plant("stranger-too-soon", patches=never(worker.Worker, "_asked_then", 0))
-plant("dead-and-deaf", patches=instead(worker.Worker, "_heard", _deaf))
+plant("dead-and-deaf", patches=instead(worker.Worker, "_declared_dead", _nothing))
 plant("nobody-rescues", patches=instead(worker.Worker, "_rescue", _nothing_later))
 plant("replay-forgets", patches=instead(replay.Replay, "next", _nothing))
 plant("outage-is-failure", patches=instead(shift.Shift, "_page", _page_once))

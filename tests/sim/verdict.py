@@ -27,7 +27,7 @@ def verdict(cluster: Cluster) -> None:
     for task_id, picture in watch.tasks.items():
         if picture.ended is None:
             watch.fault(f"task {task_id[-4:]} has no end")
-        if len(picture.records) > 1500:
+        if len(picture.records) > 400:
             watch.fault(f"task {task_id[-4:]} has a journal of {len(picture.records)} records")
         _effects_behind_records(cluster, picture)
 

@@ -45,7 +45,7 @@ class Ledger:
         self.closed = False
         self.deadly: Callable[[Process], None] = Process.kill
 
-    def begin(self, process: Process, task: str, effect_key: str, before: list[str]) -> Effect:
+    def begin(self, process: Process, task: str, effect_key: str, before: list[str], *, timed: bool) -> Effect:
         owner, _, key = effect_key.partition(":")
         if owner != task:
             self._watch.fault(f"the effect key of task {task} is {effect_key}")
@@ -56,12 +56,12 @@ class Ledger:
         known.append(effect)
         if process.dead:
             self._watch.fault(f"the dead process {process} runs {key} of {task[-4:]}")
-        self._judge(effect, before)
+        self._judge(effect, before, timed)
         if len(known) > 1 and not known[-2].failed:
             self._watch.seen["a step ran again because its record was not there"] += 1
         return effect
 
-    def _judge(self, effect: Effect, before: list[str]) -> None:
+    def _judge(self, effect: Effect, before: list[str], timed: bool) -> None:
         picture = self._watch.tasks[effect.task]
         self._watch.note(f"{effect.process} runs {effect.key} of {effect.task[-4:]}")
         missing = [key for key in before if key not in picture.done and key not in picture.failed]
@@ -69,9 +69,11 @@ class Ledger:
             self._watch.fault(f"step {effect.key} of {effect.task[-4:]} runs, but {missing} before it is not recorded")
         if effect.key not in picture.done:
             return
-        # A lease is as good as the clocks: when the database's is set forward, or a process is stopped between its look at the
-        # clock and its call, the same step can begin twice. The fence still keeps the second record out.
-        if self._loop.time() - self._watch.jumped_at < 2 * self._lease or effect.process.resumed_at == self._loop.time():
+        # A lease is as good as the clocks. When the database's is set forward, or a process is stopped between its look at
+        # the clock and its call (a step with a timeout begins a turn later), the same step can begin twice; the fence still
+        # keeps the second record out.
+        stopped = timed and effect.process.resumed_at == self._loop.time()
+        if stopped or self._loop.time() - self._watch.jumped_at < 2 * self._lease:
             self._watch.seen["a clock made a recorded step run again"] += 1
         else:
             self._watch.fault(f"step {effect.key} of {effect.task[-4:]} runs again on {effect.process} after its record")
@@ -90,8 +92,8 @@ def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, 
         before: list[str] = []
         seen: Counter[str] = Counter()
 
-        async def effect(seconds: float, fails: int, kills: int = 0) -> str:
-            entry = ledger.begin(process, ctx.task_id, ctx.key, list(before))
+        async def effect(seconds: float, fails: int, timed: bool, kills: int = 0) -> str:
+            entry = ledger.begin(process, ctx.task_id, ctx.key, list(before), timed=timed)
             if len(ledger.effects[ctx.task_id, entry.key]) <= kills:
                 ledger.deadly(process)
                 await asyncio.Event().wait()
@@ -111,7 +113,7 @@ def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, 
             key = name if seen[name] == 1 else f"{name}#{seen[name]}"
             retry = Retry(attempts=attempts, first=0.2 if attempts % 2 else 1.5, factor=3, cap=4)
             try:
-                return await ctx.step(effect, seconds, fails, *kills, name=name, retry=retry, timeout=timeout)
+                return await ctx.step(effect, seconds, fails, timeout is not None, *kills, name=name, retry=retry, timeout=timeout)
             finally:
                 before.append(key)
 

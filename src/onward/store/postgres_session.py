@@ -21,6 +21,7 @@ GONE = (
     asyncpg.InterfaceError,
     asyncpg.OperatorInterventionError,
     asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InternalClientError,  # a connection was used between the server's last word and the end of the line
 )
 AGAIN = (
     asyncpg.SerializationError,
