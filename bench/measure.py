@@ -19,6 +19,7 @@ W4_PICKUP = "W4 pick-up, p50"
 W4_PICKUP_P99 = "W4 pick-up, p99"
 W4_STEPS = "W4 ten steps, p50"
 W5_DONE = "W5 kill -9, all 100 done"
+W5_TAKEN = "W5 kill -9, taken over, all done"
 W5_FIRST = "W5 kill -9, first goes on"
 W5_LAST = "W5 kill -9, last goes on"
 W5_AGAIN = "W5 finished steps run again"
@@ -27,7 +28,7 @@ W6_MANY = "W6 memory, 100,000 waiting"
 W6_BYTES = "W6 bytes a step, step 1,000 to step 10"
 ORDER = (
     *(W1_ONE, W1_BATCH, W2_ONE, W2_TWO, W3, W4_PICKUP, W4_PICKUP_P99, W4_STEPS),
-    *(W5_DONE, W5_FIRST, W5_LAST, W5_AGAIN, W6_MEMORY, W6_MANY, W6_BYTES),
+    *(W5_DONE, W5_TAKEN, W5_FIRST, W5_LAST, W5_AGAIN, W6_MEMORY, W6_MANY, W6_BYTES),
 )
 
 BARE = "bare"

@@ -13,9 +13,11 @@ import asyncio
 import os
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -36,6 +38,7 @@ from bench.measure import (
     W5_DONE,
     W5_FIRST,
     W5_LAST,
+    W5_TAKEN,
     W6_BYTES,
     W6_MANY,
     W6_MEMORY,
@@ -46,6 +49,7 @@ from bench.measure import (
 from bench.peers import child
 from onward import Context, Onward
 from onward.service import Wish
+from rig.ledger import Ledger
 
 Workload = Callable[[str, str, bool], list[Figure]]
 MODULE = "bench.workloads"
@@ -59,10 +63,12 @@ def make_app(url: str) -> Onward:
     async def noop() -> dict[str, Any]:
         return {"ok": True}
 
-    async def slow(number: int) -> float:
-        began = time.monotonic()
+    ledger = Ledger(Path(os.environ.get("BENCH_LEDGER", os.devnull)))
+
+    async def slow(task: str, number: int) -> None:
+        ledger.write("began", task, number, time.time())
         await asyncio.sleep(STEP_S)
-        return began
+        ledger.write("ended", task, number, time.time())
 
     @app.task
     async def nothing(ctx: Context) -> None: ...
@@ -81,7 +87,7 @@ def make_app(url: str) -> Onward:
     @app.task
     async def slow_steps(ctx: Context, count: int) -> None:
         for number in range(count):
-            await ctx.step(slow, number)
+            await ctx.step(slow, ctx.task_id, number)
 
     @app.task
     async def asleep(ctx: Context) -> None:
@@ -107,7 +113,8 @@ def w1(store: str, url: str, quick: bool) -> list[Figure]:
                 await app.submit("nothing")
                 taken.append(time.perf_counter() - start)
             start = time.perf_counter()
-            await _fill(app, "nothing", None, total)
+            for _ in range(0, total, 1_000):
+                await app.submit_many("nothing", [None] * 1_000)
             batch = time.perf_counter() - start
         assert query(url, "SELECT count(*) FROM onward_tasks") == count + total + 1
         return [
@@ -196,43 +203,60 @@ def w4(store: str, url: str, quick: bool) -> list[Figure]:
 
 
 def w5(store: str, url: str, quick: bool) -> list[Figure]:
-    """100 tasks of 10 steps × 0.2 s, kill -9 when half is done; another worker that already runs goes on."""
+    """100 tasks of 10 steps × 0.2 s, kill -9 when half is done: a new worker goes on, or one that already runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["BENCH_LEDGER"] = str(Path(folder) / "ledger")
+        ledger = Ledger(Path(os.environ["BENCH_LEDGER"]))
+        taken = uvloop.run(_killed(url, takeover=True))
+        fresh = uvloop.run(_killed(url, takeover=False))
+        again = sum(_again(ledger.read(), run["wall"]) for run in (taken, fresh))
+    return [
+        figure(W5_DONE, store, fresh["done"], "s", "from the start of a new worker, imports included"),
+        figure(
+            W5_TAKEN, store, taken["done"], "s", "from the kill, by a worker that already ran; 1 s of work left in each"
+        ),
+        figure(W5_FIRST, store, taken["first"], "s", "default settings"),
+        figure(W5_LAST, store, taken["last"], "s", "default settings"),
+        figure(W5_AGAIN, store, again, "steps", "in both"),
+    ]
 
-    async def run(first: child.Worker, second: child.Worker) -> list[Figure]:
+
+async def _killed(url: str, *, takeover: bool) -> dict[str, float]:
+    steps = "SELECT count(*) FROM onward_journal WHERE kind = 'step.completed'"
+    with ExitStack() as stack:
+        first = stack.enter_context(_started(url))
         async with make_app(url) as app:
-            first.tell("go")
-            first.hear()
+            before = query(url, steps) if takeover is False else 0
             ids = [task.id for task in await app.submit_many("slow_steps", [10] * 100)]
-            _until(lambda: query(url, "SELECT count(*) FROM onward_journal WHERE kind = 'step.completed'") >= 400)
-            second.tell("go")
-            second.hear()
-            _until(lambda: query(url, "SELECT count(*) FROM onward_journal WHERE kind = 'step.completed'") >= 500)
+            _until(lambda: query(url, steps) >= before + 300)
+            if takeover:
+                stack.enter_context(_started(url))
+            _until(lambda: query(url, steps) >= before + 500)
             first.kill9()
-            wall, killed = time.time(), time.monotonic()
+            wall = time.time()
+            if not takeover:
+                stack.enter_context(_started(url))
             for task_id in ids:
                 await app.handle(task_id).result(60)
-            done = time.monotonic() - killed
-            starts = query_all(
-                url, f"SELECT at FROM onward_journal WHERE kind = 'shift.started' AND at > {wall} ORDER BY at"
-            )
-            again = 0
-            for task_id in ids:
-                shifts = [record for record in await app.service.journal(task_id) if record.kind == "step.completed"]
-                again += len(shifts) - len({record.key for record in shifts})
-        return [
-            figure(W5_DONE, store, done, "s", "taken over by a worker that already ran; default settings"),
-            figure(W5_FIRST, store, starts[0] - wall, "s"),
-            figure(W5_LAST, store, starts[-1] - wall, "s"),
-            figure(W5_AGAIN, store, again, "steps"),
-        ]
+            done = time.time() - wall
+        starts = query_all(
+            url, f"SELECT at FROM onward_journal WHERE kind = 'shift.started' AND at > {wall} ORDER BY at"
+        )
+    return {"wall": wall, "done": done, "first": starts[0] - wall, "last": starts[-1] - wall}
 
-    with (
-        child.Worker("worker", url, 100, module=MODULE) as first,
-        child.Worker("worker", url, 100, module=MODULE) as second,
-    ):
-        first.hear()
-        second.hear()
-        return uvloop.run(run(first, second))
+
+def _started(url: str) -> child.Worker:
+    worker = child.Worker("worker", url, 100, module=MODULE)
+    worker.hear()
+    worker.tell("go")
+    worker.hear()
+    return worker
+
+
+def _again(lines: list[list[Any]], wall: float) -> int:
+    """Steps whose body had ended before the kill and began again after it."""
+    ended = {(task, number) for what, task, number, at in lines if what == "ended" and at < wall}
+    return sum(what == "began" and at > wall and (task, number) in ended for what, task, number, at in lines)
 
 
 def w6(store: str, url: str, quick: bool) -> list[Figure]:
@@ -301,7 +325,7 @@ def _until(condition: Callable[[], bool], seconds: float = 300) -> None:
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError("the work was not done in time")
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 async def _worker(url: str, slots: str) -> None:

@@ -148,6 +148,15 @@ class Crew:
         return status
 
     @property
+    def surprises(self) -> str:
+        """What the crew's log has of errors that nobody expected: where there is a trace, there is a bug."""
+        lines = self.leader.errors
+        places = [
+            number for number, line in enumerate(lines) if line.startswith("Traceback") or "never retrieved" in line
+        ]
+        return "\n".join("\n".join(lines[max(0, place - 2) : place + 40]) for place in places[:3])
+
+    @property
     def log(self) -> str:
         return "\n".join(self.leader.errors[-60:])
 

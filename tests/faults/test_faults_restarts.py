@@ -45,6 +45,7 @@ async def _under_load(place: Place, trouble: Callable[[], object], times: int, *
             rows = dict(place.rows("SELECT pid, id FROM onward_workers"))
             await asyncio.to_thread(crew.stop)
     assert rows == before
+    assert not crew.surprises, crew.surprises
     return client, crew
 
 

@@ -47,9 +47,10 @@ class Client:
         steer = asyncio.ensure_future(self._steer(task_id, name, ops, key, options))
         try:
             task = await self._until_ended(task_id)
-            while task.state is State.FAILED and self._rng.random() < 0.4:
-                await self._resume(task_id)
-                task = await self._until_ended(task_id)
+            for _ in range(2):
+                if task.state is State.FAILED and self._rng.random() < 0.5:
+                    await self._resume(task_id)
+                    task = await self._until_ended(task_id)
         finally:
             await steer
 

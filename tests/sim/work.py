@@ -159,7 +159,7 @@ def draw(rng: random.Random, poison: float) -> tuple[str, list[Op], dict[str, An
         elif kind < 0.68:
             ops.append(["step", name, seconds, rng.randint(1, 3), rng.randint(1, 4), None])
         elif kind < 0.74:
-            ops.append(["step", name, seconds, 0, 2, 1.0])
+            ops.append(["step", name, min(seconds, rng.choice([0.3, 2])), 0, 2, 1.0])
         elif kind < 0.80:
             ops.append(["try", name, seconds, rng.randint(1, 3), 1, None])
         elif kind < 0.92:

@@ -27,6 +27,7 @@ LIMIT = 16 * 1024 * 1024
 
 _parse = json.JSONDecoder().raw_decode
 _COMMON: dict[bytes, Callable[[], Any]] = {b"null": lambda: None, b"{}": dict}
+FLAT = 8
 DEPTH = 500
 """How deep lists and objects may lie in each other. Python's reader gives up at the depth of its stack, so what one process
 could write on an empty stack another could not read on a full one."""
@@ -75,7 +76,7 @@ def _bytes(value: Any, encoder: Callable[[Any], str], what: str) -> bytes:
         raise InvalidInput(
             f"{what} cannot be kept as JSON ({error}); return plain values, a dataclass or a pydantic model"
         ) from None
-    if data.count(b"[") + data.count(b"{") > DEPTH and _depth(data) > DEPTH:
+    if len(data) > DEPTH and data.count(b"[") + data.count(b"{") > DEPTH and _depth(data) > DEPTH:
         raise InvalidInput(f"{what} is nested more than {DEPTH} levels deep; make it flatter")
     if len(data) > LIMIT:
         raise InvalidInput(
@@ -110,7 +111,16 @@ def decode(data: bytes) -> Any:
 
 def same_as_recorded(value: Any, data: bytes) -> Any:
     """The value as it will come back from the journal, so that the first run sees what a replay sees (lists for tuples …)."""
-    return value if type(value) in _SCALARS else decode(data)
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is dict and len(value) <= FLAT:
+        for key, item in value.items():
+            if type(key) is not str or type(item) not in _SCALARS:
+                break
+        else:
+            return value.copy()  # flat, as most are: nothing in it changes on the way
+    return decode(data)
 
 
 def fingerprint(value: Any, what: str = "the value") -> str:

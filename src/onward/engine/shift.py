@@ -390,7 +390,7 @@ class Shift:
 
     def _kept(self, call: Call, attempt: int, value: Any) -> tuple[Any, bytes]:
         """The value as a replay would see it, and the record of it."""
-        result = wire.encode(value, f"the result of step {call.key!r}")
+        result = wire.encode(value, "its result")
         took = (self._monotonic() - self._key_since) * 1000
         data = b'{"ms":%d,"result":%b' % (took, result)
         if call.mark:

@@ -257,7 +257,9 @@ class Worker:
             claimed = await self.store.claim(me, queue, list(self._handlers), room, alone=alone)
         finally:
             self._answered += 1
-        if claimed and claimed[0].claimed_at > self.now():  # its clock was set forward: until we know, sleepers come and go
+        if (
+            claimed and claimed[0].claimed_at > self.now()
+        ):  # its clock was set forward: until we know, sleepers come and go
             self._sync(claimed[0].claimed_at, self.clock.monotonic())
         return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
 

@@ -142,6 +142,9 @@ class Store(Protocol):
     where: str
     """The database's name for messages, without secrets."""
 
+    apart: bool
+    """True when the database does its work in another process: then it can go on while handlers run."""
+
     one_machine: bool
     """True when all processes that use this database are on one machine (a file)."""
 

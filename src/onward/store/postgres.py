@@ -36,6 +36,7 @@ class PostgresStore:
     """See `Store` for what each verb promises."""
 
     inline = False
+    apart = True
     one_machine = False
 
     def __init__(self, url: str, *, connections: int = 6) -> None:

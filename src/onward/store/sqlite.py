@@ -19,7 +19,7 @@ import apsw
 
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
-from onward.core.record import CANCEL, CANCELLED, RESUMED, SHIFT, Entry, Record
+from onward.core.record import CANCEL, CANCELLED, RESUMED, SHIFT, Record
 from onward.core.task import NEEDS_A_PERSON, NewTask, State, Task, Tasks
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store import migrate, rows, sqlite_file, statements
@@ -49,22 +49,29 @@ def _views(cursor: Any) -> list[dict[str, Any]]:
 
 
 MANY = 50
-_SAVE_MANY = S["save"].sql + ", (?, ?, ?, ?, ?, ?, ?)" * (MANY - 1)
 
 
-def _append(connection: apsw.Connection, entries: list[Entry]) -> None:
+def _insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Fifty rows to a statement. apsw lets other threads run at each statement; with one for each row this thread would
     stand in line behind the event loop two hundred times in a commit."""
-    whole = len(entries) - len(entries) % MANY
+    whole = len(rows) - len(rows) % MANY
     for start in range(0, whole, MANY):
-        connection.execute(_SAVE_MANY, list(itertools.chain.from_iterable(entries[start : start + MANY])))
-    if whole < len(entries):
-        connection.executemany(S["save"].sql, entries[whole:])
+        connection.execute(_many(name), list(itertools.chain.from_iterable(rows[start : start + MANY])))
+    if whole < len(rows):
+        connection.executemany(S[name].sql, rows[whole:])
+
+
+def _many(name: str) -> str:
+    """The INSERT of one row as one of fifty."""
+    one = S[name].sql
+    values = one[one.rindex("(") :]
+    return one + f", {values}" * (MANY - 1)
 
 
 class SqliteStore:
     """See `Store` for what each verb promises."""
 
+    apart = False
     one_machine = True
     hears = False
 
@@ -236,10 +243,8 @@ class SqliteStore:
                     alone=alone,
                 )
             )
-            connection.executemany(
-                S["save"].sql, [(row[0], row[7] + 1, row[7] + 1, SHIFT, "", mark, now) for row in found]
-            )
-            connection.executemany(S["take"].sql, [(worker, row[0]) for row in found])
+            _insert(connection, "save", [(row[0], row[7] + 1, row[7] + 1, SHIFT, "", mark, now) for row in found])
+            connection.execute(S["take"].sql, (worker, json.dumps([row[0] for row in found])))
             crashpoint("claim.before")
             return [
                 Claimed(id_, task, input_, options, head + 1, attempt, crashes, created_at, now)
@@ -278,13 +283,11 @@ class SqliteStore:
         return True
 
     def _write_batch(self, connection: apsw.Connection, batch: Batch) -> None:
-        _append(connection, batch.entries)
+        _insert(connection, "save", batch.entries)
         if batch.ends:
             now = self._clock.now()
-            connection.executemany(S["end_queue"].sql, [(end.id,) for end in batch.ends])
-            connection.executemany(
-                S["end_outcome"].sql, [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends]
-            )
+            connection.execute(S["end_queue"].sql, (json.dumps([end.id for end in batch.ends]),))
+            _insert(connection, "end_outcome", [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends])
         if batch.waits:
             connection.executemany(S["part"].sql, [(w.id, w.due_at, w.reason, w.attempt) for w in batch.waits])
 

@@ -102,11 +102,11 @@ class Writer:
                 await self._commit(batch, waiters)
 
     def _take(self) -> tuple[Batch, list[_Waiter]]:
-        """What the next commit holds. Of many tasks that move in step, half: while those are being committed the others
-        run, and so the handlers and the database work at the same time instead of by turns."""
-        size = len(self._entries)
-        if size > FEW:
-            size = min(size, max(FEW, (size + self._last + 1) // 2), MOST)
+        """What the next commit holds. Of many tasks that move in step, half, where the database works apart from us: while
+        those are being committed the others run, so that handlers and database do not wait for each other by turns."""
+        size = min(len(self._entries), MOST)
+        if size > FEW and self._store.apart:
+            size = min(size, max(FEW, (size + self._last + 1) // 2))
         self._last = size
         batch, waiters = Batch(self._entries[:size]), self._waiters[:size]
         del self._entries[:size], self._waiters[:size]

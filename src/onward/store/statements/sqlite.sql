@@ -29,20 +29,20 @@ WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes 
 ORDER BY q.priority DESC, q.position LIMIT :room
 
 -- name: take
--- The worker holds it.
-UPDATE onward_queue SET worker = ?1, reason = 'running' WHERE task_id = ?2
+-- The worker holds them.
+UPDATE onward_queue SET worker = ?1, reason = 'running' WHERE task_id IN (SELECT value FROM json_each(?2))
 
 -- name: save
 -- One record. The primary key is the fence.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: end_queue
--- The task has ended.
-DELETE FROM onward_queue WHERE task_id = ?1
+-- The tasks have ended.
+DELETE FROM onward_queue WHERE task_id IN (SELECT value FROM json_each(?1))
 
 -- name: end_outcome
 -- And this is how.
-INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at) VALUES (?1, ?2, ?3, ?4, ?5)
+INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at) VALUES (?, ?, ?, ?, ?)
 
 -- name: part
 -- The task waits, or is ready for another.
