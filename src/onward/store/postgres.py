@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import asyncpg
@@ -26,7 +26,7 @@ from onward.store.listener import Listener
 from onward.store.nudge import Hub
 from onward.store.pool import Pool
 from onward.store.port import Batch, Beat, Claimed, Depth, End, Outlook, Store, Submitted, Wait, WorkerRow
-from onward.store.postgres_session import behind_a_pooler, connect, health, plainly
+from onward.store.postgres_session import Loan, behind_a_pooler, connect, health, plain
 
 S = statements.load("postgres")
 MIGRATION_LOCK = 7_205_759_403
@@ -55,10 +55,11 @@ class PostgresStore:
     async def open(self, *, migrate: bool | None = None) -> None:
         if self._pool is not None:
             return
-        async with plainly(self.where):
+        try:
             self._pooled = await behind_a_pooler(self.url)
-            self._pool = Pool(lambda: connect(self.url, pooled=self._pooled), self._most)
-            self._pool.give_back(await self._pool.borrow(), sound=True)  # so that a wrong address shows now
+        except Exception as error:
+            raise plain(error, self.where) from None
+        self._pool = Pool(lambda: connect(self.url, pooled=self._pooled), self._most)
         try:
             if migrate or (migrate is None and not await self._done()):
                 await self.migrate()
@@ -109,25 +110,10 @@ class PostgresStore:
 
     # ── connections and errors ───────────────────────────────────────────────────────────────────────────────────
 
-    @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
+    def _connection(self) -> Loan:
         if self._pool is None:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
-        pool, sound = self._pool, False
-        async with plainly(self.where):
-            connection = await pool.borrow()
-            try:
-                if self._pooled:  # without a transaction the pooler may send each message of a query to another backend
-                    async with connection.transaction():
-                        yield connection
-                else:
-                    yield connection
-                sound = True
-            except asyncpg.PostgresError:  # the server said so: the connection is fine
-                sound = True
-                raise
-            finally:
-                pool.give_back(connection, sound=sound)
+        return Loan(self._pool, self.where, pooled=self._pooled)
 
     async def _fetch(self, name: str, **values: Any) -> list[Any]:
         statement = S[name]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
 import asyncpg
 
 from onward.errors import DiskFull, ReadOnly, StoreUnavailable
+from onward.store.pool import Pool
 
 PATIENCE = 15.0
 """Seconds for one statement. A connection that died without a word must not hold up the work for longer."""
@@ -61,25 +62,64 @@ async def behind_a_pooler(url: str) -> bool:
         await connection.close(timeout=5)
 
 
-@contextlib.asynccontextmanager
-async def plainly(where: str) -> AsyncIterator[None]:
-    """What asyncpg and the system raise, as the sentences of errors.py."""
-    try:
-        yield
-    except asyncpg.ReadOnlySQLTransactionError:
-        raise ReadOnly(where) from None
-    except asyncpg.DiskFullError:
-        raise DiskFull(where) from None
-    except REFUSED as error:
-        raise StoreUnavailable(
-            f"{where} refuses us ({error}); check user, password and database name in ONWARD_DB"
-        ) from None
-    except GONE as error:
-        raise StoreUnavailable(
-            f"{where} cannot be reached ({error or type(error).__name__}); check that it runs, and ONWARD_DB"
-        ) from None
-    except AGAIN as error:
-        raise StoreUnavailable(f"{where} asks to try again ({error})") from None
+def plain(error: BaseException, where: str) -> BaseException:
+    """What asyncpg and the system raise, as the sentences of errors.py; anything else as it is."""
+    match error:
+        case asyncpg.ReadOnlySQLTransactionError():
+            return ReadOnly(where)
+        case asyncpg.DiskFullError():
+            return DiskFull(where)
+        case _ if isinstance(error, REFUSED):
+            return StoreUnavailable(
+                f"{where} refuses us ({error}); check user, password and database name in ONWARD_DB"
+            )
+        case _ if isinstance(error, GONE):
+            why = str(error) or type(error).__name__
+            return StoreUnavailable(f"{where} cannot be reached ({why}); check that it runs, and ONWARD_DB")
+        case _ if isinstance(error, AGAIN):
+            return StoreUnavailable(f"{where} asks to try again ({error})")
+        case _:
+            return error
+
+
+class Loan:
+    """A connection for the time of a block, and its errors in plain words. A class, because two nested generators took as
+    long as a short statement."""
+
+    __slots__ = ("_connection", "_pool", "_pooled", "_transaction", "_where")
+
+    def __init__(self, pool: Pool, where: str, *, pooled: bool) -> None:
+        self._pool, self._where, self._pooled = pool, where, pooled
+        self._transaction: Any = None
+
+    async def __aenter__(self) -> Any:
+        try:
+            self._connection = await self._pool.borrow()
+        except Exception as error:
+            raise plain(error, self._where) from None
+        if self._pooled:  # without a transaction the pooler may send each message of a query to another backend
+            self._transaction = self._connection.transaction()
+            try:
+                await self._transaction.start()
+            except BaseException as error:
+                self._pool.give_back(self._connection, sound=False)
+                raise plain(error, self._where) from None
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._transaction is not None:
+                await (self._transaction.commit() if error is None else self._transaction.rollback())
+        except Exception as failed:
+            error = error or failed
+        # What the server said leaves the connection as it was; of anything else nobody knows.
+        self._pool.give_back(self._connection, sound=error is None or isinstance(error, asyncpg.PostgresError))
+        if error is not None and (told := plain(error, self._where)) is not error:
+            raise told from None
+        if error is not None and kind is None:
+            raise error
 
 
 def health(row: Mapping[str, Any], *, pooled: bool) -> list[tuple[str, bool, str]]:
