@@ -86,9 +86,6 @@ async def test_all_or_none(shop: Onward) -> None:
     assert len({h.id for h in handles}) == 50 == await count(shop)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Service.submit compares fingerprints after the store's commit: the others are in"
-)
 async def test_a_conflict_in_a_bulk_submits_nothing(shop: Onward) -> None:
     """Service.submit: the ids of the tasks, all or none. A key that belongs to other work refuses the whole of it."""
     await shop.submit("double", 1, key="k")
@@ -229,7 +226,6 @@ async def _nothing(ctx: Any, n: int = 0) -> None:
     pass
 
 
-@pytest.mark.xfail(strict=True, reason="the room is asked for before the key is looked up")
 async def test_a_full_queue_still_knows_its_keys(url: str) -> None:
     """The same key gives the same task, however often it is sent: nothing new would go into the queue."""
     app = Onward(url, queue_limit=2)

@@ -218,7 +218,7 @@ async def test_a_step_whose_result_is_no_json_is_not_tried_again(lab: Lab) -> No
 
     task = await lab.run(give)
     assert task.state is State.FAILED
-    assert "the result of step 'bad' cannot be kept as JSON (set is not JSON)" in task.error["message"]  # type: ignore[index]
+    assert "its result cannot be kept as JSON (set is not JSON)" in task.error["message"]  # type: ignore[index]
     assert len(calls) == 1, "the same code would give the same again"
 
 

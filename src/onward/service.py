@@ -32,7 +32,7 @@ from onward.errors import (
     UnknownTask,
     UsageError,
 )
-from onward.store.port import Store
+from onward.store.port import Store, Submitted
 
 PRIORITY_LIMIT = 1_000_000
 TAIL_EVERY = 0.1
@@ -78,14 +78,28 @@ class Service:
         new = [await self._prepared(wish, unchecked) for wish in wishes]
         if not new:
             return []
-        await self._make_room(new)
+        if len(new) > 1:
+            await self._all_there(new)  # before any is written
+        try:
+            await self._make_room(new)
+        except QueueFull:
+            if not await self._all_there(new):
+                raise
         answers = await self._store.submit(new, connection)
         for task, answer in zip(new, answers, strict=True):
-            if not answer.created and answer.fingerprint != task.fingerprint:
-                assert task.key is not None
-                raise KeyConflict(task.key, answer.id)
+            _no_conflict(task, answer)
         self._store.nudge("ready")
         return [answer.id for answer in answers]
+
+    async def _all_there(self, new: Sequence[NewTask]) -> bool:
+        """Whether all of these were submitted before, so that nothing would be added. Raises KeyConflict when a key belongs
+        to other work."""
+        keys = [task.key for task in new if task.key is not None]
+        there = await self._store.keyed(keys) if keys else {}
+        for task in new:
+            if task.key in there:
+                _no_conflict(task, there[task.key])
+        return all(task.key in there for task in new)
 
     async def _prepared(self, wish: Wish, unchecked: bool) -> NewTask:
         offer = self._offers.get(wish.task) or await self._offered_elsewhere(wish.task, unchecked)
@@ -261,6 +275,12 @@ class Service:
             before=cursor and _plain_id(cursor),
         )
         return found[:limit], found[limit - 1].task_id if len(found) > limit else None
+
+
+def _no_conflict(task: NewTask, there: Submitted) -> None:
+    if not there.created and there.fingerprint != task.fingerprint:
+        assert task.key is not None
+        raise KeyConflict(task.key, there.id)
 
 
 def _anything(_value: Any) -> None:

@@ -102,7 +102,9 @@ class Client:
         endings = self._watch.tasks[task_id].endings[max(0, since - 1) :]
         truths = [(kind, _told_of(kind, data)) for _, kind, data in endings]
         if (f"task.{state}", told) not in truths:
-            self._watch.fault(f"a client was told {state} {told!r} of task {task_id[-4:]}, but the journal has {truths}")
+            self._watch.fault(
+                f"a client was told {state} {told!r} of task {task_id[-4:]}, but the journal has {truths}"
+            )
         return await self._through(lambda: self._app.get(task_id))
 
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────

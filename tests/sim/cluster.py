@@ -18,7 +18,6 @@ from typing import Any
 from onward import Onward
 from onward.engine.worker import Worker
 from onward.errors import OnwardError
-from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
 from tests.sim.clients import Client, Person
 from tests.sim.clock import SimClock
@@ -71,7 +70,9 @@ class Machine:
         self.process = Process(cluster.loop, name)
         self.door = Door(cluster.network, self.process)
         app = cluster.app(self.door, self.clock, name)
-        register(app, self.process, self.clock, cluster.ledger, all_names=self.number == 0 or cluster.rng.random() < 0.7)
+        register(
+            app, self.process, self.clock, cluster.ledger, all_names=self.number == 0 or cluster.rng.random() < 0.7
+        )
         self.process.spawn(self._run(app, self.process), f"{name} main")
 
     async def _run(self, app: Onward, process: Process) -> None:
@@ -194,7 +195,9 @@ class Cluster:
             await asyncio.sleep(7)
             self.watch.census()
             if self.loop.turns > MOST_TURNS:
-                self.watch.fault(f"{self.loop.turns} callbacks in {self.loop.time():.0f} s: something turns without end")
+                self.watch.fault(
+                    f"{self.loop.turns} callbacks in {self.loop.time():.0f} s: something turns without end"
+                )
 
     def _calm(self) -> None:
         self.watch.note("the storm is over")
@@ -239,7 +242,9 @@ class Cluster:
         process.kill()
         self.processes.append(process)
         machine.process = machine.worker = None
-        self.loop.call_later(self.rng.choice([0.1, 2.0, 15.0]) * self.rng.random(), machine.boot, context=self.network._context)
+        self.loop.call_later(
+            self.rng.choice([0.1, 2.0, 15.0]) * self.rng.random(), machine.boot, context=self.network._context
+        )
 
     def _killed_by_the_weather(self, process: Process) -> bool:
         for machine in self.machines:
@@ -369,7 +374,7 @@ def run(seed: int, planted: Planted | None = None, *, trace: bool = False) -> Re
         except RuntimeError as error:
             if not faults:
                 faults.append(repr(error))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             faults.append(f"the simulator fell: {error!r}")
         faults += [f"the engine logged: {text}" for text in ears.heard if "has been stuck" not in text]
         faults += cluster.loop.unhandled

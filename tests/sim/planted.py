@@ -69,7 +69,9 @@ plant("settle-keeps-queue-row", patches=without("end_queue", "WHERE", "WHERE 0 A
 plant("wait-keeps-worker", patches=without("part", "worker = NULL,"))
 plant("leave-keeps-tasks", patches=without("let_go", "WHERE", "WHERE 0 AND"))
 plant("key-is-nobodys", patches=without("submit_task", "?5, ?6,", "?5, NULL,"))
-plant("beat-for-nobody", patches=without("beat", "lease_until = onward_now() + ?1", "lease_until = lease_until + 0 * ?1"))
+plant(
+    "beat-for-nobody", patches=without("beat", "lease_until = onward_now() + ?1", "lease_until = lease_until + 0 * ?1")
+)
 
 
 # ── the fence ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -108,11 +110,7 @@ class MineWhosoever(SqliteStore):
 
     def _save_part(self, connection: apsw.Connection, part: Batch) -> bool:
         return super()._save_part(connection, part) or bool(
-            list(
-                connection.execute(
-                    "SELECT 1 FROM onward_journal WHERE task_id = ? AND seq = ?", part.entries[0][:2]
-                )
-            )
+            list(connection.execute("SELECT 1 FROM onward_journal WHERE task_id = ? AND seq = ?", part.entries[0][:2]))
         )
 
 

@@ -55,6 +55,8 @@ def _effects_behind_records(cluster: Cluster, picture: Picture) -> None:
     for entry in picture.records:
         if entry.kind != r.STEP_DONE or entry.key.partition("#")[0] in {"now", "random", "uuid"}:
             continue
-        tokens = {effect.token for effect in cluster.ledger.effects.get((picture.id, entry.key), []) if not effect.failed}
+        tokens = {
+            effect.token for effect in cluster.ledger.effects.get((picture.id, entry.key), []) if not effect.failed
+        }
         if json.loads(entry.data)["result"] not in tokens:
             cluster.watch.fault(f"record {entry} of task {picture.id[-4:]} has no effect behind it: {tokens}")

@@ -165,7 +165,9 @@ class Watch:
             self._rowid = rows[-1][0]
         return [row[1:] for row in rows]
 
-    def _judge(self, process: Process, verb: str, id_: str, seq: int, shift: int, kind: str, key: str, data: bytes) -> None:
+    def _judge(
+        self, process: Process, verb: str, id_: str, seq: int, shift: int, kind: str, key: str, data: bytes
+    ) -> None:
         task = self.tasks.setdefault(id_, Picture(id_))
         what = f"{kind} {key} #{seq} of task {id_[-4:]}"
         if self.trace is not None:
@@ -197,7 +199,7 @@ class Watch:
         task.idle_shifts += 1
 
     def _follow(self, task: Picture, kind: str, key: str, data: bytes, what: str) -> None:
-        if kind not in NEWS and kind != r.SHIFT and kind != r.QUARANTINED:
+        if kind not in NEWS and kind not in {r.SHIFT, r.QUARANTINED}:
             task.idle_shifts = 0
         match kind:
             case r.STEP_DONE:
@@ -335,10 +337,14 @@ class Watch:
             if old is not None and not (new is None and old[0] == "failed" and verb == "resume"):
                 self.fault(f"{what} changed with {verb}: {old} -> {new}")
             if new is not None and (f"task.{new[0]}", new[1], new[2]) != (task.ended, task.attempt, task.head):
-                self.fault(f"{what} is {new}, but the journal says {task.ended} at #{task.head}, attempt {task.attempt}")
+                self.fault(
+                    f"{what} is {new}, but the journal says {task.ended} at #{task.head}, attempt {task.attempt}"
+                )
         for id_, task in self.tasks.items():
             if (id_ in self.queue) == (id_ in found) or (task.ended is not None) != (id_ in found):
-                self.fault(f"task {id_[-4:]} is in the queue: {id_ in self.queue}, has ended: {task.ended}, {id_ in found}")
+                self.fault(
+                    f"task {id_[-4:]} is in the queue: {id_ in self.queue}, has ended: {task.ended}, {id_ in found}"
+                )
 
     def _compare_workers(self, process: Process, verb: str, args: tuple[Any, ...]) -> None:
         if verb in {"beat", "join", "leave", "rescue"}:
@@ -370,7 +376,11 @@ def _brief(verb: str, args: tuple[Any, ...]) -> str:
             return " ".join(f"{new.id[-4:]} {new.task} {new.input.decode()}" for new in args[0])
         case "join":
             return args[0].id[-4:]
-    return " ".join(arg[-4:] if isinstance(arg, str) else str([a[-4:] for a in arg]) if isinstance(arg, list) else str(arg) for arg in args if arg)
+    return " ".join(
+        arg[-4:] if isinstance(arg, str) else str([a[-4:] for a in arg]) if isinstance(arg, list) else str(arg)
+        for arg in args
+        if arg
+    )
 
 
 def _brief_answer(answer: Any) -> str:

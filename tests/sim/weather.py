@@ -55,7 +55,9 @@ class Weather:
         return [
             field.name
             for field in dataclasses.fields(self)
-            if field.default == CALM and field.name not in {"nudge_lost", "poison"} and getattr(self, field.name) != CALM
+            if field.default == CALM
+            and field.name not in {"nudge_lost", "poison"}
+            and getattr(self, field.name) != CALM
         ]
 
     def __str__(self) -> str:

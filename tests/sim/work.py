@@ -76,7 +76,9 @@ class Ledger:
         if stopped or self._loop.time() - self._watch.jumped_at < 2 * self._lease:
             self._watch.seen["a clock made a recorded step run again"] += 1
         else:
-            self._watch.fault(f"step {effect.key} of {effect.task[-4:]} runs again on {effect.process} after its record")
+            self._watch.fault(
+                f"step {effect.key} of {effect.task[-4:]} runs again on {effect.process} after its record"
+            )
 
     def fall(self, task: str, most: int) -> bool:
         """Whether a handler falls once more."""
@@ -113,7 +115,9 @@ def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, 
             key = name if seen[name] == 1 else f"{name}#{seen[name]}"
             retry = Retry(attempts=attempts, first=0.2 if attempts % 2 else 1.5, factor=3, cap=4)
             try:
-                return await ctx.step(effect, seconds, fails, timeout is not None, *kills, name=name, retry=retry, timeout=timeout)
+                return await ctx.step(
+                    effect, seconds, fails, timeout is not None, *kills, name=name, retry=retry, timeout=timeout
+                )
             finally:
                 before.append(key)
 

@@ -403,7 +403,7 @@ class Worker:
     # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _upkeep_forever(self) -> None:
-        next_sweep = 0.0
+        next_sweep = self.clock.monotonic() + self._lease.duration  # a newcomer cannot tell an outage from a death
         while True:
             try:
                 await self._look_after_others()

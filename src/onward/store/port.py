@@ -186,6 +186,10 @@ class Store(Protocol):
         the caller's own transaction."""
         ...
 
+    async def keyed(self, keys: Sequence[str]) -> dict[str, Submitted]:
+        """The tasks that these keys belong to already."""
+        ...
+
     async def depth(self, queue: str) -> Depth:
         """How full a queue is."""
         ...

@@ -168,6 +168,10 @@ class PostgresStore:
             )
         return answers
 
+    async def keyed(self, keys: Sequence[str]) -> dict[str, Submitted]:
+        found = await self._fetch("submitted", ids=[], keys=list(keys))
+        return {row["key"]: Submitted(row["id"], False, row["fingerprint"]) for row in found}
+
     async def depth(self, queue: str) -> Depth:
         ((waiting, rate),) = await self._fetch("depth", queue=queue)
         return Depth(waiting, rate)

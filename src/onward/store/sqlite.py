@@ -180,6 +180,13 @@ class SqliteStore:
         crashpoint("submit.before")
         return Submitted(new.id, True, new.fingerprint)
 
+    async def keyed(self, keys: Sequence[str]) -> dict[str, Submitted]:
+        def job(connection: apsw.Connection) -> dict[str, Submitted]:
+            found = {key: _one(connection, "submitted", id="", key=key) for key in keys}
+            return {key: Submitted(row[0], False, row[1]) for key, row in found.items() if row is not None}
+
+        return await self._reading(job)
+
     async def depth(self, queue: str) -> Depth:
         row = await self._reading(lambda c: _one(c, "depth", queue=queue))
         assert row is not None

@@ -1,0 +1,256 @@
+"""Testing your own handlers: a database in memory, a clock that you move, and `drain`, which lets everything happen.
+
+    from onward.testing import drain, memory_app
+
+    async def test_the_reminder_goes_out_after_a_month():
+        app = memory_app(my_app)            # the handlers of my_app, nothing of its database
+        async with app:
+            reminder = await app.submit("remind", {"who": "Ada"})
+            assert await drain(app) == []   # nothing is left over; the month took milliseconds
+            assert await reminder.result() == "sent"
+
+Everything is real but the time and the place: the same worker, the same journal, the same SQL as in production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import itertools
+import math
+import random
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any
+
+from onward.app import Onward
+from onward.core.durations import Duration, seconds
+from onward.core.task import State, Task
+from onward.engine.worker import Worker, spawn
+from onward.errors import UsageError
+from onward.store.sqlite import SqliteStore
+from onward.store.sqlite_file import MEMORY
+
+__all__ = ["MemoryApp", "MovableClock", "drain", "memory_app"]
+
+START = 1_800_000_000.0
+"""Where a movable clock stands at first: a moment in January 2027, the same in every run."""
+
+STRIDES = 1_000
+"""In so many instants, at most, a clock is moved; a long way is walked in longer strides."""
+
+_shift: contextvars.ContextVar[str] = contextvars.ContextVar("onward_testing_shift")
+
+
+class _Sleeper:
+    """Somebody who waits for a moment. `shift` names the task in whose shift that is, if it is in one; an alarm only
+    watches over work that may be busy with something else."""
+
+    __slots__ = ("alarm", "at", "future", "number", "shift")
+
+    def __init__(self, at: float, number: int) -> None:
+        self.at, self.number, self.shift = at, number, _shift.get(None)
+        task = asyncio.current_task()
+        self.alarm = task is not None and getattr(task.get_coro(), "cr_code", None) is MovableClock.sleep.__code__
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __lt__(self, other: _Sleeper) -> bool:
+        return (self.at, self.number) < (other.at, other.number)
+
+
+class MovableClock:
+    """A Clock that stands still until it is moved. Wall and monotonic time go together."""
+
+    def __init__(self, start: float = START) -> None:
+        self._start, self._elapsed = start, 0.0
+        self._sleepers: list[_Sleeper] = []
+        self._numbers = itertools.count()
+        self.slept = 0
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._start + self._elapsed
+
+    def monotonic(self) -> float:
+        """Seconds since this clock was made."""
+        return self._elapsed
+
+    async def sleep(self, delay: float) -> None:
+        """Until the clock has been moved by that much."""
+        self.slept += 1
+        if delay <= 0:
+            await asyncio.sleep(0)
+            return
+        sleeper = _Sleeper(self._elapsed + delay, next(self._numbers))
+        heapq.heappush(self._sleepers, sleeper)
+        await sleeper.future
+
+    async def move(self, duration: Duration) -> None:
+        """Let time pass: whoever sleeps is woken in the order of the moments waited for, and gets to run before the
+        next one. Over a long way many moments may fall into one, as on a machine that was suspended."""
+        delay = seconds(duration, "move")
+        await _breathe()  # who was about to fall asleep sleeps from here
+        end, stride = self._elapsed + delay, delay / STRIDES
+        while (moment := self.next_moment()) <= end:
+            self._elapsed = min(end, max(moment, self._elapsed + stride))
+            self._wake()
+            await _breathe()
+        self._elapsed = end
+        await _breathe()
+
+    def next_moment(self, *, of_shifts: bool = False) -> float:
+        """The next (monotonic) moment that somebody waits for, or infinity; `of_shifts` leaves out the worker's chores."""
+        return min((s.at for s in self._alive() if s.shift is not None or not of_shifts), default=math.inf)
+
+    def resting(self) -> set[str]:
+        """The shifts that wait for this clock and for nothing else."""
+        return {sleeper.shift for sleeper in self._alive() if sleeper.shift is not None and not sleeper.alarm}
+
+    def _alive(self) -> Iterator[_Sleeper]:
+        return (sleeper for sleeper in self._sleepers if not sleeper.future.done())
+
+    def _wake(self) -> None:
+        while self._sleepers and (self._sleepers[0].at <= self._elapsed or self._sleepers[0].future.done()):
+            sleeper = heapq.heappop(self._sleepers)
+            if not sleeper.future.done():
+                sleeper.future.set_result(None)
+
+
+class MemoryApp(Onward):
+    """An app whose database is in memory and whose clock you move (`app.clock`)."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = MovableClock()
+        store = SqliteStore(MEMORY, clock=self.clock, inline=True)
+        super().__init__(clock=self.clock, rng=random.Random(1), store=store, **settings)  # noqa: S311 -- the same in every run
+
+
+def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:
+    """An app in memory, with the handlers of the app `like`. Ids and jitter are the same in every run; settings are
+    given by name as for Onward."""
+    app = MemoryApp(**settings)
+    if like is not None:
+        app.handlers |= like.handlers
+        app._offers |= like._offers
+    return app
+
+
+async def drain(app: MemoryApp, *, within: Duration = "1000d", patience: Duration = 1) -> list[Task]:
+    """Work until nothing is left to do, moving the clock over every sleep, delay and retry; the tasks that are not at
+    their end then (parked, quarantined, or of a name that this app has no handler for).
+
+    A step that really takes time (a thread, a socket) is waited for, and the clock stands still meanwhile; when nothing
+    happens for `patience` real seconds it is moved on, so that a timeout can end what hangs. Raises UsageError when the
+    clock was moved by more than `within` and there is still work: a task that never ends.
+    """
+    end = app.clock.monotonic() + seconds(within, "within")
+    async with app:
+        while True:
+            async with _worker(app) as worker:
+                await _until_idle(app, worker, seconds(patience, "patience"), end)
+            left = await _unfinished(app)
+            delay = min((_due_at(app, task) for task in left), default=math.inf) - app.clock.now()
+            if math.isinf(delay) and app.clock.monotonic() <= end:
+                return left
+            if app.clock.monotonic() + delay > end:
+                raise UsageError(_endless(left, within))
+            await app.clock.move(max(delay, 0.0))
+
+
+async def _until_idle(app: MemoryApp, worker: Worker, patience: float, end: float) -> None:
+    """Until the worker has nothing in hand and could take nothing, or the time is over."""
+    clock, fruitless, poll = app.clock, 0, app.settings.poll_s
+    while clock.monotonic() <= end:
+        await _settled(worker, clock)
+        if not worker.running:
+            if fruitless > 20 or not any(_ready(app, task) for task in await _unfinished(app)):
+                return
+            fruitless += 1  # it looks again at its next poll
+            await clock.move(poll)
+            continue
+        fruitless = 0
+        if len(clock.resting()) >= worker.running or not await _something_happens(worker, clock, patience):
+            moment = clock.next_moment(of_shifts=True)
+            if math.isfinite(moment):
+                await clock.move(max(0.0, moment - clock.monotonic()))
+
+
+@contextlib.asynccontextmanager
+async def _worker(app: MemoryApp) -> AsyncIterator[Worker]:
+    worker = app.make_worker(spawn=_spawn)
+    await worker.start()
+    try:
+        yield worker
+    finally:
+        stopping = asyncio.ensure_future(worker.stop(0))
+        while not stopping.done():
+            await app.clock.move(0.01)
+            await asyncio.sleep(0.001 if worker.running else 0)
+
+
+def _spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    """As the worker's own, with the name of the shift for everything that happens in one."""
+    if not name.startswith("onward-task-"):
+        return spawn(coroutine, name)
+    context = contextvars.copy_context()
+    context.run(_shift.set, name)
+    return context.run(spawn, coroutine, name)
+
+
+def _state(worker: Worker, clock: MovableClock) -> tuple[int, ...]:
+    return worker.running, worker.finished, worker.writer.commits, clock.slept
+
+
+async def _settled(worker: Worker, clock: MovableClock) -> None:
+    """Until all has happened that needs no time."""
+    quiet = 0
+    while quiet < 10:
+        before = _state(worker, clock)
+        await asyncio.sleep(0)
+        quiet = quiet + 1 if _state(worker, clock) == before else 0
+
+
+async def _something_happens(worker: Worker, clock: MovableClock, patience: float) -> bool:
+    """Give real time to steps that really take some; False when they show nothing for it."""
+    loop, before = asyncio.get_running_loop(), _state(worker, clock)
+    until = loop.time() + patience
+    while loop.time() < until:
+        await asyncio.sleep(0.001)
+        if _state(worker, clock) != before:
+            return True
+    return False
+
+
+async def _breathe() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def _unfinished(app: Onward) -> list[Task]:
+    found: list[Task] = []
+    for state in (State.PENDING, State.RUNNING, State.WAITING):
+        cursor: str | None = None
+        while True:
+            page, cursor = await app.list(state=state, limit=1000, cursor=cursor)
+            found += page
+            if cursor is None:
+                break
+    return found
+
+
+def _due_at(app: Onward, task: Task) -> float:
+    return math.inf if task.due_at is None or task.task not in app.handlers else task.due_at
+
+
+def _ready(app: MemoryApp, task: Task) -> bool:
+    due = task.due_at is None or task.due_at <= app.clock.now()
+    return task.task in app.handlers and task.worker is None and due
+
+
+def _endless(left: list[Task], within: Duration) -> str:
+    names = ", ".join(sorted({task.task for task in left}))
+    return (
+        f"after {within} of moved clock {len(left)} tasks still go on ({names}); drain is for tasks that end: "
+        "cancel those that do not, or give a longer `within`"
+    )

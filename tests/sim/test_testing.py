@@ -1,0 +1,192 @@
+"""What users get to test their own handlers: a clock they move, an app in memory, and drain."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from onward import Context, Onward, Retry, State, StepFailed
+from onward.errors import UsageError
+from onward.testing import MovableClock, drain, memory_app
+
+
+async def test_sleepers_wake_in_the_order_of_their_moments() -> None:
+    clock, woken = MovableClock(), []
+
+    async def sleeper(name: str, *delays: float) -> None:
+        for delay in delays:
+            await clock.sleep(delay)
+            woken.append((name, clock.monotonic()))
+
+    tasks = [asyncio.ensure_future(job) for job in (sleeper("b", 5, 5), sleeper("a", 3, 4), sleeper("c", 60))]
+    await clock.move(30)
+    assert woken == [("a", 3.0), ("b", 5.0), ("a", 7.0), ("b", 10.0)]
+    assert clock.monotonic() == 30
+    await clock.move("1h")
+    assert woken[-1][0] == "c"
+    await asyncio.gather(*tasks)
+
+
+async def test_a_clock_tells_wall_time_and_never_moves_by_itself() -> None:
+    clock = MovableClock(start=1000.0)
+    await asyncio.sleep(0.01)
+    assert (clock.now(), clock.monotonic()) == (1000.0, 0.0)
+    await clock.move("1m")
+    assert (clock.now(), clock.monotonic()) == (1060.0, 60.0)
+
+
+async def test_a_cancelled_sleeper_is_forgotten() -> None:
+    clock = MovableClock()
+    task = asyncio.ensure_future(clock.sleep(10))
+    await asyncio.sleep(0)
+    task.cancel()
+    await clock.move(20)
+    assert task.cancelled()
+
+
+async def test_a_month_of_sleep_takes_milliseconds() -> None:
+    app = memory_app()
+    seen: list[float] = []
+
+    @app.task
+    async def remind(ctx: Context, who: str) -> str:
+        await ctx.step(lambda: None, name="prepare")
+        await ctx.sleep("30d")
+        seen.append(await ctx.now())
+        await ctx.sleep(0.5)
+        return f"sent to {who}"
+
+    async with app:
+        began, start = time.perf_counter(), app.clock.now()
+        handle = await app.submit(remind, {"who": "Ada"})
+        assert await drain(app) == []
+        assert await handle.result(1) == "sent to Ada"
+    assert 30 * 86400 <= seen[0] - start < 30 * 86400 + 5
+    assert time.perf_counter() - began < 5
+
+
+async def test_retries_delays_and_deadlines_come_to_their_end() -> None:
+    app = memory_app()
+    tries: list[float] = []
+
+    @app.task(retry=Retry(attempts=4, first="10m", cap="1h"))
+    async def stubborn(ctx: Context) -> int:
+        tries.append(app.clock.now())
+        if len(tries) < 4:
+            raise ValueError("not yet")
+        return len(tries)
+
+    @app.task(deadline="1h", retry=1)
+    async def slow(ctx: Context) -> None:
+        await ctx.sleep("2h")
+
+    @app.task(retry=1)
+    async def hangs(ctx: Context) -> None:
+        await ctx.step(asyncio.Event().wait, name="hang", timeout="30s")
+
+    async with app:
+        first = await app.submit(stubborn, delay="2d")
+        second = await app.submit(slow)
+        third = await app.submit(hangs)
+        assert await drain(app, patience=0.05) == []
+        assert await first.result(1) == 4
+        assert "deadline" in (await second.get()).error["message"]
+        assert (await third.get()).error["type"] == "StepFailed"
+
+
+async def test_a_step_that_really_takes_time_is_waited_for() -> None:
+    app = memory_app()
+
+    def in_a_thread() -> str:
+        time.sleep(0.15)
+        return "thread"
+
+    async def on_the_loop() -> str:
+        await asyncio.sleep(0.15)
+        return "loop"
+
+    @app.task
+    async def real(ctx: Context) -> list[str]:
+        return [await ctx.step(in_a_thread, timeout="1s"), await ctx.step(on_the_loop, timeout="1s")]
+
+    async with app:
+        handle = await app.submit(real)
+        assert await drain(app) == []
+        assert await handle.result(1) == ["thread", "loop"]
+        assert app.clock.monotonic() < 1
+
+
+async def test_what_needs_somebody_else_is_left_over() -> None:
+    mine, app = Onward("sqlite://:memory:"), memory_app()
+
+    @mine.task
+    async def known(ctx: Context) -> str:
+        return "done"
+
+    app = memory_app(mine, slots=2)
+    async with app:
+        await app.submit(known)
+        app.handlers["other"] = app.handlers["known"]
+        app._offers["other"] = app._offers["known"]
+        await app.submit("other")
+        del app.handlers["other"]
+        left = await drain(app)
+        assert [(task.task, task.state) for task in left] == [("other", State.PENDING)]
+
+
+async def test_a_task_without_end_is_told() -> None:
+    app = memory_app()
+
+    @app.task
+    async def forever(ctx: Context) -> None:
+        while True:
+            await ctx.sleep("1d")
+
+    async with app:
+        await app.submit(forever)
+        with pytest.raises(UsageError, match="forever"):
+            await drain(app, within="20d")
+
+
+async def test_failed_steps_are_seen_as_in_production() -> None:
+    app = memory_app()
+
+    async def broken() -> None:
+        raise ConnectionError("no line")
+
+    @app.task
+    async def careful(ctx: Context) -> str:
+        try:
+            await ctx.step(broken, retry=3)
+        except StepFailed as error:
+            return f"{error.kind} after {error.attempts}"
+        return "fine"
+
+    async with app:
+        handle = await app.submit(careful)
+        await drain(app)
+        assert await handle.result(1) == "ConnectionError after 3"
+        kinds = [record.kind async for record in handle.tail()]
+    assert kinds.count("step.retry") == 2
+    assert kinds[-1] == "task.completed"
+
+
+async def test_two_drains_tell_the_same_story() -> None:
+    async def story() -> list[tuple[str, float]]:
+        app = memory_app()
+
+        @app.task(retry=Retry(attempts=3, first=5))
+        async def shaky(ctx: Context) -> float:
+            if ctx.attempt < 3:
+                raise ValueError("again")
+            await ctx.sleep(100)
+            return await ctx.random()
+
+        async with app:
+            handle = await app.submit(shaky)
+            await drain(app)
+            return [(record.kind, record.at) async for record in handle.tail()]
+
+    assert await story() == await story()
