@@ -68,8 +68,19 @@ def text(found: Facts, figures: Sequence[Figure]) -> str:
     )
 
 
+PREFACE = """# Benchmarks
+
+The last table of `make bench PEERS=1`: Onward, the bare limits of the machine and the neighbours, in one sitting. Bodies do
+nothing, so that the engine's own cost shows; durability is on everywhere. Read the ratios, not the figures. `x bare` is the share
+of the naked limit (no fence, no queue, no serialising), `x best peer` how many times better than the best neighbour. A figure
+marked DISTURBED was taken while other programs used a fifth of the cores or more, and is too low. What each workload is, says
+the head of `bench/__init__.py`.
+
+"""
+
+
 def markdown(found: Facts, figures: Sequence[Figure]) -> str:
-    return "\n".join(
+    return PREFACE + "\n".join(
         [
             *(f"- {name}: {value}" for name, value in found.items()),
             "",

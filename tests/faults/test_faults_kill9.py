@@ -27,7 +27,7 @@ async def test_kill9_at_random_moments(place: Place, prove: bool, tell: Callable
             async with busy(place, client, about=40):
                 for _ in range(kills):
                     await asyncio.sleep(rng.expovariate(1 / PACE[place.kind]))
-                    await asyncio.to_thread(crew.ready, 1)
+                    await asyncio.to_thread(crew.ready, WORKERS // 2)  # or a slow start would leave nobody to go on
                     crew.kill9(*crew.pick(rng))
             stall = await until_all_ended(place, 60)
             if freed := await set_free(place, app):
@@ -47,5 +47,6 @@ async def test_kill9_at_random_moments(place: Place, prove: bool, tell: Callable
         f"all done {stall:.1f} s after the last",
     )
     verdict.must_be_clean()
+    assert not crew.surprises, crew.surprises
     assert len(died) == kills
     assert verdict.resumed > kills / 4, "VOID: the kills hit nobody at work"

@@ -75,6 +75,7 @@ async def test_zombies(place: Place, prove: bool, tell: Callable[..., None]) -> 
         f"{freed} quarantined by chance",
     )
     verdict.must_be_clean()
+    assert not crew.surprises, crew.surprises
     assert not crew.ends or all(status == 0 for _, status in crew.ends), f"a zombie ended: {crew.ends}"
     assert taken_over > woken / 2, "VOID: hardly anybody was taken for dead"
     assert verdict.refused, "VOID: no zombie ever tried to write"

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.sim.cluster import run
+from tests.sim.life import run
 from tests.sim.planted import PLANTED
 
 

@@ -44,6 +44,8 @@ class Client:
         key = f"{self._name}-{number}" if self._rng.random() < 0.7 else None
         task_id = await self._submit(name, ops, key, options)
         self.acknowledged[task_id] = (name, ops)
+        if self._rng.random() < 0.1:
+            await self._submit_many(name, ops, options)
         steer = asyncio.ensure_future(self._steer(task_id, name, ops, key, options))
         try:
             task = await self._until_ended(task_id)
@@ -71,6 +73,12 @@ class Client:
         if picture is None or not picture.records:
             self._watch.fault(f"task {handle.id} was acknowledged and is not there")
         return handle.id
+
+    async def _submit_many(self, name: str, ops: list[Op], options: dict[str, Any]) -> None:
+        handles = await self._through(lambda: self._app.submit_many(name, [{"ops": ops}] * 3, **options))
+        self.acknowledged |= {handle.id: (name, ops) for handle in handles}
+        if not {handle.id for handle in handles} <= self._watch.tasks.keys():
+            self._watch.fault("some of many tasks were acknowledged and are not there")
 
     async def _resume(self, task_id: str) -> None:
         try:

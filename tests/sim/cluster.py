@@ -1,18 +1,14 @@
 """A whole cluster in one process: machines with workers, clients, and a storm that ends.
 
-`run(seed)` is one life of it. Until the horizon the weather does what it likes; then it calms down, and everything that
-was accepted has to come to its end.
+Until the horizon the weather does what it likes; then it calms down, and everything that was accepted has to come to its
+end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import logging
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from onward import Onward
@@ -22,7 +18,7 @@ from onward.store.sqlite_file import MEMORY
 from tests.sim.clients import Client, Person
 from tests.sim.clock import SimClock
 from tests.sim.door import Door, Network, drive
-from tests.sim.loop import Process, SimLoop, TimeStandsStill
+from tests.sim.loop import Process, SimLoop
 from tests.sim.planted import Planted
 from tests.sim.verdict import verdict
 from tests.sim.watch import Broken, Watch
@@ -31,27 +27,6 @@ from tests.sim.work import Ledger, register
 
 MOST_TURNS = 3_000_000
 ROUNDS = 120
-
-
-@dataclasses.dataclass
-class Report:
-    """What came of a seed."""
-
-    seed: int
-    faults: list[str]
-    seen: Counter[str]
-    digest: str
-    seconds: float
-    verbs: int
-    turns: int
-    trace: list[str] | None
-    weather: str
-    planted: str = ""
-
-    def __str__(self) -> str:
-        name = f" {self.planted}" if self.planted else ""
-        fault = self.faults[0] if self.faults else "nothing broke"
-        return f"seed {self.seed}{name}: {fault} — alone: .venv/bin/python -m tests.sim {self.seed}{name} --trace"
 
 
 class Machine:
@@ -76,7 +51,8 @@ class Machine:
         self.process.spawn(self._run(app, self.process), f"{name} main")
 
     async def _run(self, app: Onward, process: Process) -> None:
-        worker = app.make_worker(spawn=process.spawn)
+        picky = self.number > 0 and self.cluster.rng.random() < 0.15
+        worker = app.make_worker(spawn=process.spawn, queues=["default"] if picky else [])
         try:
             await worker.start()
         except OnwardError:  # what a supervisor sees: the program ended with an error
@@ -329,81 +305,3 @@ class Cluster:
 
     def _everybody(self) -> list[Process]:
         return list({id(door.process): door.process for door in self.network.doors}.values())
-
-
-class _Ears(logging.Handler):
-    """Errors that the engine logged: it should have none to log here."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.heard: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        self.heard.append(f"{record.getMessage()} {error!r}" if error else record.getMessage())
-
-
-@contextmanager
-def _listening() -> Iterator[_Ears]:
-    log, ears = logging.getLogger("onward"), _Ears()
-    before = log.propagate, log.level
-    log.addHandler(ears)
-    log.propagate = False
-    log.setLevel(logging.ERROR)
-    try:
-        yield ears
-    finally:
-        log.removeHandler(ears)
-        log.propagate = before[0]
-        log.setLevel(before[1])
-
-
-def run(seed: int, planted: Planted | None = None, *, trace: bool = False) -> Report:
-    """One life of a cluster."""
-    planted = planted or Planted()
-    cluster = Cluster(seed, planted, trace=trace)
-    faults = cluster.watch.faults
-    asyncio.set_event_loop(cluster.loop)
-    with planted.patches(), _listening() as ears:
-        try:
-            cluster.loop.run_until_complete(cluster.live())
-        except Broken:
-            pass
-        except TimeStandsStill as error:
-            faults.append(str(error))
-        except RuntimeError as error:
-            if not faults:
-                faults.append(repr(error))
-        except Exception as error:
-            faults.append(f"the simulator fell: {error!r}")
-        faults += [f"the engine logged: {text}" for text in ears.heard if "has been stuck" not in text]
-        faults += cluster.loop.unhandled
-        report = Report(
-            seed,
-            list(faults),
-            +cluster.seen,
-            cluster.watch.digest(),
-            cluster.loop.time(),
-            cluster.watch.verbs,
-            cluster.loop.turns,
-            cluster.watch.trace,
-            cluster.told,
-            planted.name,
-        )
-    _bury(cluster)
-    return report
-
-
-def _bury(cluster: Cluster) -> None:
-    cluster.loop.begin_anew()
-    burying = cluster.loop.create_task(cluster.bury())
-    try:
-        while not burying.done():
-            try:
-                cluster.loop.run_until_complete(burying)
-            except RuntimeError:  # a stop that was asked for in the life before
-                continue
-    finally:
-        asyncio.set_event_loop(None)
-        cluster.loop.close()
-        drive(cluster.store.close())

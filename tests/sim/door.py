@@ -189,6 +189,8 @@ class Network:
             self.seen["the answer to a claim was lost"] += 1
         if error:
             answer = StoreUnavailable("the simulated store cannot be reached")
+        elif message.verb == "claim" and answer and self.rng.random() < 4 * self.weather.slow:
+            wait = self.weather.heartbeat * self.rng.uniform(1, 3.5)  # long enough to be taken for lost
         self._after(wait + self._lag(), self._deliver, message.future, answer)
 
     @staticmethod

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from tests.sim.cluster import Report, run
+from tests.sim.life import Report, run
 from tests.sim.planted import PLANTED
 
 SEEDS = 100
@@ -83,7 +83,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_depends_on_nothing_but_itself(hash_seed: str) -> None:
     """Another process, with other hashes of texts and other addresses of objects, sees the same history."""
-    script = "from tests.sim.cluster import run; print(run(7).digest)"
+    script = "from tests.sim.life import run; print(run(7).digest)"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(["src", *sys.path])}
     answer = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=120

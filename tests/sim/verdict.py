@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from onward.core import record as r
-from tests.sim.watch import Picture
+from tests.sim.picture import Picture
 from tests.sim.work import Op
 
 if TYPE_CHECKING:

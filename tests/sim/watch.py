@@ -6,7 +6,6 @@ picture and from the verb that was just carried out is a fault, told at the very
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections import Counter
@@ -17,6 +16,7 @@ from onward.core import record as r
 from onward.store.port import SUSPECT_AFTER
 from onward.store.sqlite import SqliteStore
 from tests.sim.loop import Process, SimLoop
+from tests.sim.picture import Entry, Picture, Row
 
 NEWS = {r.STEP_STARTED, r.STEP_RETRY, r.PROGRESS}
 LETTING_GO = {r.HANDED_BACK, r.RETRY, r.PARKED, r.QUARANTINED}
@@ -26,55 +26,6 @@ READERS = {"journal", "get", "list", "depth", "workers", "offered", "absent", "c
 
 class Broken(Exception):
     """An oracle has something to say."""
-
-
-@dataclasses.dataclass(slots=True)
-class Row:
-    """A queue row."""
-
-    worker: str | None
-    due_at: float | None
-    reason: str
-    attempt: int
-    crashes: int
-    priority: int
-    position: int
-    queue: str
-    task: str
-
-
-@dataclasses.dataclass(slots=True)
-class Entry:
-    """A record as it was written."""
-
-    seq: int
-    shift: int
-    kind: str
-    key: str
-    data: bytes
-
-
-@dataclasses.dataclass(slots=True)
-class Picture:
-    """What the watch knows of one task."""
-
-    id: str
-    records: list[Entry] = dataclasses.field(default_factory=list)
-    ended: str | None = None
-    endings: list[tuple[float, str, bytes]] = dataclasses.field(default_factory=list)
-    shift: int = 0
-    holder: Process | None = None
-    last_holder: Process | None = None
-    done: set[str] = dataclasses.field(default_factory=set)
-    failed: set[str] = dataclasses.field(default_factory=set)
-    retried: dict[str, int] = dataclasses.field(default_factory=dict)
-    attempt: int = 1
-    idle_shifts: int = 0
-    """Shifts in a row that left nothing behind, the present one included."""
-
-    @property
-    def head(self) -> int:
-        return len(self.records)
 
 
 class Watch:
@@ -100,6 +51,7 @@ class Watch:
         self._rowid = self._changes = 0
         self._line = ""
         self._buried: set[str] = set()
+        self._alone = False
 
     @property
     def connection(self) -> Any:
@@ -125,6 +77,7 @@ class Watch:
     # ── around each verb ─────────────────────────────────────────────────────────────────────────────────────────
 
     def before(self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._alone = kwargs.get("alone", False)
         if verb == "rescue":
             dead, lease = args[0], args[1] if len(args) > 1 else kwargs.get("lease")
             now = self._now()
@@ -145,6 +98,8 @@ class Watch:
         if verb == "submit":
             self.inputs |= {new.id: new.input for new in args[0]}
         self.note(f"{process.name} {verb} {_brief(verb, args)} -> {_brief_answer(answer)}")
+        if verb == "claim":
+            self._judge_choice(args, answer)
         if verb != "beat":
             for record in self._new_records():
                 self._judge(process, verb, *record)
@@ -291,6 +246,20 @@ class Watch:
         if verb == "wake" and (old.due_at is None or old.due_at > self._now()):
             self.fault(f"{what} was woken at {self._now()} although {old}")
 
+    def _judge_choice(self, args: tuple[Any, ...], answer: Any) -> None:
+        """The most urgent of what was ready, in order of submission."""
+        _, queue, names, room = args
+        ready = [
+            (-row.priority, row.position, id_)
+            for id_, row in self.queue.items()
+            if (row.queue, row.worker, row.due_at) == (queue, None, None)
+            and row.task in names
+            and (row.crashes >= SUSPECT_AFTER) == self._alone
+        ]
+        wanted = [id_ for _, _, id_ in sorted(ready)[:room]]
+        if wanted != [claimed.id for claimed in answer]:
+            self.fault(f"a claim brought {[c.id[-4:] for c in answer]} and not {[id_[-4:] for id_ in wanted]}")
+
     def _judge_owner(self, verb: str, args: tuple[Any, ...], task: Picture, old: Row, new: Row, what: str) -> None:
         if old.worker is not None and new.worker is not None:
             self.fault(f"{what} went from {old.worker} to {new.worker} with {verb}")
@@ -299,7 +268,11 @@ class Watch:
                 self.fault(f"{what} was taken with {verb}: {old} -> {new}")
             if self.leases.get(new.worker, 0) <= self._now():
                 self.fault(f"{what} was claimed by {new.worker}, whose lease is over")
-            self.seen["a suspect ran alone"] += old.crashes >= SUSPECT_AFTER
+            if (old.crashes >= SUSPECT_AFTER) != self._alone:
+                self.fault(
+                    f"{what} was claimed {'alone' if self._alone else 'among others'} after {old.crashes} crashes"
+                )
+            self.seen["a suspect ran alone"] += self._alone
         elif verb == "rescue":
             self._judge_rescue(task, old, new, what)
         elif verb in {"release", "leave"} and old.worker != args[0]:

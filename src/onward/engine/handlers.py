@@ -7,6 +7,7 @@ import functools
 import inspect
 import json
 import typing
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,15 +35,21 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
+_kinds: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""Weak, because a step is often a closure made for the occasion, and would keep alive all that it captured."""
+
+
 def rich_return(function: Callable[..., Any]) -> Any:
     """The return type that turns JSON back into a value of its own (a pydantic model, a dataclass), or None."""
+    key = getattr(function, "__func__", function)
     try:
+        if key not in _kinds:
+            _kinds[key] = _rich_return(function)
+        return _kinds[key]
+    except TypeError:  # not hashable, or without weak references
         return _rich_return(function)
-    except TypeError:  # not hashable: a method of an object that is not
-        return None
 
 
-@functools.lru_cache(maxsize=2048)
 def _rich_return(function: Callable[..., Any]) -> Any:
     try:
         kind = typing.get_type_hints(function).get("return")
