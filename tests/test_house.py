@@ -151,6 +151,7 @@ def test_migrations_are_numbered_without_a_gap_and_alike_on_both_databases() -> 
 # ── seams ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SPAWNERS = {
+    "testing.py": 1,  # what drain runs beside itself
     "engine/worker.py": 1,  # spawn(), the seam itself
     "engine/lease.py": 1,  # the heartbeat of an inline store
     "engine/bounded.py": 2,  # work within a time, and its alarm
@@ -185,6 +186,7 @@ TAKERS = {
     "store/sqlite_file.py",  # patience with a file that is being made
     "store/listener.py",  # pauses between two tries to connect
     "engine/lease.py",
+    "testing.py",  # a step that really takes time is really waited for
 }
 
 

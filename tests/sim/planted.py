@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -203,7 +202,6 @@ def _crash_is_attempt(self: SqliteStore, *args: Any, **kwargs: Any) -> Any:
 _CLAIM = SqliteStore.claim
 
 plant("line-goes-on", patches=instead(writer.Writer, "lose", _lose_only))
-plant("no-self-fence", patches=never(worker.Worker, "lease_until", math.inf))
 plant("strangers-stay", patches=instead(worker.Worker, "_give_back", _nothing_later))
 plant("stranger-too-soon", patches=never(worker.Worker, "_asked_then", 0))
 plant("dead-and-deaf", patches=instead(worker.Worker, "_declared_dead", _nothing))
