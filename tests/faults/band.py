@@ -64,7 +64,7 @@ class Place:
             finally:
                 connection.close()
         with psycopg.connect(self.url, autocommit=True) as connection_:
-            cursor = connection_.execute(sql)  # type: ignore[arg-type]
+            cursor = connection_.execute(sql)
             return cursor.fetchall() if cursor.description else []
 
     def look(self) -> Picture:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,3 +110,29 @@ async def test_all_connections_cut(postgres_place: Place, prove: bool, tell: Cal
         verdict = await place.judge(client.acked)
     tell("all connections cut", f"{times} times", verdict, "0 living taken for dead")
     verdict.must_be_clean()
+
+
+async def test_slow_database(postgres_place: Place, tell: Callable[..., None]) -> None:
+    """More than half a second for every answer: slower, and nothing else. Heartbeats are answered late as well."""
+    server = postgres_place.server
+    assert server is not None
+    rng = random.Random(30)
+    async with postgres_place.app() as app:
+        client = Client(app, rng)
+        with Proxy("127.0.0.1", server.port) as proxy:
+            place = Place("postgres", proxy.url_for(postgres_place.url), postgres_place.home, server)
+            with Crew(place, 2, slots=20, lease_s=4.0, heartbeat_s=1.0).ready(2) as crew:
+                before = dict(crew.alive)
+                proxy.delay = 0.3
+                start = time.monotonic()
+                for _ in range(20):
+                    await client.submit(_story(rng), task="once")
+                await until_all_ended(postgres_place, 60)
+                took = time.monotonic() - start
+                proxy.delay = 0.0
+                after = dict(crew.alive)
+                await asyncio.to_thread(crew.stop)
+    verdict = await postgres_place.judge(client.acked)
+    tell("slow database (600 ms for an answer)", f"120 steps in {took:.1f} s", verdict)
+    verdict.must_be_clean()
+    assert after == before
