@@ -7,18 +7,19 @@ decided here and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from onward.core import wire
 from onward.core.clock import Clock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.record import ENDS, Record
-from onward.core.task import NewTask, Options, State, Task, Tasks
+from onward.core.task import NewTask, State, Task, Tasks
 from onward.errors import (
     BadSetting,
     InvalidInput,
@@ -48,8 +49,7 @@ class Offer:
     deadline: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(NamedTuple):
     """One task that somebody wants done."""
 
     task: str
@@ -75,9 +75,11 @@ class Service:
 
     async def submit(self, wishes: Sequence[Wish], *, connection: Any = None, unchecked: bool = False) -> list[str]:
         """The ids of the tasks, after the commit. All or none."""
-        new = [await self._prepared(wish, unchecked) for wish in wishes]
-        if not new:
+        if not wishes:
             return []
+        for name in {wish.task for wish in wishes} - self._offers.keys():
+            await self._ask_for(name, unchecked)
+        new = [self._prepared(wish) for wish in wishes]
         if len(new) > 1:
             await self._all_there(new)  # before any is written
         try:
@@ -101,47 +103,34 @@ class Service:
                 _no_conflict(task, there[task.key])
         return all(task.key in there for task in new)
 
-    async def _prepared(self, wish: Wish, unchecked: bool) -> NewTask:
-        offer = self._offers.get(wish.task) or await self._offered_elsewhere(wish.task, unchecked)
+    def _prepared(self, wish: Wish) -> NewTask:
+        offer = self._offers.get(wish.task) or self._remote.get(wish.task) or _UNKNOWN
         data = wire.encode(wish.input, f"the input of task {wish.task!r}")
         offer.check(wire.decode(data))
-        options = Options(
-            deadline=_seconds_or(wish.deadline, offer.deadline, "deadline"),
-            expires=_seconds_or(wish.expires, None, "expires"),
-            labels=_labels(wish.labels),
-        )
+        options = _options(wish, offer)
         queue = _named("queue", wish.queue or offer.queue)
         _check_priority(wish.priority)
-        spoken = options.as_json()
-        delay = _seconds_or(wish.delay, 0.0, "delay") or 0.0
-        said = {"task": wish.task, "options": spoken, "queue": queue, "priority": wish.priority, "delay": delay}
-        return NewTask(
-            id=self._ids(),
-            task=_named("task", wish.task),
-            input=data,
-            options=wire.encode(spoken, "the labels"),
-            queue=queue,
-            priority=wish.priority,
-            delay=delay,
-            key=None if wish.key is None else _named("key", wish.key),
-            fingerprint=wire.fingerprint([said, wire.decode(data)]) if wish.key is not None else "",
-        )
+        delay = 0.0 if wish.delay is None else seconds(wish.delay, "delay")
+        key, fingerprint = None, ""
+        if wish.key is not None:
+            said = {"task": wish.task, "options": options, "queue": queue, "priority": wish.priority, "delay": delay}
+            key, fingerprint = _named("key", wish.key), wire.fingerprint([said, wire.decode(data)])
+        spoken = wire.encode(options, "the labels") if options else b"{}"
+        name = _named("task", wish.task)
+        return NewTask(self._ids(), name, data, spoken, queue, wish.priority, delay, key, fingerprint)
 
-    async def _offered_elsewhere(self, name: str, unchecked: bool) -> Offer:
-        """What a worker once said of a handler that this process does not have."""
+    async def _ask_for(self, name: str, unchecked: bool) -> None:
+        """Learn what a worker once said of a handler that this process does not have. Raises UnknownTask."""
         if name not in self._remote:
             told = {known: wire.decode(data) for known, data in (await self._store.offered()).items()}
             self._remote = {known: Offer(_anything, said["queue"], said["deadline"]) for known, said in told.items()}
         if name not in self._remote and not unchecked:
             raise UnknownTask(name, sorted(self._remote.keys() | self._offers.keys()))
-        return self._remote.get(name, Offer(_anything))
 
     async def _make_room(self, new: Sequence[NewTask]) -> None:
         """Refuse what a full queue cannot take. Counted exactly near the limit, and now and then far from it: the bound
         protects memory and disk, it is not a ticket counter."""
-        counts: dict[str, int] = {}
-        for task in new:
-            counts[task.queue] = counts.get(task.queue, 0) + 1
+        counts = {new[0].queue: 1} if len(new) == 1 else collections.Counter([task.queue for task in new])
         for queue, count in counts.items():
             gauge = self._depths.setdefault(queue, _Gauge())
             if gauge.stale(self._clock.monotonic(), count, self._limit):
@@ -287,6 +276,9 @@ def _anything(_value: Any) -> None:
     """The worker that has the handler will check it."""
 
 
+_UNKNOWN = Offer(_anything)
+
+
 class _Gauge:
     """How full a queue was when we last looked, and what we added since."""
 
@@ -305,8 +297,16 @@ def _come_back(limit: int, rate: float) -> float:
     return float(math.ceil(min(300.0, max(1.0, limit / 20 / rate)))) if rate > 0 else 30.0
 
 
-def _seconds_or(value: Duration | None, default: float | None, name: str) -> float | None:
-    return default if value is None else seconds(value, name)
+def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
+    """What a submit says beside its input: times in seconds, and labels."""
+    said: dict[str, Any] = {}
+    if wish.deadline is not None or offer.deadline is not None:
+        said["deadline"] = offer.deadline if wish.deadline is None else seconds(wish.deadline, "deadline")
+    if wish.expires is not None:
+        said["expires"] = seconds(wish.expires, "expires")
+    if wish.labels:
+        said["labels"] = _labels(wish.labels)
+    return said
 
 
 def _named(what: str, value: Any) -> str:
@@ -320,9 +320,7 @@ def _check_priority(value: Any) -> None:
         raise BadSetting("priority", value, f"a whole number between -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}")
 
 
-def _labels(labels: Mapping[str, str] | None) -> dict[str, str]:
-    if labels is None:
-        return {}
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in labels.items()):
         raise InvalidInput("labels must be texts with texts as values")
     return dict(labels)

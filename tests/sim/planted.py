@@ -194,7 +194,7 @@ async def _page_once(self: shift.Shift, after: int) -> Any:
 def _crash_is_attempt(self: SqliteStore, *args: Any, **kwargs: Any) -> Any:
     async def claim() -> Any:
         claimed = await _CLAIM(self, *args, **kwargs)
-        return [dataclasses.replace(one, attempt=one.attempt + one.crashes) for one in claimed]
+        return [one._replace(attempt=one.attempt + one.crashes) for one in claimed]
 
     return claim()
 

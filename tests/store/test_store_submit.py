@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import Any
 
 import pytest
@@ -53,7 +52,7 @@ async def test_many_in_one_commit_in_their_order(store: Store) -> None:
 
 async def test_all_or_none(store: Store) -> None:
     """The last of them cannot be written; the others must not be there either."""
-    tasks = [new(), new(), dataclasses.replace(new(), input=None)]  # type: ignore[arg-type]
+    tasks = [new(), new(), new()._replace(input=None)]  # type: ignore[arg-type]
     with pytest.raises(Exception):  # noqa: B017 -- each database has its own word for it
         await store.submit(tasks)
     assert await counts(store) == (0, 0, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class State(enum.StrEnum):
@@ -53,21 +53,7 @@ def open_state(worker: str | None, reason: str) -> State:
     return State.PENDING if reason in PENDING_REASONS else State.WAITING
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Options:
-    """What a submit may say beside its input. Times in seconds; None leaves it to the handler."""
-
-    deadline: float | None = None
-    expires: float | None = None
-    labels: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        said = {"deadline": self.deadline, "expires": self.expires, "labels": self.labels or None}
-        return {name: value for name, value in said.items() if value is not None}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NewTask:
+class NewTask(NamedTuple):
     """A task on its way into the store."""
 
     id: str
@@ -79,10 +65,6 @@ class NewTask:
     delay: float
     key: str | None
     fingerprint: str
-
-    def values(self) -> dict[str, Any]:
-        """Its fields by name, for statements."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import json
 import pathlib
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from onward.errors import InvalidInput
@@ -52,7 +52,10 @@ def _edge(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def _encoder(*, sort_keys: bool) -> Callable[[Any], str]:
+_Encoder = Callable[[Any, int], Iterable[str]]
+
+
+def _encoder(*, sort_keys: bool) -> _Encoder:
     """Strict and compact. `JSONEncoder.encode` builds its C helper anew at each call, which takes longer than the encoding of
     a small value; here it is built once, where there is one."""
     plain = json.JSONEncoder(
@@ -60,29 +63,33 @@ def _encoder(*, sort_keys: bool) -> Callable[[Any], str]:
     )
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
-        return plain.encode
-    helper = make(None, _edge, json.encoder.encode_basestring, None, ":", ",", sort_keys, False, False)
-    return lambda value: "".join(helper(value, 0))
+        return lambda value, _: plain.iterencode(value)
+    return make(None, _edge, json.encoder.encode_basestring, None, ":", ",", sort_keys, False, False)  # type: ignore[no-any-return]
 
 
 _encode = _encoder(sort_keys=False)
 _canonical = _encoder(sort_keys=True)
 
 
-def _bytes(value: Any, encoder: Callable[[Any], str], what: str) -> bytes:
+def _bytes(value: Any, encoder: _Encoder, what: str) -> bytes:
     try:
-        data = encoder(value).encode()
+        data = "".join(encoder(value, 0)).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(
             f"{what} cannot be kept as JSON ({error}); return plain values, a dataclass or a pydantic model"
         ) from None
-    if len(data) > DEPTH and data.count(b"[") + data.count(b"{") > DEPTH and _depth(data) > DEPTH:
+    if len(data) > DEPTH:
+        _check(data, what)
+    return data
+
+
+def _check(data: bytes, what: str) -> None:
+    if data.count(b"[") + data.count(b"{") > DEPTH and _depth(data) > DEPTH:
         raise InvalidInput(f"{what} is nested more than {DEPTH} levels deep; make it flatter")
     if len(data) > LIMIT:
         raise InvalidInput(
             f"{what} has {len(data):,} bytes, more than the {LIMIT:,} a record may hold; store it elsewhere and keep its address"
         )
-    return data
 
 
 def _depth(data: bytes) -> int:
@@ -92,7 +99,9 @@ def _depth(data: bytes) -> int:
 
 def encode(value: Any, what: str = "the value") -> bytes:
     """JSON bytes of a value; `what` names it in the error."""
-    return b"null" if value is None else _bytes(value, _encode, what)
+    if value is None:
+        return b"null"
+    return _bytes(value, _encode, what)
 
 
 def decode(data: bytes) -> Any:

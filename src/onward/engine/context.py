@@ -7,12 +7,11 @@ mention, now), so that another engine can host the same handlers.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import random
 import re
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
 from onward.core import wire
@@ -24,19 +23,21 @@ T = TypeVar("T")
 _CLASHES = re.compile(r"^\[|#\d+$|[\x00-\x1f\ud800-\udfff]")
 
 
-@dataclasses.dataclass(slots=True)
-class Call:
-    """A step as the host is asked to run it. `mark` is a hash of the arguments; empty when they are not JSON."""
+_NONE: Mapping[str, Any] = {}
 
-    key: str
-    function: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+class Call:
+    """A step as the host is asked to run it. What most steps leave alone stands in the class: they pay nothing for it."""
+
     retry: Retry = NO_RETRY
     timeout: float | None = None
     mark: str = ""
-    here: bool = False
-    """Call the function where we are: it is ours, quick and not worth a thread."""
+    """A hash of the arguments; empty when they are not JSON."""
+
+    def __init__(
+        self, key: str, function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NONE
+    ) -> None:
+        self.key, self.function, self.args, self.kwargs = key, function, args, kwargs
 
 
 class Host(Protocol):
@@ -120,19 +121,21 @@ class Context:
 
     async def now(self) -> float:
         """The time (seconds since 1970) at which this line was first reached."""
-        return float(await self._host.run(Call(self._key("now"), self._host.now, here=True)))
+        return float(await self._made("now", self._host.now))
 
     async def random(self) -> float:
         """A random number in [0, 1) that stays the same in every replay."""
-        return float(await self._host.run(Call(self._key("random"), self._host.rng.random, here=True)))
+        return float(await self._made("random", self._host.rng.random))
 
     async def uuid(self) -> str:
         """A random UUID that stays the same in every replay."""
+        return str(await self._made("uuid", lambda: str(uuid.UUID(int=self._host.rng.getrandbits(128), version=4))))
 
-        def make() -> str:
-            return str(uuid.UUID(int=self._host.rng.getrandbits(128), version=4))
+    async def _made(self, name: str, make: Callable[[], Any]) -> Any:
+        async def step() -> Any:
+            return make()
 
-        return str(await self._host.run(Call(self._key("uuid"), make, here=True)))
+        return await self._host.run(Call(self._key(name), step))
 
     def progress(self, message: str = "", step: int = 0, total: int = 0) -> None:
         """Tell whoever watches how far it is; `total` 0 is unknown."""

@@ -41,6 +41,8 @@ _kinds: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 def rich_return(function: Callable[..., Any]) -> Any:
     """The return type that turns JSON back into a value of its own (a pydantic model, a dataclass), or None."""
+    if "return" not in getattr(function, "__annotations__", ()):
+        return None
     key = getattr(function, "__func__", function)
     try:
         if key not in _kinds:
@@ -48,6 +50,12 @@ def rich_return(function: Callable[..., Any]) -> Any:
         return _kinds[key]
     except TypeError:  # not hashable, or without weak references
         return _rich_return(function)
+
+
+def revived(function: Callable[..., Any], value: Any) -> Any:
+    """A JSON value as the function would return it."""
+    kind = rich_return(function)
+    return value if kind is None or value is None else adapter(kind).validate_python(value)
 
 
 def _rich_return(function: Callable[..., Any]) -> Any:
@@ -82,12 +90,17 @@ class Handler:
             hints = {}
         return [p.replace(annotation=hints.get(p.name, p.annotation)) for p in found[1:]]
 
+    @functools.cached_property
+    def _shape(self) -> tuple[dict[str, inspect.Parameter], frozenset[str], bool]:
+        """Parameters that take a value of their own, those that must get one, and whether others may come."""
+        named = {p.name: p for p in self.parameters if p.kind is not p.VAR_POSITIONAL and p.kind is not p.VAR_KEYWORD}
+        needed = frozenset(name for name, p in named.items() if p.default is p.empty)
+        return named, needed, any(p.kind is p.VAR_KEYWORD for p in self.parameters)
+
     def arguments(self, value: Any) -> tuple[list[Any], dict[str, Any]]:
         """A JSON value as the arguments of the function, checked against its annotations. An object becomes keyword
         arguments where the function takes them; anything else is one argument; null is none where none is needed."""
-        named = {p.name: p for p in self.parameters if p.kind is not p.VAR_POSITIONAL and p.kind is not p.VAR_KEYWORD}
-        open_ended = any(p.kind is p.VAR_KEYWORD for p in self.parameters)
-        needed = {name for name, p in named.items() if p.default is p.empty}
+        named, needed, open_ended = self._shape
         if (
             isinstance(value, dict)
             and needed <= value.keys()
@@ -104,8 +117,11 @@ class Handler:
 
     def _placed(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """By name, but for parameters that have only a place."""
-        bare = [p for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
-        return [values.pop(p.name, p.default) for p in bare], values
+        return [values.pop(p.name, p.default) for p in self._placeful], values
+
+    @functools.cached_property
+    def _placeful(self) -> list[inspect.Parameter]:
+        return [p for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
 
     @property
     def usage(self) -> str:

@@ -108,7 +108,7 @@ class Replay:
 
     def failures(self, key: str) -> int:
         """Failed attempts of a step that was being retried when the last shift ended."""
-        return self._retries.pop(key, 0)
+        return self._retries.pop(key, 0) if self._retries else 0
 
     def leftover(self) -> str | None:
         """A recorded step that the code never asked for, now that the handler has returned."""

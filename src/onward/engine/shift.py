@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import inspect
 import logging
 import random
@@ -25,13 +24,13 @@ from onward.core.retry import HOPELESS
 from onward.core.task import NEVER, Reason, State
 from onward.engine.bounded import bounded
 from onward.engine.context import Call, Context, PlainContext
-from onward.engine.handlers import Handler, adapter, is_async, rich_return
+from onward.engine.handlers import Handler, is_async, revived
+from onward.engine.lease import Lease
 from onward.engine.replay import Known, Replay
 from onward.engine.threads import Threads
 from onward.errors import (
     DeadlineExceeded,
     Expired,
-    InvalidInput,
     OnwardError,
     StepFailed,
     StepTimeout,
@@ -60,18 +59,10 @@ class Desk(Protocol):
     clock: Clock
     rng: random.Random
     threads: Threads
+    lease: Lease
 
     def now(self) -> float:
         """The database's time, as far as this process knows it."""
-        ...
-
-    @property
-    def lease_until(self) -> float:
-        """Until when (monotonic) the lease holds, so that a new step may begin."""
-        ...
-
-    async def until_lease(self) -> None:
-        """Wait until it does."""
         ...
 
     def due(self, at: float) -> None:
@@ -84,6 +75,7 @@ class Shift:
 
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
+        self._lease, self._writer = desk.lease, desk.writer
         self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, desk.rng
         self.hold = Hold(claimed.id, claimed.shift, claimed.shift)
         self._monotonic = desk.clock.monotonic
@@ -196,14 +188,14 @@ class Shift:
 
     async def _settle(self, kind: str, data: dict[str, Any], ending: End | Wait) -> None:
         self.settling = True
-        try:
-            payload = wire.encode(data, "the result of the task")
-        except InvalidInput as error:
-            payload = wire.encode({"error": wire.error_value(error) | {"attempts": self.attempt}})
-            kind, ending = r.FAILED, End(self.task_id, State.FAILED, self.attempt, 0)
         if kind == r.FAILED and isinstance(self._why, DeadlineExceeded):
-            self._desk.writer.mention(self.hold, r.DEADLINE, "", b"{}")
-        await self._desk.writer.settle(self.hold, kind, payload, ending)
+            self._writer.mention(self.hold, r.DEADLINE, "", b"{}")
+        try:
+            await self._writer.settle(self.hold, kind, wire.encode(data, "the result of the task"), ending)
+        except OnwardError as error:  # it is not JSON, or the database will not have it
+            told = wire.error_value(error) | {"attempts": self.attempt}
+            ending = End(self.task_id, State.FAILED, self.attempt, 0)
+            await self._writer.settle(self.hold, r.FAILED, wire.encode({"error": told}), ending)
         if isinstance(ending, End):
             self._desk.store.nudge("ended")
         elif ending.due_at is not None and ending.due_at < NEVER:
@@ -283,13 +275,23 @@ class Shift:
             if known is not None:
                 return self._recorded(call, known)
         started = self._monotonic()
-        if self._ended_by is not None or self._why is not None or started >= self._desk.lease_until:
+        if self._ended_by is not None or self._why is not None or started >= self._lease.until:
             await self._may_go_on()
         self.key, self._key_since, self._announced = call.key, started, False
         try:
-            value, data = await self._attempts(call)
+            attempt = self._replay.failures(call.key) + 1
+            try:  # the common case, without a detour
+                if call.timeout is None and is_async(call.function):
+                    value = await call.function(*call.args, **call.kwargs)
+                else:
+                    value = await self._call(call)
+                value, data = self._kept(call, attempt, value)
+            except Control:
+                raise
+            except BaseException as error:
+                value, data = await self._attempts(call, attempt, error)
             self._announced = True  # while its result is being saved it is too late to tell of its start
-            await self._desk.writer.append(self.hold, r.STEP_DONE, call.key, data)
+            await self._writer.append(self.hold, r.STEP_DONE, call.key, data)
         except Fenced as fenced:
             raise self._end(fenced) from None
         finally:
@@ -345,68 +347,61 @@ class Shift:
             raise self._end(self._why)
         if self._why is not None:
             raise self._why
-        if self._monotonic() >= self._desk.lease_until:
-            await self._desk.until_lease()
+        if not self._lease.holds():
+            await self._lease.until_held()
             await self._may_go_on()
 
     def _recorded(self, call: Call, known: Known) -> Any:
         if known.kind == r.STEP_FAILED:
             raise known.failure()
-        return _revived(call.function, known.data["result"])
+        return revived(call.function, known.data["result"])
 
     async def _append(self, kind: str, key: str, data: bytes) -> None:
         try:
-            await self._desk.writer.append(self.hold, kind, key, data)
+            await self._writer.append(self.hold, kind, key, data)
         except Fenced as fenced:
             raise self._end(fenced) from None
 
     def _mention(self, kind: str, key: str, data: dict[str, Any]) -> None:
         try:
-            self._desk.writer.mention(self.hold, kind, key, wire.encode(data))
+            self._writer.mention(self.hold, kind, key, wire.encode(data))
         except Fenced as fenced:
             raise self._end(fenced) from None
 
     # ── attempts of a step ───────────────────────────────────────────────────────────────────────────────────────
 
-    async def _attempts(self, call: Call) -> tuple[Any, bytes]:
-        attempt = self._replay.failures(call.key)
+    async def _attempts(self, call: Call, attempt: int, error: BaseException) -> tuple[Any, bytes]:
+        """The attempts after one that failed."""
         while True:
+            if (
+                isinstance(error, asyncio.CancelledError)
+                and self._task is not None
+                and (self._task.cancelling() or self._why is not None)
+            ):
+                raise error
+            await self._step_failed(call, attempt, error)
             attempt += 1
             try:
-                # The common case, without a detour.
-                if call.timeout is None and not call.here and is_async(call.function):
-                    return self._kept(call, attempt, await call.function(*call.args, **call.kwargs))
                 return self._kept(call, attempt, await self._call(call))
             except Control:
                 raise
-            except BaseException as error:
-                if (
-                    isinstance(error, asyncio.CancelledError)
-                    and self._task is not None
-                    and (self._task.cancelling() or self._why is not None)
-                ):
-                    raise
-                await self._step_failed(call, attempt, error)
+            except BaseException as another:
+                error = another
 
     def _kept(self, call: Call, attempt: int, value: Any) -> tuple[Any, bytes]:
         """The value as a replay would see it, and the record of it."""
         result = wire.encode(value, "its result")
-        took = (self._monotonic() - self._key_since) * 1000
-        data = b'{"ms":%d,"result":%b' % (took, result)
-        if call.mark:
-            data += b',"args":"%b"' % call.mark.encode()
-        if attempt > 1:
-            data += b',"attempts":%d' % attempt
+        took = int((self._monotonic() - self._key_since) * 1000)
+        head = b'{"ms":%d,"result":' % took if took else b'{"ms":0,"result":'
+        tail = b"}" if attempt == 1 and not call.mark else _extras(call.mark, attempt)
         same = wire.same_as_recorded(value, result)
-        return (same if same is value else _revived(call.function, same)), data + b"}"
+        return (same if same is value else revived(call.function, same)), head + result + tail
 
     async def _call(self, call: Call) -> Any:
         if call.timeout is not None:
-            bare = dataclasses.replace(call, timeout=None)
+            bare = Call(call.key, call.function, call.args, call.kwargs)
             late = StepTimeout(call.key, call.timeout)
             return await bounded(self._call(bare), self._desk.clock, call.timeout, lambda: late)
-        if call.here:
-            return call.function()
         if is_async(call.function):
             return await call.function(*call.args, **call.kwargs)
         answer = await self._desk.threads.run(call.function, *call.args, **call.kwargs)
@@ -432,7 +427,7 @@ class Shift:
         if self.key is not None and not self._announced and self._monotonic() - self._key_since > after:
             self._announced = True
             with contextlib.suppress(Fenced):
-                self._desk.writer.mention(self.hold, r.STEP_STARTED, self.key, b"{}")
+                self._writer.mention(self.hold, r.STEP_STARTED, self.key, b"{}")
 
     def stop(self, why: Control, *, now: bool) -> None:
         """End the shift at its next step, or at once."""
@@ -445,6 +440,6 @@ def _root(error: BaseException) -> BaseException:
     return error.__cause__ if isinstance(error, StepFailed) and error.__cause__ is not None else error
 
 
-def _revived(function: Callable[..., Any], value: Any) -> Any:
-    kind = rich_return(function)
-    return value if kind is None or value is None else adapter(kind).validate_python(value)
+def _extras(mark: str, attempt: int) -> bytes:
+    args = b',"args":"%b"' % mark.encode() if mark else b""
+    return args + (b',"attempts":%d}' % attempt if attempt > 1 else b"}")

@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -36,6 +37,10 @@ ANNOUNCE_AFTER = 0.1
 """Seconds after which a running step is announced to watchers."""
 
 WATCH_EVERY = 0.5
+TURNS = 0.0001
+"""Seconds after which a thread that has something to do gets its turn: SQLite's writer and the heartbeat have little to do
+in Python, and must not wait for it behind a busy loop for Python's 5 ms."""
+
 QUIET = 10.0
 """Seconds for which a busy worker takes nothing new, so that a suspect can run alone."""
 
@@ -90,7 +95,7 @@ class Worker:
         self._napping: asyncio.Future[None] | None = None
         self._offset = clock.now() - clock.monotonic()
         self._measured = (clock.monotonic(), 0)
-        self._lease = Lease(clock, lease)
+        self.lease = Lease(clock, lease)
         self._watch = Watch(self._died, one_machine=store.one_machine)
         self.writer = Writer(store, clock, self.now, rng)
         self._heart = Heart(
@@ -101,6 +106,7 @@ class Worker:
 
     async def start(self) -> None:
         """Join the others and begin to claim."""
+        sys.setswitchinterval(min(sys.getswitchinterval(), TURNS))
         await self.store.offer([(handler.name, handler.offer()) for handler in self._handlers.values()])
         await self._join()
         self._stop_listening = self.store.listen("ready", self.wake)
@@ -158,21 +164,14 @@ class Worker:
             version=self._version,
         )
         sent = self.clock.monotonic()
-        self._sync(await self.store.join(row, self._lease.duration), sent)
+        self._sync(await self.store.join(row, self.lease.duration), sent)
         self.id = self.writer.worker = name
-        self._lease.renew(sent)
+        self.lease.renew(sent)
 
     # ── the desk of the shifts ───────────────────────────────────────────────────────────────────────────────────
 
     def now(self) -> float:
         return self.clock.monotonic() + self._offset
-
-    @property
-    def lease_until(self) -> float:
-        return self._lease.until
-
-    async def until_lease(self) -> None:
-        await self._lease.until_held()
 
     def due(self, at: float) -> None:
         """A task of ours sleeps until then: whoever is awake at that time wakes it, so be awake."""
@@ -183,8 +182,8 @@ class Worker:
 
     def _sync(self, store_now: float, sent: float) -> None:
         offset = store_now - sent
-        if abs(offset - self._offset) > self._lease.duration / 4:
-            self._lease.doubt()  # its clock has jumped: leases that others prolonged before tell nothing now
+        if abs(offset - self._offset) > self.lease.duration / 4:
+            self.lease.doubt()  # its clock has jumped: leases that others prolonged before tell nothing now
         self._offset = offset
 
     @property
@@ -201,7 +200,7 @@ class Worker:
                 again = await self._claim_round()
             except StoreUnavailable as error:
                 log.warning("cannot claim, trying again: %s", error)
-                self._lease.doubt()
+                self.lease.doubt()
                 await self.clock.sleep(self._poll * self.rng.uniform(0.5, 1.5))
                 continue
             except Exception:
@@ -233,7 +232,7 @@ class Worker:
         return self._learn(outlook) or outlook.woken
 
     def _room(self) -> int:
-        if self._alone or not self._lease.holds():
+        if self._alone or not self.lease.holds():
             return 0
         if self._shifts and self.clock.monotonic() < self._quiet_until:
             return 0
@@ -352,7 +351,7 @@ class Worker:
         if not beat.alive:
             self._declared_dead()
             return
-        self._lease.renew(sent)
+        self.lease.renew(sent)
         self._sync(beat.now, sent)
         self._compare(sent, beat)
 
@@ -382,8 +381,8 @@ class Worker:
         log.warning(
             "this worker was declared dead: its lease ended while it was away; it starts anew under another name"
         )
-        self._lease.drop()
-        self._lease.doubt()
+        self.lease.drop()
+        self.lease.doubt()
         self.writer.lose([shift.hold for shift in self._shifts.values()])
         for shift in list(self._shifts.values()):
             shift.stop(Fenced(), now=True)
@@ -404,15 +403,15 @@ class Worker:
     # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _upkeep_forever(self) -> None:
-        next_sweep = self.clock.monotonic() + self._lease.duration  # a newcomer cannot tell an outage from a death
+        next_sweep = self.clock.monotonic() + self.lease.duration  # a newcomer cannot tell an outage from a death
         while True:
             try:
                 await self._look_after_others()
-                if self.clock.monotonic() >= next_sweep and self._lease.may_judge():
-                    next_sweep = self.clock.monotonic() + self._lease.duration / 4 * self.rng.uniform(0.8, 1.2)
-                    await self._rescue([], self._lease.duration)
+                if self.clock.monotonic() >= next_sweep and self.lease.may_judge():
+                    next_sweep = self.clock.monotonic() + self.lease.duration / 4 * self.rng.uniform(0.8, 1.2)
+                    await self._rescue([], self.lease.duration)
             except StoreUnavailable:
-                self._lease.doubt()
+                self.lease.doubt()
             except Exception:
                 log.exception("upkeep failed")
             await self.clock.sleep(WATCH_EVERY)
@@ -421,10 +420,8 @@ class Worker:
         if self.store.inline:
             return
         self._watch.peers([row for row in await self.store.workers() if row.id != self.id])
-        absent = self._watch.confirmed(
-            await self.store.absent(self._lease.duration) - {self.id}, self.clock.monotonic()
-        )
-        if absent and self._lease.may_judge():
+        absent = self._watch.confirmed(await self.store.absent(self.lease.duration) - {self.id}, self.clock.monotonic())
+        if absent and self.lease.may_judge():
             await self._rescue(sorted(absent))
 
     def _died(self, worker: str) -> None:

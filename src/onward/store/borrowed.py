@@ -36,7 +36,7 @@ async def submit_through(connection: Any, new: Sequence[NewTask], now: float) ->
     """Submit with somebody else's connection."""
     answers = []
     for task in new:
-        values = task.values() | {
+        values = task._asdict() | {
             "now": now,
             "empty": b"{}",
             "due_at": now + task.delay if task.delay > 0 else None,

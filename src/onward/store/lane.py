@@ -25,8 +25,9 @@ Job = Callable[[apsw.Connection], T]
 class Lane(Protocol):
     """A way to a connection."""
 
-    async def run(self, job: Job[T], *, urgent: bool = False) -> T:
-        """Run the job inside a transaction; its answer comes after the commit."""
+    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False) -> T:
+        """Run the job inside a transaction; its answer comes after the commit. A single statement is a transaction by
+        itself, when no other job shares it."""
         ...
 
     def close(self) -> None: ...
@@ -72,7 +73,7 @@ class Inline:
         self._connection = connect()
         self._begin = begin
 
-    async def run(self, job: Job[T], *, urgent: bool = False) -> T:  # noqa: ARG002 -- the front of no line
+    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False) -> T:  # noqa: ARG002 -- no line
         return transact(self._connection, self._begin, job)
 
     def close(self) -> None:
@@ -80,10 +81,10 @@ class Inline:
 
 
 class _Call:
-    __slots__ = ("answer", "error", "future", "job", "loop")
+    __slots__ = ("answer", "error", "future", "job", "loop", "single")
 
-    def __init__(self, job: Job[Any], loop: asyncio.AbstractEventLoop) -> None:
-        self.job, self.loop = job, loop
+    def __init__(self, job: Job[Any], loop: asyncio.AbstractEventLoop, single: bool) -> None:
+        self.job, self.loop, self.single = job, loop, single
         self.future: asyncio.Future[Any] = loop.create_future()
         self.answer: Any = None
         self.error: BaseException | None = None
@@ -117,8 +118,8 @@ class Threaded:
         if self._failure is not None:
             raise self._failure
 
-    async def run(self, job: Job[T], *, urgent: bool = False) -> T:
-        call = _Call(job, asyncio.get_running_loop())
+    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False) -> T:
+        call = _Call(job, asyncio.get_running_loop(), single)
         with self._lock:
             if self._closed:
                 raise RuntimeError("the store is closed")
@@ -153,6 +154,9 @@ class Threaded:
 
     def _commit(self, connection: apsw.Connection, calls: list[_Call]) -> None:
         try:
+            if len(calls) == 1 and calls[0].single:
+                calls[0].answer = calls[0].job(connection)
+                return
             connection.execute(self._begin)
             if len(calls) == 1:
                 calls[0].answer = calls[0].job(connection)

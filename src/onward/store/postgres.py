@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import operator
 import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ from onward.store.port import Batch, Beat, Claimed, Depth, End, Outlook, Store, 
 from onward.store.postgres_session import Loan, behind_a_pooler, connect, health, plain
 
 S = statements.load("postgres")
+_SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
@@ -131,14 +133,26 @@ class PostgresStore:
         if connection is not None:
             (row,) = await self._fetch("now")
             return await submit_through(connection, new, row[0])
-        created = {row[0] for row in await self._insert(new)}
+        created = await self._insert(new)
         if len(created) == len(new):
             return [Submitted(n.id, True, n.fingerprint) for n in new]
         return await self._submitted(new, created)
 
-    async def _insert(self, new: Sequence[NewTask]) -> list[Any]:
-        if len(new) == 1:
-            return await self._fetch("submit_one", **new[0].values())
+    async def _insert(self, new: Sequence[NewTask]) -> set[str]:
+        """The ids of those that were not there before."""
+        if len(new) != 1:
+            return {row[0] for row in await self._insert_many(new)}
+        (task,) = new
+        if task.key is not None:
+            return {row[0] for row in await self._fetch("submit_one", **task._asdict())}
+        try:
+            async with self._connection() as connection:
+                await connection.fetch(S["submit_new"].sql, *_SUBMIT_NEW(task))
+        except asyncpg.UniqueViolationError:
+            return set()
+        return {task.id}
+
+    async def _insert_many(self, new: Sequence[NewTask]) -> list[Any]:
         return await self._fetch(
             "submit",
             ids=[n.id for n in new],
@@ -242,7 +256,7 @@ class PostgresStore:
         found = await self._fetch(
             "claim", worker=worker, queue=queue, names=list(names), room=room, alone=alone, data=mark
         )
-        return [Claimed(*row.values()) for row in found]
+        return [Claimed._make(row) for row in found]
 
     async def save(self, worker: str, batch: Batch) -> set[str]:
         crashpoint("save.before")

@@ -48,30 +48,32 @@ def _views(cursor: Any) -> list[dict[str, Any]]:
     return found
 
 
-MANY = 50
+SIZES = (1, 8, 32, 128, 512)
 
 
 def _insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Fifty rows to a statement. apsw lets other threads run at each statement; with one for each row this thread would
-    stand in line behind the event loop two hundred times in a commit."""
-    whole = len(rows) - len(rows) % MANY
-    for start in range(0, whole, MANY):
-        connection.execute(_many(name), list(itertools.chain.from_iterable(rows[start : start + MANY])))
-    if whole < len(rows):
-        connection.executemany(S[name].sql, rows[whole:])
+    """As few statements as can be. apsw lets other threads run at each one, and every time this thread would stand in line
+    behind the event loop before it may go on."""
+    for start in range(0, len(rows), SIZES[-1]):
+        part = rows[start : start + SIZES[-1]]
+        size = next(size for size in SIZES if size >= len(part))
+        missing = (None,) * (len(part[0]) * (size - len(part)))
+        connection.execute(_many(name, size), (*itertools.chain.from_iterable(part), *missing))
 
 
-def _many(name: str) -> str:
-    """The INSERT of one row as one of fifty."""
+@functools.cache
+def _many(name: str, size: int) -> str:
+    """The INSERT of one row as one of several, of which the last may be missing: a few sizes stay prepared."""
     one = S[name].sql
-    values = one[one.rindex("(") :]
-    return one + f", {values}" * (MANY - 1)
+    head, values = one[: one.rindex("VALUES")], one[one.rindex("(") :]
+    rows = ", ".join([values] * size)
+    return one if size == 1 else f"{head} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 -- our own text
 
 
 class SqliteStore:
     """See `Store` for what each verb promises."""
 
-    apart = False
+    apart = True
     one_machine = True
     hears = False
 
@@ -149,11 +151,11 @@ class SqliteStore:
 
     # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _writing(self, job: Callable[[apsw.Connection], T], *, urgent: bool = False) -> T:
+    async def _writing(self, job: Callable[[apsw.Connection], T], *, urgent: bool = False, single: bool = False) -> T:
         if self._write is None:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
         with plainly(self.where):
-            return await self._write.run(job, urgent=urgent)
+            return await self._write.run(job, urgent=urgent, single=single)
 
     async def _reading(self, job: Callable[[apsw.Connection], T]) -> T:
         if self._read is None:
@@ -170,12 +172,13 @@ class SqliteStore:
 
     def _submit_one(self, connection: apsw.Connection, new: NewTask) -> Submitted:
         now = self._clock.now()
-        connection.execute(S["submit_task"].sql, S["submit_task"](now=now, **new.values()))
+        values = new._asdict() | {"now": now}
+        connection.execute(S["submit_task"].sql, S["submit_task"](**values))
         if connection.changes() == 0:
             found = _one(connection, "submitted", id=new.id, key=new.key)
             assert found is not None
             return Submitted(found[0], found[0] == new.id, found[1])
-        connection.execute(S["submit_queue"].sql, S["submit_queue"](now=now, **new.values()))
+        connection.execute(S["submit_queue"].sql, S["submit_queue"](**values))
         connection.execute(S["submit_record"].sql, S["submit_record"](now=now, id=new.id))
         crashpoint("submit.before")
         return Submitted(new.id, True, new.fingerprint)
@@ -261,22 +264,21 @@ class SqliteStore:
         return await self._writing(job)
 
     async def save(self, worker: str, batch: Batch) -> set[str]:  # noqa: ARG002 -- the journal's numbers are the fence
-        def job(connection: apsw.Connection) -> set[str]:
+        def job(connection: apsw.Connection) -> None:
             crashpoint("save.before")
-            connection.execute("SAVEPOINT whole")
-            try:
-                self._write_batch(connection, batch)
-            except apsw.ConstraintError:
-                connection.execute("ROLLBACK TO whole")
-                refused = {part.entries[0][0] for part in batch.split() if not self._save_part(connection, part)}
-            else:
-                refused = set()
-            connection.execute("RELEASE whole")
-            return refused
+            self._write_batch(connection, batch)
 
-        refused = await self._writing(job)
+        try:
+            await self._writing(job, single=not batch.ends and not batch.waits and len(batch.entries) <= SIZES[-1])
+        except apsw.ConstraintError:
+            refused = await self._writing(lambda c: self._save_parts(c, batch))
+        else:
+            refused = set()
         crashpoint("save.after")
         return refused
+
+    def _save_parts(self, connection: apsw.Connection, batch: Batch) -> set[str]:
+        return {part.entries[0][0] for part in batch.split() if not self._save_part(connection, part)}
 
     def _save_part(self, connection: apsw.Connection, part: Batch) -> bool:
         connection.execute("SAVEPOINT part")

@@ -52,7 +52,7 @@ class Writer:
         self._waiters: list[_Waiter] = []
         self._endings: list[tuple[Hold, End | Wait]] = []
         self._idle: asyncio.Future[None] | None = None
-        self._loop = asyncio.get_running_loop()
+        self._future = asyncio.get_running_loop().create_future
         self._last = 0
         self.worker = ""
         self.commits = 0
@@ -61,8 +61,7 @@ class Writer:
 
     def append(self, hold: Hold, kind: str, key: str, data: bytes) -> asyncio.Future[None]:
         """Write a record; the future is done when it is durable, and raises Fenced when it was refused."""
-        future = self._loop.create_future()
-        self._add(hold, kind, key, data, future)
+        self._add(hold, kind, key, data, future := self._future())
         return future
 
     def mention(self, hold: Hold, kind: str, key: str, data: bytes) -> None:
@@ -71,7 +70,7 @@ class Writer:
 
     def settle(self, hold: Hold, kind: str, data: bytes, ending: End | Wait) -> asyncio.Future[None]:
         """Write the last record of a shift together with the end or the wait it leads to."""
-        future = self._loop.create_future()
+        future = self._future()
         self._add(hold, kind, "", data, future)
         self._endings.append(
             (hold, End(ending.id, ending.state, ending.attempt, hold.seq) if isinstance(ending, End) else ending)
@@ -95,7 +94,7 @@ class Writer:
         """Commit what gathers, for ever."""
         while True:
             if not self._entries:
-                self._idle = self._loop.create_future()
+                self._idle = self._future()
                 await self._idle
             batch, waiters = self._take()
             if waiters:
@@ -154,23 +153,34 @@ class Writer:
         """A payload that the database refuses must not hurt the neighbours that came in the same commit."""
         parts = list(batch.split())
         if len(parts) == 1:
-            log.error("task %s: its records cannot be saved: %r", parts[0].entries[0][0], error)
-            failed = error if isinstance(error, OnwardError) else OnwardError(f"the record cannot be saved: {error}")
-            for _, future in waiters:
-                if future is not None and not future.done():
-                    future.set_exception(failed)
-            self.lose([hold for hold, _ in waiters])
+            self._take_back(waiters[0][0], parts[0].entries[0][1], waiters, error)
             return
         for part in parts:
             await self._commit(part, [waiter for waiter in waiters if waiter[0].id == part.entries[0][0]])
 
+    def _take_back(self, hold: Hold, seq: int, waiters: list[_Waiter], error: Exception) -> None:
+        """The database will not have these records, now or ever. The task is still ours and its journal where it was, so
+        that the failure can be written there in their place."""
+        log.error("task %s: its records cannot be saved: %r", hold.id, error)
+        told = error if isinstance(error, OnwardError) else OnwardError(f"the record cannot be saved: {error}")
+        for _, future in waiters + self._drop({id(hold)}):
+            if future is not None and not future.done():
+                future.set_exception(told)
+        hold.seq, hold.settled = seq - 1, False
+
     def lose(self, holds: Iterable[Hold]) -> None:
         """These holds are gone. What they still have in the line goes nowhere: a record n+2 must never follow a refused n+1."""
-        for hold in holds:
+        lost = list(holds)
+        for hold in lost:
             hold.lost = True
-        kept = [pair for pair in zip(self._entries, self._waiters, strict=True) if not pair[1][0].lost]
-        for hold, future in self._waiters:
-            if hold.lost and future is not None and not future.done():
+        for _, future in self._drop({id(hold) for hold in lost}):
+            if future is not None and not future.done():
                 future.set_exception(Fenced())
+
+    def _drop(self, holds: set[int]) -> list[_Waiter]:
+        """Take what these holds have in the line out of it."""
+        gone = [waiter for waiter in self._waiters if id(waiter[0]) in holds]
+        kept = [pair for pair in zip(self._entries, self._waiters, strict=True) if id(pair[1][0]) not in holds]
         self._entries, self._waiters = [entry for entry, _ in kept], [waiter for _, waiter in kept]
-        self._endings = [pair for pair in self._endings if not pair[0].lost]
+        self._endings = [pair for pair in self._endings if id(pair[0]) not in holds]
+        return gone
