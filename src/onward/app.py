@@ -18,6 +18,7 @@ from onward.core.task import State, Task, Tasks
 from onward.engine.handlers import DEFAULT_RETRY, Handler
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
+from onward.messages import Ask, Doubt
 from onward.service import Offer, Service, Wish
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
@@ -25,6 +26,8 @@ from onward.store.sqlite_file import MEMORY
 
 VERSION = "0.1.0"
 
+Asks = list[Ask]
+Doubts = list[Doubt]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -176,6 +179,8 @@ class Onward:
             clock=self._clock,
             rng=self._rng,
             ids=self._ids,
+            submit=self.service.child,
+            cancel_children=self.service.cancel_children,
             spawn=spawn,
         )
 
@@ -240,6 +245,30 @@ class Onward:
     async def resume(self, task_id: str) -> Task:
         """Go on with a failed, parked or quarantined task from the step where it stands."""
         return await self.service.resume(task_id)
+
+    async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
+        """Send a signal to a task (`ctx.signal`); one that nobody waits for yet is kept. With `id`, twice is once."""
+        await self.service.messages.signal(task_id, name, value, id=id)
+
+    async def asks(self, kind: str | None = None) -> Asks:
+        """Questions and approvals that wait for people, the oldest first."""
+        return await self.service.messages.asks(kind)
+
+    async def answer(self, question_id: str, answer: Any) -> None:
+        """Answer a question (`ctx.ask`). Raises AlreadyDecided when somebody, or the time, was quicker."""
+        await self.service.messages.answer(question_id, answer)
+
+    async def decide(self, approval_id: str, decision: str, *, reason: str = "", by: str = "") -> None:
+        """Approve or deny (`ctx.approve`). Raises AlreadyDecided when somebody, or the time, was quicker."""
+        await self.service.messages.decide(approval_id, decision, reason=reason, by=by)
+
+    async def doubts(self, task_id: str) -> Doubts:
+        """The effects of a task of which nobody knows whether they happened."""
+        return await self.service.messages.doubts(task_id)
+
+    async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> None:
+        """Say what became of an effect in doubt: "happened" (with this result), "not_happened" or "undo"."""
+        await self.service.messages.resolve(task_id, verdict, result, step=step)
 
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""

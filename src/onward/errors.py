@@ -11,6 +11,8 @@
     ├── TaskFailed            raised where a result was awaited; TaskCancelled
     ├── ResultTimeout         no result within the time given
     ├── StepFailed            raised inside a handler when a step has failed for good; StepTimeout is its usual cause
+    ├── WaitTimeout           what a handler waited for did not come in time; Denied: an approval was refused
+    ├── AlreadyDecided        a question or approval that somebody else, or the time, was quicker with
     ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
     └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
 
@@ -231,6 +233,34 @@ class Expired(OnwardError):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"expired: no worker had started the task {seconds:g} s after it was submitted")
+
+
+class WaitTimeout(OnwardError):
+    """What a handler waited for did not come in time."""
+
+    code = "wait_timeout"
+
+
+class Denied(OnwardError):
+    """Somebody, or the default, said no."""
+
+    code = "denied"
+
+    def __init__(self, what: str, reason: str) -> None:
+        self.what, self.reason = what, reason
+        super().__init__(f"denied: {what}" + (f" ({reason})" if reason else ""))
+
+
+class AlreadyDecided(OnwardError):
+    """Somebody else was first."""
+
+    code = "already_decided"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, what: str, said: str) -> None:
+        self.said = said
+        super().__init__(f"{what} is decided already: {said}; what you said changes nothing")
 
 
 class Fatal(OnwardError):

@@ -33,6 +33,7 @@ from onward.errors import (
     UnknownTask,
     UsageError,
 )
+from onward.messages import Messages
 from onward.store.port import Store, Submitted
 
 PRIORITY_LIMIT = 1_000_000
@@ -61,6 +62,9 @@ class Wish(NamedTuple):
     delay: Duration | None = None
     expires: Duration | None = None
     labels: Mapping[str, str] | None = None
+    parent: str | None = None
+    until: float | None = None
+    """When the parent's deadline is."""
 
 
 class Service:
@@ -70,6 +74,7 @@ class Service:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
         self._depths: dict[str, _Gauge] = {}
+        self.messages = Messages(store, ids)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -82,16 +87,27 @@ class Service:
         new = [self._prepared(wish) for wish in wishes]
         if len(new) > 1:
             await self._all_there(new)  # before any is written
-        try:
-            await self._make_room(new)
-        except QueueFull:
-            if not await self._all_there(new):
-                raise
+        if wishes[0].parent is None:  # what was begun may go on: children pass the bound
+            await self._find_room(new)
         answers = await self._store.submit(new, connection)
         for task, answer in zip(new, answers, strict=True):
             _no_conflict(task, answer)
         self._store.nudge("ready")
         return [answer.id for answer in answers]
+
+    async def child(
+        self, name: str, value: Any, options: dict[str, Any], key: str, parent: str, until: float | None
+    ) -> str:
+        """Submit a child task; the same key gives the same child."""
+        (task_id,) = await self.submit([Wish(name, value, key, parent=parent, until=until, **options)])
+        return task_id
+
+    async def _find_room(self, new: Sequence[NewTask]) -> None:
+        try:
+            await self._make_room(new)
+        except QueueFull:
+            if not await self._all_there(new):
+                raise
 
     async def _all_there(self, new: Sequence[NewTask]) -> bool:
         """Whether all of these were submitted before, so that nothing would be added. Raises KeyConflict when a key belongs
@@ -117,7 +133,7 @@ class Service:
             key, fingerprint = _named("key", wish.key), wire.fingerprint([said, wire.decode(data)])
         spoken = wire.encode(options, "the labels") if options else b"{}"
         name = _named("task", wish.task)
-        return NewTask(self._ids(), name, data, spoken, queue, wish.priority, delay, key, fingerprint)
+        return NewTask(self._ids(), name, data, spoken, queue, wish.priority, delay, key, fingerprint, wish.parent)
 
     async def _ask_for(self, name: str, unchecked: bool) -> None:
         """Learn what a worker once said of a handler that this process does not have. Raises UnknownTask."""
@@ -209,15 +225,28 @@ class Service:
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def cancel(self, task_id: str) -> Task:
-        """End the task, wherever it stands; a worker that holds it stops within a heartbeat. Cancelling a cancelled task
+        """End the task and its children, wherever they stand; where a saga is open, it is undone first. A worker that holds it stops within a heartbeat. Cancelling a cancelled task
         changes nothing; one that has ended otherwise raises StateConflict."""
         task = await self.get(task_id)
-        won = await self._store.cancel(task.task_id)
-        task = await self.get(task_id)
-        if not won and task.state is not State.CANCELLED:
-            raise StateConflict(task_id, task.state, "cancelled", "it has ended")
-        self._store.nudge("ended")
-        return task
+        stopped = await self._store.cancel(task.task_id)
+        if not stopped.won:
+            task = await self.get(task_id)
+            if task.state is not State.CANCELLED:
+                raise StateConflict(task_id, task.state, "cancelled", "it has ended")
+        held = stopped.held + await self.cancel_children([task.task_id])
+        for topic in ("ended", "ready"):
+            self._store.nudge(topic)
+        return dataclasses.replace(await self.get(task_id), in_flight=held)
+
+    async def cancel_children(self, parents: Sequence[str]) -> int:
+        """Cancel all that these tasks started, and what that started; how many of them a worker held. A canceller that
+        does not come to the end is no harm: workers look for children whose parent was cancelled."""
+        held, line = 0, collections.deque(parents)
+        while line:
+            for child in await self._store.children(line.popleft()):
+                held += (await self._store.cancel(child)).held
+                line.append(child)
+        return held
 
     async def resume(self, task_id: str) -> Task:
         """Reopen a failed task, or one that waits for a person (parked, quarantined), from the step where it stands. A
@@ -304,6 +333,8 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         said["deadline"] = offer.deadline if wish.deadline is None else seconds(wish.deadline, "deadline")
     if wish.expires is not None:
         said["expires"] = seconds(wish.expires, "expires")
+    if wish.until is not None:
+        said["until"] = wish.until
     if wish.labels:
         said["labels"] = _labels(wish.labels)
     return said

@@ -13,7 +13,7 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from onward.core.clock import Clock
@@ -43,6 +43,9 @@ in Python, and must not wait for it behind a busy loop for Python's 5 ms."""
 
 QUIET = 10.0
 """Seconds for which a busy worker takes nothing new, so that a suspect can run alone."""
+
+Submit = Callable[[str, Any, dict[str, Any], str, str, "float | None"], Coroutine[Any, Any, str]]
+"""How a shift submits a child: name, input, options, key, parent, deadline."""
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
 
@@ -75,12 +78,15 @@ class Worker:
         clock: Clock,
         rng: random.Random,
         ids: Ids,
+        submit: Submit,
+        cancel_children: Callable[[Sequence[str]], Coroutine[Any, Any, int]],
         spawn: Spawn = spawn,
     ) -> None:
         self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
         self.slots, self.finished, self.id = slots, 0, ""
         self._handlers, self._queues, self._version = handlers, queues, version
         self._poll, self._ids, self._spawn = poll, ids, spawn
+        self.submit, self._cancel_children = submit, cancel_children
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
@@ -407,6 +413,7 @@ class Worker:
         while True:
             try:
                 await self._look_after_others()
+                await self._look_after_orphans()
                 if self.clock.monotonic() >= next_sweep and self.lease.may_judge():
                     next_sweep = self.clock.monotonic() + self.lease.duration / 4 * self.rng.uniform(0.8, 1.2)
                     await self._rescue([], self.lease.duration)
@@ -423,6 +430,13 @@ class Worker:
         absent = self._watch.confirmed(await self.store.absent(self.lease.duration) - {self.id}, self.clock.monotonic())
         if absent and self.lease.may_judge():
             await self._rescue(sorted(absent))
+
+    async def _look_after_orphans(self) -> None:
+        """Whoever cancelled a tree of tasks may have died on the way."""
+        if orphans := await self.store.orphans():
+            for orphan in orphans:
+                await self.store.cancel(orphan)
+            await self._cancel_children(orphans)
 
     def _died(self, worker: str) -> None:
         self._spawn(self._rescue_now(worker), "onward-rescue")

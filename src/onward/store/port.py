@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from onward.core.record import Entry, Record
-from onward.core.task import NewTask, State, Task, Tasks
+from onward.core.task import Message, NewTask, State, Task, Tasks
 
 # What is made for every task, or every record, is a named tuple: a frozen dataclass takes five times as long to make.
 
@@ -48,6 +48,9 @@ class Claimed(NamedTuple):
     crashes: int
     created_at: float
     claimed_at: float
+    parent: str | None
+    inbox: int
+    """How many messages it has got."""
 
 
 class End(NamedTuple):
@@ -57,15 +60,47 @@ class End(NamedTuple):
     state: State
     attempt: int
     seq: int
+    parent: str | None = None
 
 
 class Wait(NamedTuple):
-    """A settle that lets a task go: until `due_at`, or at once for the next worker when that is None."""
+    """A settle that lets a task go: until `due_at`, or at once for the next worker when that is None. With `inbox`, the task
+    waits only when it has got that many messages and no more."""
 
     id: str
     due_at: float | None
     reason: str
     attempt: int
+    inbox: int | None = None
+
+
+class Sent(NamedTuple):
+    """What a message came to: its number, or that of the one that was first (`first` is False), or None for a task that has
+    ended."""
+
+    number: int | None
+    first: bool = True
+    there: Message | None = None
+
+
+class Stopped(NamedTuple):
+    """What a cancel came to: whether it ended the task, or (`requested`) had it undo first; and whether a worker held it."""
+
+    won: bool
+    requested: bool = False
+    held: bool = False
+
+
+class Ask(NamedTuple):
+    """Something that a task asks of people: a question or an approval."""
+
+    task_id: str
+    seq: int
+    kind: str
+    key: str
+    data: bytes
+    at: float
+    task: str
 
 
 @dataclasses.dataclass(slots=True)
@@ -192,8 +227,34 @@ class Store(Protocol):
         """How full a queue is."""
         ...
 
-    async def cancel(self, task_id: str) -> bool:
-        """Append the end of a task unless it has ended; True when this call ended it. Fences the worker that holds it."""
+    async def cancel(self, task_id: str) -> Stopped:
+        """Append the end of a task unless it has ended, or, where a saga is open, the request to end it: the next shift
+        undoes what is owed. Either fences the worker that holds it."""
+        ...
+
+    async def children(self, task_id: str) -> list[str]:
+        """The unfinished children of a task."""
+        ...
+
+    async def orphans(self) -> list[str]:
+        """Unfinished tasks whose parent was cancelled (some of them, when there are many)."""
+        ...
+
+    async def send(self, task_id: str, message: Message) -> Sent:
+        """Put a message into the inbox of an unfinished task, and wake the task when it waits for one. Of messages with the
+        same id, or that answer the same record, the first counts."""
+        ...
+
+    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
+        """The messages with numbers above `after`, in order."""
+        ...
+
+    async def asks(self) -> list[Ask]:
+        """What unfinished tasks ask of people and nobody has answered, the oldest first."""
+        ...
+
+    async def doubts(self) -> list[str]:
+        """Tasks with an effect in doubt."""
         ...
 
     async def resume(self, task_id: str) -> bool:

@@ -12,23 +12,38 @@ import contextlib
 import json
 import operator
 import urllib.parse
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import asyncpg
 
 from onward.core.crash import crashpoint
 from onward.core.record import CANCEL, CANCELLED, RESUMED, Record
-from onward.core.task import NEEDS_A_PERSON, NewTask, State, Task, Tasks
+from onward.core.task import NEEDS_A_PERSON, Message, NewTask, State, Task, Tasks
 from onward.errors import StoreUnavailable
 from onward.store import migrate, rows, statements
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
 from onward.store.nudge import Hub
 from onward.store.pool import Pool
-from onward.store.port import Batch, Beat, Claimed, Depth, End, Outlook, Store, Submitted, Wait, WorkerRow
+from onward.store.port import (
+    Ask,
+    Batch,
+    Beat,
+    Claimed,
+    Depth,
+    End,
+    Outlook,
+    Sent,
+    Stopped,
+    Store,
+    Submitted,
+    Wait,
+    WorkerRow,
+)
 from onward.store.postgres_session import Loan, behind_a_pooler, connect, health, plain
 
+T = TypeVar("T")
 S = statements.load("postgres")
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
@@ -117,12 +132,12 @@ class PostgresStore:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
         return Loan(self._pool, self.where, pooled=self._pooled)
 
-    async def _fetch(self, name: str, **values: Any) -> list[Any]:
+    async def _fetch(self, name: str, /, **values: Any) -> list[Any]:
         statement = S[name]
         async with self._connection() as connection:
             return await connection.fetch(statement.sql, *statement(**values))  # type: ignore[no-any-return]
 
-    async def _execute(self, name: str, **values: Any) -> int:
+    async def _execute(self, name: str, /, **values: Any) -> int:
         statement = S[name]
         async with self._connection() as connection:
             return _count(await connection.execute(statement.sql, *statement(**values)))
@@ -143,7 +158,7 @@ class PostgresStore:
         if len(new) != 1:
             return {row[0] for row in await self._insert_many(new)}
         (task,) = new
-        if task.key is not None:
+        if task.key is not None or task.parent is not None:
             return {row[0] for row in await self._fetch("submit_one", **task._asdict())}
         try:
             async with self._connection() as connection:
@@ -164,6 +179,7 @@ class PostgresStore:
             keys=[n.key for n in new],
             fingerprints=[n.fingerprint for n in new],
             delays=[n.delay for n in new],
+            parents=[n.parent for n in new],
         )
 
     async def _submitted(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted]:
@@ -190,12 +206,22 @@ class PostgresStore:
         ((waiting, rate),) = await self._fetch("depth", queue=queue)
         return Depth(waiting, rate)
 
-    async def cancel(self, task_id: str) -> bool:
-        async def job(connection: Any) -> bool:
+    async def cancel(self, task_id: str) -> Stopped:
+        async def job(connection: Any) -> Stopped:
+            parent = (await _first(connection, "parent", id=task_id) or {"parent": None})["parent"]
+            await _run(connection, "lock_rows", ids=[task_id] if parent is None else sorted([task_id, parent]))
             row = await _first(connection, "lock_queue_row", id=task_id)
             if row is None:
-                return False
+                return Stopped(False)
+            held = row["worker"] is not None
+            state = await _first(connection, "saga_state", id=task_id)
+            if state["sagas"] > 0 and state["cancelling"] > 0:
+                return Stopped(True, requested=True)
             head = (await _first(connection, "head", id=task_id))["seq"]
+            if state["sagas"] > 0:
+                await _run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
+                await _run(connection, "cancelling", id=task_id)
+                return Stopped(True, requested=True, held=held)
             await _run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
             await _run(connection, "outsider_record", id=task_id, seq=head + 2, kind=CANCELLED, data=b"{}")
             await _run(
@@ -207,9 +233,46 @@ class PostgresStore:
                 seq=head + 2,
             )
             await _run(connection, "drop_queue", id=task_id)
-            return True
+            if parent is not None:
+                told = rows.tiding(State.CANCELLED, b"{}")
+                await _tell(connection, [(parent, f"{task_id}.{head + 2}", task_id, told)])
+            return Stopped(True, held=held)
 
         return await self._from_outside(job)
+
+    async def children(self, task_id: str) -> list[str]:
+        return [row["task_id"] for row in await self._fetch("children", id=task_id)]
+
+    async def orphans(self) -> list[str]:
+        return [row["task_id"] for row in await self._fetch("orphans")]
+
+    async def send(self, task_id: str, message: Message) -> Sent:
+        async def job(connection: Any) -> Sent:
+            bumped = await _first(connection, "bump", id=task_id)
+            if bumped is None:
+                return Sent(None)
+            values = message._asdict() | {"id": task_id, "message": message.id, "number": bumped["inbox"]}
+            await _run(connection, "post", **values)
+            return Sent(bumped["inbox"])
+
+        for _ in range(2):
+            found = await self._fetch("posted", id=task_id, message=message.id, ref=message.ref)
+            if found:
+                there = Message(*found[0].values())
+                return Sent(there.number, there.id == message.id, there)
+            with contextlib.suppress(asyncpg.UniqueViolationError):
+                async with self._connection() as connection, connection.transaction():
+                    return await job(connection)
+        raise StoreUnavailable(f"{self.where}: a message to task {task_id} met another; try again")
+
+    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
+        return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after)]
+
+    async def asks(self) -> list[Ask]:
+        return [Ask(*row.values()) for row in await self._fetch("asks")]
+
+    async def doubts(self) -> list[str]:
+        return [row["task_id"] for row in await self._fetch("doubts")]
 
     async def resume(self, task_id: str) -> bool:
         async def job(connection: Any) -> bool:
@@ -228,12 +291,12 @@ class PostgresStore:
 
         return await self._from_outside(job)
 
-    async def _from_outside(self, job: Callable[[Any], Any]) -> bool:
+    async def _from_outside(self, job: Callable[[Any], Awaitable[T]]) -> T:
         """A transaction that appends as nobody's shift; looks again when a worker was quicker with the next number."""
         while True:
             try:
                 async with self._connection() as connection, connection.transaction():
-                    return bool(await job(connection))
+                    return await job(connection)
             except asyncpg.UniqueViolationError:
                 await asyncio.sleep(0)
 
@@ -285,8 +348,8 @@ class PostgresStore:
                 await connection.execute(S["save"].sql, ids, seqs, shifts, kinds, keys, datas, ats)
             return
         ends, waits = sorted(batch.ends, key=_by_id), sorted(batch.waits, key=_by_id)
-        await self._execute(
-            "settle",
+        told = rows.tidings(batch)
+        settle = S["settle"](
             ids=ids,
             seqs=seqs,
             shifts=shifts,
@@ -302,7 +365,17 @@ class PostgresStore:
             due_ats=[w.due_at for w in waits],
             reasons=[w.reason for w in waits],
             wait_attempts=[w.attempt for w in waits],
+            inboxes=[w.inbox for w in waits],
         )
+        async with self._connection() as connection:
+            if not told:
+                await connection.execute(S["settle"].sql, *settle)
+                return
+            async with connection.transaction():
+                touched = {e.id for e in ends} | {w.id for w in waits} | {parent for parent, *_ in told}
+                await _run(connection, "lock_rows", ids=sorted(touched))
+                await connection.execute(S["settle"].sql, *settle)
+                await _tell(connection, told)
 
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
         return [Record(*row.values()) for row in await self._fetch("journal", id=task_id, after=after, limit=limit)]
@@ -403,11 +476,16 @@ class PostgresStore:
         return [rows.task(row) for row in found]
 
 
-async def _run(connection: Any, name: str, **values: Any) -> None:
+async def _run(connection: Any, name: str, /, **values: Any) -> None:
     await connection.execute(S[name].sql, *S[name](**values))
 
 
-async def _first(connection: Any, name: str, **values: Any) -> Any:
+async def _tell(connection: Any, told: list[tuple[str, str, str, bytes]]) -> None:
+    parents, ids, children, datas = zip(*told, strict=True)
+    await _run(connection, "tell_parents", parents=parents, ids=ids, children=children, datas=datas)
+
+
+async def _first(connection: Any, name: str, /, **values: Any) -> Any:
     return await connection.fetchrow(S[name].sql, *S[name](**values))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from onward.core import wire
 from onward.core.task import State, Task, open_state
-from onward.store.port import WorkerRow
+from onward.store.port import Batch, WorkerRow
 
 
 def task(row: Mapping[str, Any]) -> Task:
@@ -37,7 +37,23 @@ def task(row: Mapping[str, Any]) -> Task:
         key=row["key"],
         labels=options.get("labels", {}),
         worker=row["worker"],
+        parent=row["parent"],
     )
+
+
+def tidings(batch: Batch) -> list[tuple[str, str, str, bytes]]:
+    """What a batch has to tell parents of the ends of their children: parent, message, child, data."""
+    datas = {(entry[0], entry[1]): entry[5] for entry in batch.entries}
+    return [
+        (end.parent, f"{end.id}.{end.seq}", end.id, tiding(end.state, datas[end.id, end.seq]))
+        for end in batch.ends
+        if end.parent is not None
+    ]
+
+
+def tiding(state: State, ending: bytes) -> bytes:
+    """The last record of a task as a message to its parent."""
+    return b'{"state":"%b"%b' % (state.encode(), b"}" if ending == b"{}" else b"," + ending[1:])
 
 
 def worker(row: Mapping[str, Any]) -> WorkerRow:

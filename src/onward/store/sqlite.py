@@ -20,24 +20,24 @@ import apsw
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
 from onward.core.record import CANCEL, CANCELLED, RESUMED, SHIFT, Record
-from onward.core.task import NEEDS_A_PERSON, NewTask, State, Task, Tasks
+from onward.core.task import NEEDS_A_PERSON, Message, NewTask, State, Task, Tasks
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store import migrate, rows, sqlite_file, statements
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
 from onward.store.nudge import Datagrams, Hub, send_datagrams
-from onward.store.port import Batch, Beat, Claimed, Depth, Outlook, Store, Submitted, WorkerRow
+from onward.store.port import Ask, Batch, Beat, Claimed, Depth, Outlook, Sent, Stopped, Store, Submitted, WorkerRow
 from onward.store.sqlite_file import MEMORY, health, plainly
 
 T = TypeVar("T")
 S = statements.load("sqlite")
 
 
-def _rows(connection: apsw.Connection, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
+def _rows(connection: apsw.Connection, name: str, /, **values: Any) -> Iterator[tuple[Any, ...]]:
     return connection.execute(S[name].sql, S[name](**values))
 
 
-def _one(connection: apsw.Connection, name: str, **values: Any) -> tuple[Any, ...] | None:
+def _one(connection: apsw.Connection, name: str, /, **values: Any) -> tuple[Any, ...] | None:
     return next(_rows(connection, name, **values), None)
 
 
@@ -195,19 +195,68 @@ class SqliteStore:
         assert row is not None
         return Depth(*row)
 
-    async def cancel(self, task_id: str) -> bool:
-        def job(connection: apsw.Connection) -> bool:
+    async def cancel(self, task_id: str) -> Stopped:
+        def job(connection: apsw.Connection) -> Stopped:
             row = _one(connection, "queue_row", id=task_id)
             if row is None:
-                return False
+                return Stopped(False)
+            held = row[2] is not None
+            sagas, cancelling = next(_rows(connection, "saga_state", id=task_id))
+            if sagas > 0 and cancelling > 0:
+                return Stopped(True, requested=True)
             head = next(_rows(connection, "head", id=task_id))[0]
+            if sagas > 0:
+                _rows(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
+                _rows(connection, "cancelling", id=task_id)
+                return Stopped(True, requested=True, held=held)
             _rows(connection, "drop_queue", id=task_id)
             _rows(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
             _rows(connection, "outsider_record", id=task_id, seq=head + 2, kind=CANCELLED, data=b"{}")
             _rows(connection, "outsider_end", id=task_id, state=State.CANCELLED.value, attempt=row[1], seq=head + 2)
-            return True
+            parent = next(_rows(connection, "parent", id=task_id))[0]
+            if parent is not None:
+                told = rows.tiding(State.CANCELLED, b"{}")
+                self._tell(connection, parent, f"{task_id}.{head + 2}", task_id, told)
+            return Stopped(True, held=held)
 
         return await self._writing(job)
+
+    async def children(self, task_id: str) -> list[str]:
+        return await self._reading(lambda c: [row[0] for row in _rows(c, "children", id=task_id)])
+
+    async def orphans(self) -> list[str]:
+        return await self._reading(lambda c: [row[0] for row in _rows(c, "orphans")])
+
+    async def send(self, task_id: str, message: Message) -> Sent:
+        def job(connection: apsw.Connection) -> Sent:
+            there = _one(connection, "posted", id=task_id, message=message.id, ref=message.ref)
+            if there is not None:
+                return Sent(there[5], there[0] == message.id, Message(*there))
+            return self._post(connection, task_id, message)
+
+        return await self._writing(job)
+
+    @staticmethod
+    def _post(connection: apsw.Connection, task_id: str, message: Message) -> Sent:
+        bumped = _one(connection, "bump", id=task_id)
+        if bumped is None:
+            return Sent(None)
+        values = message._asdict() | {"id": task_id, "message": message.id, "number": bumped[0]}
+        _rows(connection, "post", **values)
+        return Sent(bumped[0])
+
+    def _tell(self, connection: apsw.Connection, parent: str, message: str, child: str, data: bytes) -> None:
+        if _one(connection, "posted", id=parent, message=message, ref=None) is None:
+            self._post(connection, parent, Message(message, "child", child, None, data))
+
+    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
+        return await self._reading(lambda c: [Message(*row) for row in _rows(c, "inbox", id=task_id, after=after)])
+
+    async def asks(self) -> list[Ask]:
+        return await self._reading(lambda c: [Ask(*row) for row in _rows(c, "asks")])
+
+    async def doubts(self) -> list[str]:
+        return await self._reading(lambda c: [row[0] for row in _rows(c, "doubts")])
 
     async def resume(self, task_id: str) -> bool:
         def job(connection: apsw.Connection) -> bool:
@@ -253,12 +302,12 @@ class SqliteStore:
                     alone=alone,
                 )
             )
-            _insert(connection, "save", [(row[0], row[7] + 1, row[7] + 1, SHIFT, "", mark, now) for row in found])
+            _insert(connection, "save", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row in found])
             connection.execute(S["take"].sql, (worker, json.dumps([row[0] for row in found])))
             crashpoint("claim.before")
             return [
-                Claimed(id_, task, input_, options, head + 1, attempt, crashes, created_at, now)
-                for id_, attempt, crashes, task, input_, options, created_at, head in found
+                Claimed(id_, task, input_, options, head + 1, attempt, crashes, created_at, now, parent, inbox)
+                for id_, attempt, crashes, task, input_, options, created_at, parent, inbox, head in found
             ]
 
         return await self._writing(job)
@@ -298,7 +347,9 @@ class SqliteStore:
             connection.execute(S["end_queue"].sql, (json.dumps([end.id for end in batch.ends]),))
             _insert(connection, "end_outcome", [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends])
         if batch.waits:
-            connection.executemany(S["part"].sql, [(w.id, w.due_at, w.reason, w.attempt) for w in batch.waits])
+            connection.executemany(S["part"].sql, batch.waits)
+        for told in rows.tidings(batch):
+            self._tell(connection, *told)
 
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
         return await self._reading(

@@ -4,7 +4,7 @@
 -- A task as every door shows it. State and reason come from the queue row or the outcome, never from a column of their own.
 SELECT t.id, t.task, t.queue, COALESCE(q.priority, t.priority) AS priority, t.created_at, t.key, t.input, t.options,
        q.worker, q.due_at, q.reason, COALESCE(q.attempt, o.attempt, 1) AS attempt,
-       o.state, o.finished_at,
+       o.state, o.finished_at, t.parent,
        (SELECT e.data FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq) AS ending,
        (SELECT h.at FROM onward_journal h WHERE h.task_id = t.id ORDER BY h.seq DESC LIMIT 1) AS updated_at,
        (SELECT f.at FROM onward_journal f WHERE f.task_id = t.id AND f.kind = 'shift.started' ORDER BY f.seq LIMIT 1) AS started_at
@@ -74,8 +74,63 @@ DELETE FROM onward_queue WHERE task_id = :id
 DELETE FROM onward_outcomes WHERE task_id = :id AND state = 'failed'
 
 -- name: reopen
--- Its queue row, anew, at the end of its priority.
-INSERT INTO onward_queue (task_id, queue, task, priority, reason) SELECT id, queue, task, priority, 'queued' FROM onward_tasks WHERE id = :id
+-- Its queue row, anew, at the end of its priority, and with as many messages as it has got.
+INSERT INTO onward_queue (task_id, queue, task, priority, reason, parent, inbox)
+SELECT id, queue, task, priority, 'queued', parent, (SELECT COALESCE(max(number), 0) FROM onward_inbox WHERE task_id = :id) FROM onward_tasks WHERE id = :id
+
+-- name: saga_state
+-- What a cancel wants to know of a journal: sagas that are open, and whether a cancel is under way already.
+SELECT COALESCE(sum(CASE kind WHEN 'saga.started' THEN 1 WHEN 'saga.completed' THEN -1 WHEN 'saga.undone' THEN -1 ELSE 0 END), 0) AS sagas,
+       COALESCE(max(CASE kind WHEN 'cancel.requested' THEN seq ELSE 0 END), 0) - COALESCE(max(CASE kind WHEN 'task.resumed' THEN seq ELSE 0 END), 0) AS cancelling
+FROM onward_journal WHERE task_id = :id
+
+-- name: cancelling
+-- The next shift will undo what is owed.
+UPDATE onward_queue SET worker = NULL, due_at = NULL, reason = 'cancelling', crashes = 0 WHERE task_id = :id
+
+-- name: parent
+-- Whose child a task is.
+SELECT parent FROM onward_tasks WHERE id = :id
+
+-- name: children
+-- The unfinished children of a task.
+SELECT task_id FROM onward_queue WHERE parent = :id ORDER BY task_id
+
+-- name: orphans
+-- Unfinished tasks whose parent was cancelled: whoever cancelled the tree did not come to them.
+SELECT q.task_id FROM onward_queue q WHERE q.parent IS NOT NULL
+  AND EXISTS (SELECT 1 FROM onward_outcomes o WHERE o.task_id = q.parent AND o.state = 'cancelled') ORDER BY q.task_id LIMIT 500
+
+-- name: bump
+-- A message has come: count it, and wake the task when it waits for messages.
+UPDATE onward_queue SET inbox = inbox + 1,
+    due_at = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN NULL ELSE due_at END,
+    reason = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN 'queued' ELSE reason END
+WHERE task_id = :id RETURNING inbox
+
+-- name: post
+-- The message itself.
+INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES (:id, :number, :message, :kind, :name, :ref, :data, onward_now())
+
+-- name: posted
+-- The message that stood in the way of another.
+SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND (id = :message OR ref = :ref) ORDER BY number LIMIT 1
+
+-- name: inbox
+-- What came in after a number.
+SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number
+
+-- name: asks
+-- What is asked of people and not answered: questions and approvals of unfinished tasks.
+SELECT j.task_id, j.seq, j.kind, j.key, j.data, j.at, t.task FROM onward_journal j
+JOIN onward_queue q ON q.task_id = j.task_id JOIN onward_tasks t ON t.id = j.task_id
+WHERE j.kind IN ('question.asked', 'approval.requested')
+  AND NOT EXISTS (SELECT 1 FROM onward_inbox i WHERE i.task_id = j.task_id AND i.ref = j.seq)
+ORDER BY j.at, j.task_id, j.seq
+
+-- name: doubts
+-- Tasks with an effect in doubt.
+SELECT task_id FROM onward_queue WHERE reason = 'in_doubt' ORDER BY task_id
 
 -- name: unpark
 -- A task that waits for a person becomes ready, with its crashes forgiven.
@@ -129,7 +184,7 @@ SELECT q.task_id, 'is held by a worker that does not exist' FROM onward_queue q
  WHERE q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker)
 UNION ALL
 SELECT q.task_id, 'sleeps for ever although no person was asked' FROM onward_queue q
- WHERE q.worker IS NULL AND q.due_at > 1e15 AND q.reason NOT IN ('parked', 'quarantined')
+ WHERE q.worker IS NULL AND q.due_at > 1e15 AND q.reason NOT IN ('parked', 'quarantined', 'signal', 'question', 'approval', 'child', 'in_doubt', 'paused')
 UNION ALL
 SELECT o.task_id, 'ended without an ending in its journal' FROM onward_outcomes o
  WHERE NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = o.task_id AND j.seq = o.seq

@@ -7,15 +7,15 @@
 -- in their order, or two submits that share some would wait for each other.
 WITH batch AS (
     SELECT * FROM unnest(:ids::text[], :tasks::text[], :queues::text[], :priorities::int[], :inputs::bytea[], :options::bytea[],
-                         :keys::text[], :fingerprints::text[], :delays::float8[])
-    WITH ORDINALITY AS b(id, task, queue, priority, input, options, key, fingerprint, delay, place)
+                         :keys::text[], :fingerprints::text[], :delays::float8[], :parents::text[])
+    WITH ORDINALITY AS b(id, task, queue, priority, input, options, key, fingerprint, delay, parent, place)
 ), new AS (
-    INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options)
-    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options FROM batch ORDER BY key, place
+    INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent)
+    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options, parent FROM batch ORDER BY key, place
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
-    INSERT INTO onward_queue (task_id, queue, task, priority, due_at, reason)
-    SELECT id, queue, task, priority, CASE WHEN delay > 0 THEN onward_now() + delay END, CASE WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
+    INSERT INTO onward_queue (task_id, queue, task, priority, parent, due_at, reason)
+    SELECT id, queue, task, priority, parent, CASE WHEN delay > 0 THEN onward_now() + delay END, CASE WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
     FROM batch JOIN new USING (id) ORDER BY place
 ), first AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
@@ -26,12 +26,12 @@ SELECT id FROM new
 -- name: submit_one
 -- The same for one task with a key, without arrays: the server does it in four fifths of the time.
 WITH new AS (
-    INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options)
-    VALUES (:id, :task, :queue, :priority, onward_now(), :key, :fingerprint, :input, :options)
+    INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent)
+    VALUES (:id, :task, :queue, :priority, onward_now(), :key, :fingerprint, :input, :options, :parent)
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
-    INSERT INTO onward_queue (task_id, queue, task, priority, due_at, reason)
-    SELECT id, :queue, :task, :priority, CASE WHEN :delay::float8 > 0 THEN onward_now() + :delay END, CASE WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END
+    INSERT INTO onward_queue (task_id, queue, task, priority, parent, due_at, reason)
+    SELECT id, :queue, :task, :priority, :parent, CASE WHEN :delay::float8 > 0 THEN onward_now() + :delay END, CASE WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END
     FROM new
 ), first AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
@@ -74,9 +74,9 @@ WITH me AS MATERIALIZED (
     ON CONFLICT DO NOTHING RETURNING task_id, seq
 ), taken AS (
     UPDATE onward_queue SET worker = :worker, reason = 'running' WHERE task_id = ANY(ARRAY(SELECT task_id FROM shift))
-    RETURNING task_id, attempt, crashes, priority, position
+    RETURNING task_id, attempt, crashes, inbox, priority, position
 )
-SELECT t.id, t.task, t.input, t.options, s.seq, k.attempt, k.crashes, t.created_at, onward_now()
+SELECT t.id, t.task, t.input, t.options, s.seq, k.attempt, k.crashes, t.created_at, onward_now(), t.parent, k.inbox
 FROM taken k JOIN shift s ON s.task_id = k.task_id
 CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = k.task_id LIMIT 1) t
 ORDER BY k.priority DESC, k.position
@@ -89,12 +89,15 @@ SELECT * FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[],
 
 -- name: settle
 -- Records, ends and waits together. The counts force the order: queue rows first, journal second, outcomes last (a part
--- of WITH that nobody asks for runs after all others, and cancel keeps the same order).
+-- of WITH that nobody asks for runs after all others, and cancel keeps the same order). A wait that has not read all its
+-- messages is none.
 WITH gone AS (
     DELETE FROM onward_queue WHERE task_id = ANY(:end_ids::text[]) RETURNING 1
 ), parted AS (
-    UPDATE onward_queue q SET worker = NULL, due_at = w.due_at, reason = w.reason, attempt = w.attempt, crashes = 0
-    FROM unnest(:wait_ids::text[], :due_ats::float8[], :reasons::text[], :wait_attempts::int[]) AS w(id, due_at, reason, attempt)
+    UPDATE onward_queue q SET worker = NULL, attempt = w.attempt, crashes = 0,
+        due_at = CASE WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.due_at END,
+        reason = CASE WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.reason ELSE 'queued' END
+    FROM unnest(:wait_ids::text[], :due_ats::float8[], :reasons::text[], :wait_attempts::int[], :inboxes::int[]) AS w(id, due_at, reason, attempt, inbox)
     WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) RETURNING 1
 ), written AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
@@ -104,6 +107,26 @@ WITH gone AS (
 INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at)
 SELECT id, state, attempt, seq, onward_now() FROM unnest(:end_ids::text[], :states::text[], :end_attempts::int[], :end_seqs::int[]) AS e(id, state, attempt, seq)
 WHERE (SELECT count(*) FROM written) >= 0
+
+-- name: lock_rows
+-- All queue rows that a settle touches, parents too, in their order, or two of them would wait for each other.
+SELECT 1 FROM onward_queue WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE
+
+-- name: tell_parents
+-- The ends of children are messages for their parents.
+WITH told AS (
+    SELECT parent, id, child, data, row_number() OVER (PARTITION BY parent ORDER BY id) AS place
+    FROM unnest(:parents::text[], :ids::text[], :children::text[], :datas::bytea[]) AS t(parent, id, child, data)
+), counted AS (
+    SELECT parent, count(*)::int AS several FROM told GROUP BY parent
+), bumped AS (
+    UPDATE onward_queue q SET inbox = q.inbox + c.several,
+        due_at = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN NULL ELSE q.due_at END,
+        reason = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN 'queued' ELSE q.reason END
+    FROM counted c WHERE q.task_id = c.parent AND q.task_id = ANY(:parents::text[]) RETURNING q.task_id, q.inbox - c.several AS base
+)
+INSERT INTO onward_inbox (task_id, number, id, kind, name, data, at)
+SELECT b.task_id, b.base + t.place, t.id, 'child', t.child, t.data, onward_now() FROM bumped b JOIN told t ON t.parent = b.task_id
 
 -- name: wake
 -- Sleepers whose time has come.

@@ -2,13 +2,13 @@
 
 -- name: submit_task
 -- Nothing is inserted where the id or the key is taken; changes() tells.
-INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options)
-VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options) ON CONFLICT DO NOTHING
+INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent)
+VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent) ON CONFLICT DO NOTHING
 
 -- name: submit_queue
 -- Its queue row.
-INSERT INTO onward_queue (task_id, queue, task, priority, due_at, reason)
-VALUES (:id, :queue, :task, :priority, CASE WHEN :delay > 0 THEN :now + :delay END, CASE WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END)
+INSERT INTO onward_queue (task_id, queue, task, priority, parent, due_at, reason)
+VALUES (:id, :queue, :task, :priority, :parent, CASE WHEN :delay > 0 THEN :now + :delay END, CASE WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END)
 
 -- name: submit_record
 -- Its first record.
@@ -20,7 +20,7 @@ SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key
 
 -- name: ready
 -- Ready tasks by priority and position, with the last number of their journals.
-SELECT q.task_id, q.attempt, q.crashes, t.task, t.input, t.options, t.created_at,
+SELECT q.task_id, q.attempt, q.crashes, t.task, t.input, t.options, t.created_at, t.parent, q.inbox,
        (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head
 FROM onward_queue q JOIN onward_tasks t ON t.id = q.task_id
 WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone
@@ -45,8 +45,11 @@ DELETE FROM onward_queue WHERE task_id IN (SELECT value FROM json_each(?1))
 INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at) VALUES (?, ?, ?, ?, ?)
 
 -- name: part
--- The task waits, or is ready for another.
-UPDATE onward_queue SET worker = NULL, due_at = ?2, reason = ?3, attempt = ?4, crashes = 0 WHERE task_id = ?1
+-- The task waits, or is ready for another. A wait that has not read all its messages is none.
+UPDATE onward_queue SET worker = NULL, attempt = ?4, crashes = 0,
+    due_at = CASE WHEN inbox = ?5 OR ?5 IS NULL THEN ?2 END,
+    reason = CASE WHEN inbox = ?5 OR ?5 IS NULL THEN ?3 ELSE 'queued' END
+WHERE task_id = ?1
 
 -- name: wake
 -- Sleepers whose time has come.
