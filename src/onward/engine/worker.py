@@ -13,7 +13,7 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from onward.core.clock import Clock
@@ -21,9 +21,10 @@ from onward.core.control import Fenced, HandBack
 from onward.core.ids import Ids
 from onward.engine.handlers import Handler
 from onward.engine.lease import Heart, Lease
-from onward.engine.presence import Watch, machine
+from onward.engine.presence import machine
 from onward.engine.shift import Shift
 from onward.engine.threads import Threads
+from onward.engine.upkeep import CancelChildren, Upkeep
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port import Beat, Claimed, Outlook, Store, WorkerRow
 from onward.store.writer import Writer
@@ -36,7 +37,6 @@ MOST = 500
 ANNOUNCE_AFTER = 0.1
 """Seconds after which a running step is announced to watchers."""
 
-WATCH_EVERY = 0.5
 TURNS = 0.0001
 """Seconds after which a thread that has something to do gets its turn: SQLite's writer and the heartbeat have little to do
 in Python, and must not wait for it behind a busy loop for Python's 5 ms."""
@@ -79,14 +79,14 @@ class Worker:
         rng: random.Random,
         ids: Ids,
         submit: Submit,
-        cancel_children: Callable[[Sequence[str]], Coroutine[Any, Any, int]],
+        cancel_children: CancelChildren,
         spawn: Spawn = spawn,
     ) -> None:
         self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
         self.slots, self.finished, self.id = slots, 0, ""
         self._handlers, self._queues, self._version = handlers, queues, version
         self._poll, self._ids, self._spawn = poll, ids, spawn
-        self.submit, self._cancel_children = submit, cancel_children
+        self.submit = submit
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
@@ -102,7 +102,16 @@ class Worker:
         self._offset = clock.now() - clock.monotonic()
         self._measured = (clock.monotonic(), 0)
         self.lease = Lease(clock, lease)
-        self._watch = Watch(self._died, one_machine=store.one_machine)
+        self._upkeep = Upkeep(
+            store,
+            clock,
+            rng,
+            self.lease,
+            me=lambda: self.id,
+            now=self.now,
+            spawn=spawn,
+            cancel_children=cancel_children,
+        )
         self.writer = Writer(store, clock, self.now, rng)
         self._heart = Heart(
             store, clock, lease=lease, every=heartbeat, worker=lambda: self.id, rate=self._rate, heard=self._heard
@@ -120,7 +129,7 @@ class Worker:
         self._chores = [
             self._spawn(self.writer.run(), "onward-writer"),
             self._spawn(self._claim_forever(), "onward-claim"),
-            self._spawn(self._upkeep_forever(), "onward-upkeep"),
+            self._spawn(self._upkeep.run(), "onward-upkeep"),
             self._spawn(self._announce_forever(), "onward-announce"),
         ]
 
@@ -142,7 +151,7 @@ class Worker:
         await asyncio.gather(*self._chores, return_exceptions=True)
         self._chores = []
         await self._heart.stop()
-        self._watch.close()
+        self._upkeep.close()
         self.threads.close()
         try:
             await self.store.leave(self.id)
@@ -405,53 +414,6 @@ class Worker:
             else:
                 self.wake()
                 return
-
-    # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _upkeep_forever(self) -> None:
-        next_sweep = self.clock.monotonic() + self.lease.duration  # a newcomer cannot tell an outage from a death
-        while True:
-            try:
-                await self._look_after_others()
-                await self._look_after_orphans()
-                if self.clock.monotonic() >= next_sweep and self.lease.may_judge():
-                    next_sweep = self.clock.monotonic() + self.lease.duration / 4 * self.rng.uniform(0.8, 1.2)
-                    await self._rescue([], self.lease.duration)
-            except StoreUnavailable:
-                self.lease.doubt()
-            except Exception:
-                log.exception("upkeep failed")
-            await self.clock.sleep(WATCH_EVERY)
-
-    async def _look_after_others(self) -> None:
-        if self.store.inline:
-            return
-        self._watch.peers([row for row in await self.store.workers() if row.id != self.id])
-        absent = self._watch.confirmed(await self.store.absent(self.lease.duration) - {self.id}, self.clock.monotonic())
-        if absent and self.lease.may_judge():
-            await self._rescue(sorted(absent))
-
-    async def _look_after_orphans(self) -> None:
-        """Whoever cancelled a tree of tasks may have died on the way."""
-        if orphans := await self.store.orphans():
-            for orphan in orphans:
-                await self.store.cancel(orphan)
-            await self._cancel_children(orphans)
-
-    def _died(self, worker: str) -> None:
-        self._spawn(self._rescue_now(worker), "onward-rescue")
-
-    async def _rescue_now(self, worker: str) -> None:
-        try:
-            await self._rescue([worker])
-        except OnwardError as error:
-            log.warning("could not free the tasks of worker %s yet: %s", worker, error)
-
-    async def _rescue(self, dead: list[str], lease: float | None = None) -> None:
-        freed = await self.store.rescue(dead, lease, self.now())
-        if freed:
-            log.warning("%d tasks of dead workers are ready to go on", freed)
-            self.store.nudge("ready")
 
     async def _announce_forever(self) -> None:
         while True:

@@ -90,6 +90,9 @@ class Stopped(NamedTuple):
     requested: bool = False
     held: bool = False
 
+    def __bool__(self) -> bool:
+        return self.won
+
 
 class Ask(NamedTuple):
     """Something that a task asks of people: a question or an approval."""

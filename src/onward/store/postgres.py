@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 import asyncpg
 
 from onward.core.crash import crashpoint
-from onward.core.record import CANCEL, CANCELLED, RESUMED, Record
-from onward.core.task import NEEDS_A_PERSON, Message, NewTask, State, Task, Tasks
+from onward.core.record import Record
+from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.errors import StoreUnavailable
-from onward.store import migrate, rows, statements
+from onward.store import migrate, rows
+from onward.store import postgres_steer as steer
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
 from onward.store.nudge import Hub
@@ -41,10 +42,10 @@ from onward.store.port import (
     Wait,
     WorkerRow,
 )
+from onward.store.postgres_run import S, run
 from onward.store.postgres_session import Loan, behind_a_pooler, connect, health, plain
 
 T = TypeVar("T")
-S = statements.load("postgres")
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
@@ -207,89 +208,10 @@ class PostgresStore:
         return Depth(waiting, rate)
 
     async def cancel(self, task_id: str) -> Stopped:
-        async def job(connection: Any) -> Stopped:
-            parent = (await _first(connection, "parent", id=task_id) or {"parent": None})["parent"]
-            await _run(connection, "lock_rows", ids=[task_id] if parent is None else sorted([task_id, parent]))
-            row = await _first(connection, "lock_queue_row", id=task_id)
-            if row is None:
-                return Stopped(False)
-            held = row["worker"] is not None
-            state = await _first(connection, "saga_state", id=task_id)
-            if state["sagas"] > 0 and state["cancelling"] > 0:
-                return Stopped(True, requested=True)
-            head = (await _first(connection, "head", id=task_id))["seq"]
-            if state["sagas"] > 0:
-                await _run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
-                await _run(connection, "cancelling", id=task_id)
-                return Stopped(True, requested=True, held=held)
-            await _run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
-            await _run(connection, "outsider_record", id=task_id, seq=head + 2, kind=CANCELLED, data=b"{}")
-            await _run(
-                connection,
-                "outsider_end",
-                id=task_id,
-                state=State.CANCELLED.value,
-                attempt=row["attempt"],
-                seq=head + 2,
-            )
-            await _run(connection, "drop_queue", id=task_id)
-            if parent is not None:
-                told = rows.tiding(State.CANCELLED, b"{}")
-                await _tell(connection, [(parent, f"{task_id}.{head + 2}", task_id, told)])
-            return Stopped(True, held=held)
-
-        return await self._from_outside(job)
-
-    async def children(self, task_id: str) -> list[str]:
-        return [row["task_id"] for row in await self._fetch("children", id=task_id)]
-
-    async def orphans(self) -> list[str]:
-        return [row["task_id"] for row in await self._fetch("orphans")]
-
-    async def send(self, task_id: str, message: Message) -> Sent:
-        async def job(connection: Any) -> Sent:
-            bumped = await _first(connection, "bump", id=task_id)
-            if bumped is None:
-                return Sent(None)
-            values = message._asdict() | {"id": task_id, "message": message.id, "number": bumped["inbox"]}
-            await _run(connection, "post", **values)
-            return Sent(bumped["inbox"])
-
-        for _ in range(2):
-            found = await self._fetch("posted", id=task_id, message=message.id, ref=message.ref)
-            if found:
-                there = Message(*found[0].values())
-                return Sent(there.number, there.id == message.id, there)
-            with contextlib.suppress(asyncpg.UniqueViolationError):
-                async with self._connection() as connection, connection.transaction():
-                    return await job(connection)
-        raise StoreUnavailable(f"{self.where}: a message to task {task_id} met another; try again")
-
-    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
-        return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after)]
-
-    async def asks(self) -> list[Ask]:
-        return [Ask(*row.values()) for row in await self._fetch("asks")]
-
-    async def doubts(self) -> list[str]:
-        return [row["task_id"] for row in await self._fetch("doubts")]
+        return await self._from_outside(lambda c: steer.cancel(c, task_id))
 
     async def resume(self, task_id: str) -> bool:
-        async def job(connection: Any) -> bool:
-            outcome = await _first(connection, "lock_outcome", id=task_id)
-            row = await _first(connection, "lock_queue_row", id=task_id)
-            if outcome is not None and outcome["state"] == State.FAILED:
-                await _run(connection, "drop_outcome", id=task_id)
-                await _run(connection, "reopen", id=task_id)
-            elif row is not None and row["reason"] in NEEDS_A_PERSON and row["worker"] is None:
-                await _run(connection, "unpark", id=task_id)
-            else:
-                return False
-            head = (await _first(connection, "head", id=task_id))["seq"]
-            await _run(connection, "outsider_record", id=task_id, seq=head + 1, kind=RESUMED, data=b"{}")
-            return True
-
-        return await self._from_outside(job)
+        return await self._from_outside(lambda c: steer.resume(c, task_id))
 
     async def _from_outside(self, job: Callable[[Any], Awaitable[T]]) -> T:
         """A transaction that appends as nobody's shift; looks again when a worker was quicker with the next number."""
@@ -299,6 +221,24 @@ class PostgresStore:
                     return await job(connection)
             except asyncpg.UniqueViolationError:
                 await asyncio.sleep(0)
+
+    async def children(self, task_id: str) -> list[str]:
+        return [row["task_id"] for row in await self._fetch("children", id=task_id)]
+
+    async def orphans(self) -> list[str]:
+        return [row["task_id"] for row in await self._fetch("orphans")]
+
+    async def send(self, task_id: str, message: Message) -> Sent:
+        return await self._from_outside(lambda c: steer.send(c, task_id, message))
+
+    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
+        return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after)]
+
+    async def asks(self) -> list[Ask]:
+        return [Ask(*row.values()) for row in await self._fetch("asks")]
+
+    async def doubts(self) -> list[str]:
+        return [row["task_id"] for row in await self._fetch("doubts")]
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
         return bool(await self._fetch("prioritize", id=task_id, priority=priority))
@@ -373,9 +313,9 @@ class PostgresStore:
                 return
             async with connection.transaction():
                 touched = {e.id for e in ends} | {w.id for w in waits} | {parent for parent, *_ in told}
-                await _run(connection, "lock_rows", ids=sorted(touched))
+                await run(connection, "lock_rows", ids=sorted(touched))
                 await connection.execute(S["settle"].sql, *settle)
-                await _tell(connection, told)
+                await steer.tell(connection, told)
 
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
         return [Record(*row.values()) for row in await self._fetch("journal", id=task_id, after=after, limit=limit)]
@@ -403,8 +343,8 @@ class PostgresStore:
 
     async def leave(self, worker: str) -> None:
         async with self._connection() as connection, connection.transaction():
-            await _run(connection, "let_go", worker=worker)
-            await _run(connection, "leave", worker=worker)
+            await run(connection, "let_go", worker=worker)
+            await run(connection, "leave", worker=worker)
 
     async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
         return await self._execute("rescue", dead=list(dead), lease=lease, now=now)
@@ -474,19 +414,6 @@ class PostgresStore:
             before=before or "~",
         )
         return [rows.task(row) for row in found]
-
-
-async def _run(connection: Any, name: str, /, **values: Any) -> None:
-    await connection.execute(S[name].sql, *S[name](**values))
-
-
-async def _tell(connection: Any, told: list[tuple[str, str, str, bytes]]) -> None:
-    parents, ids, children, datas = zip(*told, strict=True)
-    await _run(connection, "tell_parents", parents=parents, ids=ids, children=children, datas=datas)
-
-
-async def _first(connection: Any, name: str, /, **values: Any) -> Any:
-    return await connection.fetchrow(S[name].sql, *S[name](**values))
 
 
 def _by_id(ending: End | Wait) -> str:

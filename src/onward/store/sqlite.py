@@ -10,64 +10,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import apsw
 
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
-from onward.core.record import CANCEL, CANCELLED, RESUMED, SHIFT, Record
-from onward.core.task import NEEDS_A_PERSON, Message, NewTask, State, Task, Tasks
+from onward.core.record import SHIFT, Record
+from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.errors import OnwardError, StoreUnavailable
-from onward.store import migrate, rows, sqlite_file, statements
+from onward.store import migrate, rows, sqlite_file
+from onward.store import sqlite_steer as steer
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
 from onward.store.nudge import Datagrams, Hub, send_datagrams
 from onward.store.port import Ask, Batch, Beat, Claimed, Depth, Outlook, Sent, Stopped, Store, Submitted, WorkerRow
 from onward.store.sqlite_file import MEMORY, health, plainly
+from onward.store.sqlite_run import SIZES, S, first, insert, run, views
 
 T = TypeVar("T")
-S = statements.load("sqlite")
-
-
-def _rows(connection: apsw.Connection, name: str, /, **values: Any) -> Iterator[tuple[Any, ...]]:
-    return connection.execute(S[name].sql, S[name](**values))
-
-
-def _one(connection: apsw.Connection, name: str, /, **values: Any) -> tuple[Any, ...] | None:
-    return next(_rows(connection, name, **values), None)
-
-
-def _views(cursor: Any) -> list[dict[str, Any]]:
-    found = []
-    for row in cursor:  # the description is there while rows are
-        found.append(dict(zip([column[0] for column in cursor.get_description()], row, strict=True)))
-    return found
-
-
-SIZES = (1, 8, 32, 128, 512)
-
-
-def _insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """As few statements as can be. apsw lets other threads run at each one, and every time this thread would stand in line
-    behind the event loop before it may go on."""
-    for start in range(0, len(rows), SIZES[-1]):
-        part = rows[start : start + SIZES[-1]]
-        size = next(size for size in SIZES if size >= len(part))
-        missing = (None,) * (len(part[0]) * (size - len(part)))
-        connection.execute(_many(name, size), (*itertools.chain.from_iterable(part), *missing))
-
-
-@functools.cache
-def _many(name: str, size: int) -> str:
-    """The INSERT of one row as one of several, of which the last may be missing: a few sizes stay prepared."""
-    one = S[name].sql
-    head, values = one[: one.rindex("VALUES")], one[one.rindex("(") :]
-    rows = ", ".join([values] * size)
-    return one if size == 1 else f"{head} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 -- our own text
 
 
 class SqliteStore:
@@ -175,7 +138,7 @@ class SqliteStore:
         values = new._asdict() | {"now": now}
         connection.execute(S["submit_task"].sql, S["submit_task"](**values))
         if connection.changes() == 0:
-            found = _one(connection, "submitted", id=new.id, key=new.key)
+            found = first(connection, "submitted", id=new.id, key=new.key)
             assert found is not None
             return Submitted(found[0], found[0] == new.id, found[1])
         connection.execute(S["submit_queue"].sql, S["submit_queue"](**values))
@@ -185,104 +148,48 @@ class SqliteStore:
 
     async def keyed(self, keys: Sequence[str]) -> dict[str, Submitted]:
         def job(connection: apsw.Connection) -> dict[str, Submitted]:
-            found = {key: _one(connection, "submitted", id="", key=key) for key in keys}
+            found = {key: first(connection, "submitted", id="", key=key) for key in keys}
             return {key: Submitted(row[0], False, row[1]) for key, row in found.items() if row is not None}
 
         return await self._reading(job)
 
     async def depth(self, queue: str) -> Depth:
-        row = await self._reading(lambda c: _one(c, "depth", queue=queue))
+        row = await self._reading(lambda c: first(c, "depth", queue=queue))
         assert row is not None
         return Depth(*row)
 
     async def cancel(self, task_id: str) -> Stopped:
-        def job(connection: apsw.Connection) -> Stopped:
-            row = _one(connection, "queue_row", id=task_id)
-            if row is None:
-                return Stopped(False)
-            held = row[2] is not None
-            sagas, cancelling = next(_rows(connection, "saga_state", id=task_id))
-            if sagas > 0 and cancelling > 0:
-                return Stopped(True, requested=True)
-            head = next(_rows(connection, "head", id=task_id))[0]
-            if sagas > 0:
-                _rows(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
-                _rows(connection, "cancelling", id=task_id)
-                return Stopped(True, requested=True, held=held)
-            _rows(connection, "drop_queue", id=task_id)
-            _rows(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
-            _rows(connection, "outsider_record", id=task_id, seq=head + 2, kind=CANCELLED, data=b"{}")
-            _rows(connection, "outsider_end", id=task_id, state=State.CANCELLED.value, attempt=row[1], seq=head + 2)
-            parent = next(_rows(connection, "parent", id=task_id))[0]
-            if parent is not None:
-                told = rows.tiding(State.CANCELLED, b"{}")
-                self._tell(connection, parent, f"{task_id}.{head + 2}", task_id, told)
-            return Stopped(True, held=held)
-
-        return await self._writing(job)
-
-    async def children(self, task_id: str) -> list[str]:
-        return await self._reading(lambda c: [row[0] for row in _rows(c, "children", id=task_id)])
-
-    async def orphans(self) -> list[str]:
-        return await self._reading(lambda c: [row[0] for row in _rows(c, "orphans")])
-
-    async def send(self, task_id: str, message: Message) -> Sent:
-        def job(connection: apsw.Connection) -> Sent:
-            there = _one(connection, "posted", id=task_id, message=message.id, ref=message.ref)
-            if there is not None:
-                return Sent(there[5], there[0] == message.id, Message(*there))
-            return self._post(connection, task_id, message)
-
-        return await self._writing(job)
-
-    @staticmethod
-    def _post(connection: apsw.Connection, task_id: str, message: Message) -> Sent:
-        bumped = _one(connection, "bump", id=task_id)
-        if bumped is None:
-            return Sent(None)
-        values = message._asdict() | {"id": task_id, "message": message.id, "number": bumped[0]}
-        _rows(connection, "post", **values)
-        return Sent(bumped[0])
-
-    def _tell(self, connection: apsw.Connection, parent: str, message: str, child: str, data: bytes) -> None:
-        if _one(connection, "posted", id=parent, message=message, ref=None) is None:
-            self._post(connection, parent, Message(message, "child", child, None, data))
-
-    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
-        return await self._reading(lambda c: [Message(*row) for row in _rows(c, "inbox", id=task_id, after=after)])
-
-    async def asks(self) -> list[Ask]:
-        return await self._reading(lambda c: [Ask(*row) for row in _rows(c, "asks")])
-
-    async def doubts(self) -> list[str]:
-        return await self._reading(lambda c: [row[0] for row in _rows(c, "doubts")])
+        return await self._writing(lambda c: steer.cancel(c, task_id))
 
     async def resume(self, task_id: str) -> bool:
-        def job(connection: apsw.Connection) -> bool:
-            outcome = _one(connection, "outcome", id=task_id)
-            row = _one(connection, "queue_row", id=task_id)
-            if outcome is not None and outcome[0] == State.FAILED:
-                _rows(connection, "drop_outcome", id=task_id)
-                _rows(connection, "reopen", id=task_id)
-            elif row is not None and row[0] in NEEDS_A_PERSON and row[2] is None:
-                _rows(connection, "unpark", id=task_id)
-            else:
-                return False
-            head = next(_rows(connection, "head", id=task_id))[0]
-            _rows(connection, "outsider_record", id=task_id, seq=head + 1, kind=RESUMED, data=b"{}")
-            return True
+        return await self._writing(lambda c: steer.resume(c, task_id))
 
-        return await self._writing(job)
+    async def children(self, task_id: str) -> list[str]:
+        return await self._reading(lambda c: [row[0] for row in run(c, "children", id=task_id)])
+
+    async def orphans(self) -> list[str]:
+        return await self._reading(lambda c: [row[0] for row in run(c, "orphans")])
+
+    async def send(self, task_id: str, message: Message) -> Sent:
+        return await self._writing(lambda c: steer.send(c, task_id, message))
+
+    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
+        return await self._reading(lambda c: [Message(*row) for row in run(c, "inbox", id=task_id, after=after)])
+
+    async def asks(self) -> list[Ask]:
+        return await self._reading(lambda c: [Ask(*row) for row in run(c, "asks")])
+
+    async def doubts(self) -> list[str]:
+        return await self._reading(lambda c: [row[0] for row in run(c, "doubts")])
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
-        return await self._writing(lambda c: _one(c, "prioritize", id=task_id, priority=priority) is not None)
+        return await self._writing(lambda c: first(c, "prioritize", id=task_id, priority=priority) is not None)
 
     async def offer(self, handlers: Sequence[tuple[str, bytes]]) -> None:
         await self._writing(lambda c: c.executemany(S["offer"].sql, handlers))
 
     async def offered(self) -> dict[str, bytes]:
-        return await self._reading(lambda c: dict(_rows(c, "offered")))
+        return await self._reading(lambda c: dict(run(c, "offered")))
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -292,7 +199,7 @@ class SqliteStore:
         def job(connection: apsw.Connection) -> list[Claimed]:
             now, mark = self._clock.now(), json.dumps({"worker": worker}).encode()
             found = list(
-                _rows(
+                run(
                     connection,
                     "ready",
                     worker=worker,
@@ -302,7 +209,7 @@ class SqliteStore:
                     alone=alone,
                 )
             )
-            _insert(connection, "save", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row in found])
+            insert(connection, "save", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row in found])
             connection.execute(S["take"].sql, (worker, json.dumps([row[0] for row in found])))
             crashpoint("claim.before")
             return [
@@ -335,39 +242,39 @@ class SqliteStore:
             self._write_batch(connection, part)
         except apsw.ConstraintError:
             connection.execute("ROLLBACK TO part")
-            return _one(connection, "taker", id=part.entries[0][0], seq=part.entries[0][1]) == part.entries[0][2:4]
+            return first(connection, "taker", id=part.entries[0][0], seq=part.entries[0][1]) == part.entries[0][2:4]
         finally:
             connection.execute("RELEASE part")
         return True
 
     def _write_batch(self, connection: apsw.Connection, batch: Batch) -> None:
-        _insert(connection, "save", batch.entries)
+        insert(connection, "save", batch.entries)
         if batch.ends:
             now = self._clock.now()
             connection.execute(S["end_queue"].sql, (json.dumps([end.id for end in batch.ends]),))
-            _insert(connection, "end_outcome", [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends])
+            insert(connection, "end_outcome", [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends])
         if batch.waits:
             connection.executemany(S["part"].sql, batch.waits)
         for told in rows.tidings(batch):
-            self._tell(connection, *told)
+            steer.tell(connection, *told)
 
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
         return await self._reading(
-            lambda c: [Record(*row) for row in _rows(c, "journal", id=task_id, after=after, limit=limit)]
+            lambda c: [Record(*row) for row in run(c, "journal", id=task_id, after=after, limit=limit)]
         )
 
     async def wake(self) -> Outlook:
         outlook = await self._reading(lambda c: self._look(c, woken=False))
         if outlook.next_due_in is None or outlook.next_due_in > 0:
             return outlook
-        await self._writing(lambda c: _rows(c, "wake"))
+        await self._writing(lambda c: run(c, "wake"))
         return await self._reading(lambda c: self._look(c, woken=True))
 
     @staticmethod
     def _look(connection: apsw.Connection, *, woken: bool) -> Outlook:
-        ((due,),) = _rows(connection, "due")
-        queues = tuple(queue for (queue,) in _rows(connection, "ready_queues"))
-        return Outlook(woken, queues, due, tuple(queue for (queue,) in _rows(connection, "suspects")))
+        ((due,),) = run(connection, "due")
+        queues = tuple(queue for (queue,) in run(connection, "ready_queues"))
+        return Outlook(woken, queues, due, tuple(queue for (queue,) in run(connection, "suspects")))
 
     async def release(self, worker: str, task_ids: Sequence[str]) -> None:
         await self._writing(lambda c: c.executemany(S["release"].sql, [(worker, task_id) for task_id in task_ids]))
@@ -375,23 +282,23 @@ class SqliteStore:
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def join(self, row: WorkerRow, lease: float) -> float:
-        await self._writing(lambda c: _rows(c, "join", lease=lease, **rows.worker_values(row)))
+        await self._writing(lambda c: run(c, "join", lease=lease, **rows.worker_values(row)))
         return self._clock.now()
 
     async def beat(self, worker: str, lease: float, rate: float) -> Beat:
         def job(connection: apsw.Connection) -> Beat:
-            _rows(connection, "beat", worker=worker, lease=lease, rate=rate)
+            run(connection, "beat", worker=worker, lease=lease, rate=rate)
             alive = connection.changes() > 0
             return Beat(
-                alive, self._clock.now(), frozenset(task_id for (task_id,) in _rows(connection, "held", worker=worker))
+                alive, self._clock.now(), frozenset(task_id for (task_id,) in run(connection, "held", worker=worker))
             )
 
         return await self._writing(job, urgent=True)
 
     async def leave(self, worker: str) -> None:
         def job(connection: apsw.Connection) -> None:
-            _rows(connection, "let_go", worker=worker)
-            _rows(connection, "leave", worker=worker)
+            run(connection, "let_go", worker=worker)
+            run(connection, "leave", worker=worker)
 
         await self._writing(job)
 
@@ -399,14 +306,14 @@ class SqliteStore:
         asked = self._clock.now() if now is None else min(now, self._clock.now())
 
         def job(connection: apsw.Connection) -> int:
-            _rows(connection, "bury", dead=json.dumps(list(dead)), sweep=lease is not None, asked=asked)
-            _rows(connection, "rescue")
+            run(connection, "bury", dead=json.dumps(list(dead)), sweep=lease is not None, asked=asked)
+            run(connection, "rescue")
             return connection.changes()
 
         return await self._writing(job)
 
     async def workers(self) -> list[WorkerRow]:
-        return [rows.worker(row) for row in await self._reading(lambda c: _views(_rows(c, "workers")))]
+        return [rows.worker(row) for row in await self._reading(lambda c: views(run(c, "workers")))]
 
     async def absent(self, lease: float) -> set[str]:  # noqa: ARG002 -- the kernel knows better
         return set()
@@ -414,11 +321,11 @@ class SqliteStore:
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, task_id: str) -> Task | None:
-        found = await self._reading(lambda c: _views(_rows(c, "get", id=task_id)))
+        found = await self._reading(lambda c: views(run(c, "get", id=task_id)))
         return rows.task(found[0]) if found else None
 
     async def census(self) -> list[tuple[str, str]]:
-        return await self._reading(lambda c: [(row[0], row[1]) for row in _rows(c, "census")])
+        return await self._reading(lambda c: [(row[0], row[1]) for row in run(c, "census")])
 
     async def doctor(self) -> list[tuple[str, bool, str]]:
         return await self._reading(lambda c: health(c, self.path))
@@ -448,7 +355,7 @@ class SqliteStore:
 
     async def _send_now(self, topics: set[str]) -> None:
         with contextlib.suppress(OnwardError, RuntimeError):  # a hint may be lost
-            addresses = await self._reading(lambda c: [address for (address,) in _rows(c, "addresses")])
+            addresses = await self._reading(lambda c: [address for (address,) in run(c, "addresses")])
             send_datagrams(topics, addresses)
 
     async def list(
@@ -464,4 +371,4 @@ class SqliteStore:
             "limit": limit,
             "before": before or "~",
         }
-        return [rows.task(row) for row in await self._reading(lambda c: _views(_rows(c, name, **values)))]
+        return [rows.task(row) for row in await self._reading(lambda c: views(run(c, name, **values)))]

@@ -1,0 +1,81 @@
+"""What outsiders do to a task, on PostgreSQL: cancel, resume, messages. Each is a few statements of one transaction; one
+that meets a number which is taken is begun anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.core.record import CANCEL, CANCELLED, RESUMED
+from onward.core.task import NEEDS_A_PERSON, Message, State
+from onward.store import rows
+from onward.store.port import Sent, Stopped
+from onward.store.postgres_run import first, run
+
+
+async def cancel(connection: Any, task_id: str) -> Stopped:
+    """See `Store.cancel`."""
+    parent = (await first(connection, "parent", id=task_id) or {"parent": None})["parent"]
+    await run(connection, "lock_rows", ids=[task_id] if parent is None else sorted([task_id, parent]))
+    row = await first(connection, "lock_queue_row", id=task_id)
+    if row is None:
+        return Stopped(False)
+    held = row["worker"] is not None
+    state = await first(connection, "saga_state", id=task_id)
+    if state["sagas"] > 0 and state["cancelling"] > 0:
+        return Stopped(True, requested=True)
+    head = (await first(connection, "head", id=task_id))["seq"]
+    if state["sagas"] > 0:
+        await run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
+        await run(connection, "cancelling", id=task_id)
+        return Stopped(True, requested=True, held=held)
+    await run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
+    await run(connection, "outsider_record", id=task_id, seq=head + 2, kind=CANCELLED, data=b"{}")
+    await run(
+        connection,
+        "outsider_end",
+        id=task_id,
+        state=State.CANCELLED.value,
+        attempt=row["attempt"],
+        seq=head + 2,
+    )
+    await run(connection, "drop_queue", id=task_id)
+    if parent is not None:
+        told = rows.tiding(State.CANCELLED, b"{}")
+        await tell(connection, [(parent, f"{task_id}.{head + 2}", task_id, told)])
+    return Stopped(True, held=held)
+
+
+async def resume(connection: Any, task_id: str) -> bool:
+    """See `Store.resume`."""
+    outcome = await first(connection, "lock_outcome", id=task_id)
+    row = await first(connection, "lock_queue_row", id=task_id)
+    if outcome is not None and outcome["state"] == State.FAILED:
+        await run(connection, "drop_outcome", id=task_id)
+        await run(connection, "reopen", id=task_id)
+    elif row is not None and row["reason"] in NEEDS_A_PERSON and row["worker"] is None:
+        await run(connection, "unpark", id=task_id)
+    else:
+        return False
+    head = (await first(connection, "head", id=task_id))["seq"]
+    await run(connection, "outsider_record", id=task_id, seq=head + 1, kind=RESUMED, data=b"{}")
+    return True
+
+
+async def send(connection: Any, task_id: str, message: Message) -> Sent:
+    """See `Store.send`."""
+    found = await first(connection, "posted", id=task_id, message=message.id, ref=message.ref)
+    if found is not None:
+        there = Message(*found.values())
+        return Sent(there.number, there.id == message.id, there)
+    bumped = await first(connection, "bump", id=task_id)
+    if bumped is None:
+        return Sent(None)
+    values = message._asdict() | {"id": task_id, "message": message.id, "number": bumped["inbox"]}
+    await run(connection, "post", **values)
+    return Sent(bumped["inbox"])
+
+
+async def tell(connection: Any, told: list[tuple[str, str, str, bytes]]) -> None:
+    """The ends of children are messages for their parents."""
+    parents, ids, children, datas = zip(*told, strict=True)
+    await run(connection, "tell_parents", parents=parents, ids=ids, children=children, datas=datas)
