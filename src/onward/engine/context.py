@@ -92,7 +92,7 @@ class Host(Protocol):
         """Whether this task came here with the new code."""
         ...
 
-    def transaction(self, call: Call | None) -> Any:
+    def transaction(self, call: Call) -> Any:
         """A step in a transaction of the store's own database."""
         ...
 

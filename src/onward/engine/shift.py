@@ -29,6 +29,7 @@ from onward.engine.replay import Replay
 from onward.engine.saga import Saga
 from onward.engine.scope import SCOPE, Scope
 from onward.engine.steps import Steps
+from onward.engine.transaction import Transaction
 from onward.engine.waits import Wait as Waiting
 from onward.engine.waits import Waits
 from onward.errors import DeadlineExceeded, Expired, OnwardError, StepFailed
@@ -288,8 +289,8 @@ class Shift:
                     pen.mention(r.VERSION, key, {})
         return self._versions[key]
 
-    def transaction(self, call: Call | None) -> Any:
-        raise NotImplementedError
+    def transaction(self, call: Call) -> Transaction:
+        return Transaction(self._desk, self._pen, self._steps, self._waits, call)
 
     # ── what the worker does to a shift ──────────────────────────────────────────────────────────────────────────
 

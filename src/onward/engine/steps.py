@@ -42,6 +42,17 @@ class Steps:
         self._desk, self._pen, self._waits = desk, pen, waits
         self._writer, self._lease, self._monotonic = pen.writer, pen.lease, pen.monotonic
 
+    async def begin(self, scope: Scope, call: Call) -> Known | None:
+        """What the journal has of this step, or its beginning."""
+        if scope.key is not None:
+            refuse(call.name, scope.key)
+        key = scope.prefix + scope.next(call.name)
+        known = self._pen.next(scope, key, STEPS, call.mark)
+        if known is None:
+            await self._pen.may_go_on()
+            scope.key, scope.since, scope.told = key, self._monotonic(), True
+        return known
+
     async def run(self, call: Call) -> Any:
         """The recorded result of the step, or the result of running it now, recorded."""
         scope, pen = SCOPE.get(), self._pen
@@ -52,7 +63,7 @@ class Steps:
         if pen.replay.unread or pen.aborts:
             known = pen.next(scope, key, STEPS, call.mark)
             if known is not None and known.over:
-                return self._recorded(scope, call, known)
+                return self.recorded(scope, call, known)
         started = self._monotonic()
         if pen.halted or started >= self._lease.until:
             await pen.may_go_on()
@@ -67,7 +78,7 @@ class Steps:
                         value = await call.function(*call.args, **call.kwargs)
                     else:
                         value = await self._call(call, key)
-                    value, data = self._kept(scope, call, attempt, value)
+                    value, data = self.kept(scope, call, attempt, value)
                 except Control:
                     raise
                 except BaseException as error:
@@ -87,7 +98,8 @@ class Steps:
             scope.saga.owe(seq, key, call, value)
         return value
 
-    def _recorded(self, scope: Scope, call: Call, known: Known) -> Any:
+    def recorded(self, scope: Scope, call: Call, known: Known) -> Any:
+        """The result, or the failure, that the journal has."""
         if known.kind == r.STEP_FAILED:
             raise known.failure()
         value = revived(call.function, known.data["result"])
@@ -95,7 +107,7 @@ class Steps:
             scope.saga.owe(known.seq, known.key, call, value)
         return value
 
-    def _kept(self, scope: Scope, call: Call, attempt: int, value: Any) -> tuple[Any, bytes]:
+    def kept(self, scope: Scope, call: Call, attempt: int, value: Any) -> tuple[Any, bytes]:
         """The value as a replay would see it, and the record of it."""
         result = wire.encode(value, "its result")
         took = int((self._monotonic() - scope.since) * 1000)
@@ -112,10 +124,10 @@ class Steps:
         while True:
             if self._pen.leaving(error):
                 raise error
-            await self._failed(scope, call, attempt, error)
+            await self.failed(scope, call, attempt, error)
             attempt += 1
             try:
-                return self._kept(scope, call, attempt, await self._call(call, scope.key))
+                return self.kept(scope, call, attempt, await self._call(call, scope.key))
             except Control:
                 raise
             except BaseException as another:
@@ -134,7 +146,7 @@ class Steps:
         answer = await self._desk.threads.run(call.function, *call.args, **call.kwargs)
         return await answer if inspect.isawaitable(answer) else answer
 
-    async def _failed(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> None:
+    async def failed(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> None:
         """Record the failure and raise it, or wait for the next attempt."""
         assert scope.key is not None
         told = wire.error_value(error) | {"attempts": attempt}
@@ -162,7 +174,7 @@ class Steps:
             if verdict or doubt:
                 happened, value = await self._clear_up(scope, call, verdict, doubt)
                 if happened:
-                    return self._kept(scope, call, attempt, value)
+                    return self.kept(scope, call, attempt, value)
                 verdict, doubt = {}, ""
             if call.reconcile is None:
                 await self._pen.append(r.ANNOUNCED, scope.key, wire.encode({"args": call.mark} if call.mark else {}))
@@ -171,7 +183,7 @@ class Steps:
             try:
                 value = await self._call(call, scope.key)
                 crashpoint("effect.after")
-                return self._kept(scope, call, attempt, value)
+                return self.kept(scope, call, attempt, value)
             except Control:
                 raise
             except BaseException as error:
@@ -180,7 +192,7 @@ class Steps:
                 if _unknown(error):
                     doubt = f"{type(error).__name__}: {error}"
                     continue
-                await self._failed(scope, call, attempt, error)
+                await self.failed(scope, call, attempt, error)
                 attempt += 1
 
     async def _clear_up(self, scope: Scope, call: Call, verdict: dict[str, Any], doubt: str) -> tuple[bool, Any]:

@@ -16,7 +16,7 @@ record, and many rows in the order of their ids, so two statements never wait fo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from onward.core.record import Entry, Record
@@ -92,6 +92,14 @@ class Stopped(NamedTuple):
 
     def __bool__(self) -> bool:
         return self.won
+
+
+class Foreign(Exception):
+    """What somebody else's code raised inside our transaction: carried past those who put our own errors into words."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__(repr(error))
 
 
 class Ask(NamedTuple):
@@ -274,6 +282,12 @@ class Store(Protocol):
 
     async def offered(self) -> dict[str, bytes]:
         """All handlers ever offered, by name."""
+        ...
+
+    async def transact(self, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> bool:
+        """Run the body with a connection of this database, inside a transaction that also takes the record it returns. True
+        when both are committed; False when the record's number was taken, and then nothing is. Not longer than `seconds`:
+        on SQLite everybody else waits meanwhile."""
         ...
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────

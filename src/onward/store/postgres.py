@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from onward.core.crash import crashpoint
-from onward.core.record import Record
+from onward.core.record import Entry, Record
 from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.errors import StoreUnavailable
 from onward.store import migrate, rows
@@ -34,6 +34,7 @@ from onward.store.port import (
     Claimed,
     Depth,
     End,
+    Foreign,
     Outlook,
     Sent,
     Stopped,
@@ -48,6 +49,10 @@ from onward.store.postgres_session import Loan, behind_a_pooler, connect, health
 T = TypeVar("T")
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
+
+
+class _Taken(Exception):
+    """The number of the record is taken: what was written beside it must go."""
 
 
 class PostgresStore:
@@ -239,6 +244,25 @@ class PostgresStore:
 
     async def doubts(self) -> list[str]:
         return [row["task_id"] for row in await self._fetch("doubts")]
+
+    async def transact(self, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds), self._connection() as connection, connection.transaction():
+                try:
+                    entry = await body(connection)
+                except BaseException as error:
+                    raise Foreign(error) from error
+                try:
+                    await run(
+                        connection, "save", **dict(zip(S["save"].names, ([value] for value in entry), strict=True))
+                    )
+                except asyncpg.UniqueViolationError as taken:
+                    raise _Taken from taken
+        except _Taken:
+            return False
+        except Foreign as foreign:
+            raise foreign.error from None
+        return True
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
         return bool(await self._fetch("prioritize", id=task_id, priority=priority))

@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import apsw
 
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
-from onward.core.record import SHIFT, Record
+from onward.core.record import SHIFT, Entry, Record
 from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store import migrate, rows, sqlite_file
@@ -26,9 +26,23 @@ from onward.store import sqlite_steer as steer
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
 from onward.store.nudge import Datagrams, Hub, send_datagrams
-from onward.store.port import Ask, Batch, Beat, Claimed, Depth, Outlook, Sent, Stopped, Store, Submitted, WorkerRow
+from onward.store.port import (
+    Ask,
+    Batch,
+    Beat,
+    Claimed,
+    Depth,
+    Foreign,
+    Outlook,
+    Sent,
+    Stopped,
+    Store,
+    Submitted,
+    WorkerRow,
+)
 from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
+from onward.store.sqlite_transact import Taken, borrow
 
 T = TypeVar("T")
 
@@ -181,6 +195,24 @@ class SqliteStore:
 
     async def doubts(self) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "doubts")])
+
+    async def transact(self, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> bool:
+        assert self._write is not None
+
+        async def apart(connection: Any) -> Entry:
+            try:
+                return await body(connection)
+            except BaseException as error:
+                raise Foreign(error) from error
+
+        try:
+            with plainly(self.where):
+                await borrow(self._write, apart, seconds)
+        except Taken:
+            return False
+        except Foreign as foreign:
+            raise foreign.error from None
+        return True
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
         return await self._writing(lambda c: first(c, "prioritize", id=task_id, priority=priority) is not None)

@@ -54,6 +54,8 @@ class Writer:
         self._idle: asyncio.Future[None] | None = None
         self._future = asyncio.get_running_loop().create_future
         self._last = 0
+        self._flying: list[_Waiter] = []
+        self._landed: asyncio.Future[None] | None = None
         self.worker = ""
         self.commits = 0
 
@@ -86,6 +88,14 @@ class Writer:
             self._idle.set_result(None)
             self._idle = None
 
+    async def flushed(self, hold: Hold) -> None:
+        """Until nothing of this hold is in the line or on its way."""
+        while any(waiter[0] is hold for waiter in self._waiters) or any(waiter[0] is hold for waiter in self._flying):
+            self._landed = self._landed or self._future()
+            await asyncio.shield(self._landed)
+        if hold.lost or hold.settled:
+            raise Fenced
+
     # ── the commits ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
@@ -96,7 +106,12 @@ class Writer:
                 await self._idle
             batch, waiters = self._take()
             if waiters:
+                self._flying = waiters
                 await self._commit(batch, waiters)
+                self._flying = []
+                if self._landed is not None:
+                    self._landed.set_result(None)
+                    self._landed = None
 
     def _take(self) -> tuple[Batch, list[_Waiter]]:
         """What the next commit holds. Of many tasks that move in step, half, where the database works apart from us: while
