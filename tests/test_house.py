@@ -156,6 +156,8 @@ SPAWNERS = {
     "engine/lease.py": 1,  # the heartbeat of an inline store
     "engine/bounded.py": 2,  # work within a time, and its alarm
     "engine/branches.py": 1,  # lines of one handler, which ends them with itself
+    "engine/transaction.py": 1,  # the transaction around a block
+    "store/sqlite_transact.py": 1,  # the writer's side of one
     "engine/waits.py": 1,  # the alarm of a wait in memory
     "store/listener.py": 1,  # one task with the life of its connection
     "store/postgres.py": 1,  # nudges on their way out

@@ -108,7 +108,12 @@ async def test_a_saga_that_is_retried_runs_anew_under_new_keys() -> None:
     task = await _drained(app)
     assert outside.told() == expected(3) * 2
     assert len(outside.seen) == 8, "every effect of the second round has a key of its own"
-    assert {key.partition("]")[0].partition("[")[2] for key in outside.seen} == {"saga", "saga/undo", "saga@2", "saga@2/undo"}
+    assert {key.partition("]")[0].partition("[")[2] for key in outside.seen} == {
+        "saga",
+        "saga/undo",
+        "saga@2",
+        "saga@2/undo",
+    }
     assert task.error is not None
     assert task.error["undone"] == ["[saga@2]do#2", "[saga@2]do"]
 

@@ -213,7 +213,7 @@ async def _until_idle(app: MemoryApp, worker: Worker, patience: float, end: floa
             await clock.move(poll)
             continue
         fruitless = 0
-        if len(clock.resting()) >= worker.running or not await _something_happens(worker, clock, patience):
+        if len(clock.resting()) >= worker.running or not await _something_happens(app, worker, patience):
             moment = clock.next_moment(of_shifts=True)
             if math.isfinite(moment):
                 await clock.move(max(0.0, moment - clock.monotonic()))
@@ -282,13 +282,13 @@ async def _settled(worker: Worker, clock: MovableClock) -> None:
         quiet = quiet + 1 if _state(worker, clock) == before else 0
 
 
-async def _something_happens(worker: Worker, clock: MovableClock, patience: float) -> bool:
+async def _something_happens(app: MemoryApp, worker: Worker, patience: float) -> bool:
     """Give real time to steps that really take some; False when they show nothing for it."""
-    loop, before = asyncio.get_running_loop(), _state(worker, clock)
+    loop, before = asyncio.get_running_loop(), _state(worker, app.clock)
     until = loop.time() + patience
     while loop.time() < until:
         await asyncio.sleep(0.001)
-        if _state(worker, clock) != before:
+        if app._dead or _state(worker, app.clock) != before:
             return True
     return False
 

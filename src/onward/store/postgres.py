@@ -250,7 +250,7 @@ class PostgresStore:
             async with asyncio.timeout(seconds), self._connection() as connection, connection.transaction():
                 try:
                     entry = await body(connection)
-                except BaseException as error:
+                except Exception as error:
                     raise Foreign(error) from error
                 try:
                     await run(

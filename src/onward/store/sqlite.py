@@ -202,7 +202,7 @@ class SqliteStore:
         async def apart(connection: Any) -> Entry:
             try:
                 return await body(connection)
-            except BaseException as error:
+            except Exception as error:
                 raise Foreign(error) from error
 
         try:
