@@ -32,6 +32,7 @@ import uvloop
 
 from onward import Handle, Onward, Retry
 from onward.core.clock import SystemClock
+from onward.engine.worker import Worker
 from onward.errors import OnwardError, StoreUnavailable
 from rig.ledger import Ledger
 
@@ -306,11 +307,24 @@ async def once(options: dict[str, Any]) -> int:
             handle = await _insist(app, acts, f"once-{number}")
             Ledger(Path(options["acks"])).write(handle.id, acts)
             handles.append(handle)
-        async with app.worker():
-            for handle in handles:
-                await handle.result(timeout=30)
-                Ledger(Path(options["acks"])).write(handle.id, "completed")
+        worker = await _started(app)
+        for handle in handles:
+            await handle.result(timeout=30)
+            Ledger(Path(options["acks"])).write(handle.id, "completed")
+        await worker.stop()
     return 0
+
+
+async def _started(app: Onward) -> Worker:
+    """A worker that cannot start says so and ends; this is the supervisor that starts it again."""
+    while True:
+        worker = app.make_worker()
+        try:
+            await worker.start()
+        except StoreUnavailable:
+            await asyncio.sleep(0.02)
+        else:
+            return worker
 
 
 def main() -> int:
