@@ -70,7 +70,7 @@ class Transaction:
             value = await self._call.function(connection, *self._call.args, **self._call.kwargs)
             value, data = self._steps.kept(scope, self._call, attempt, value)
             kept[:] = [value]
-            return await self._entry(scope, data)
+            return self._entry(scope, data)
 
         await self._transact(scope, body)
         return kept[0]
@@ -93,7 +93,7 @@ class Transaction:
             opened.set_result(None)
             await self._left
             _, data = self._steps.kept(self._scope, self._call, 1, self._answers.kept)
-            return await self._entry(self._scope, data)
+            return self._entry(self._scope, data)
 
         self._work = asyncio.ensure_future(self._transact(self._scope, body))
         await asyncio.wait({self._work, opened}, return_when=asyncio.FIRST_COMPLETED)
@@ -129,16 +129,16 @@ class Transaction:
             )
         return await self._steps.begin(scope, self._call)
 
-    async def _entry(self, scope: Scope, data: bytes) -> Entry:
+    def _entry(self, scope: Scope, data: bytes) -> Entry:
         assert scope.key is not None
         hold = self._pen.hold
-        await self._pen.writer.flushed(hold)
         crashpoint("transaction.before")
         return (hold.id, hold.seq + 1, hold.shift, r.STEP_DONE, scope.key, data, self._desk.now())
 
     async def _transact(self, scope: Scope, body: Any) -> None:
         hold = self._pen.hold
         late = StepTimeout(scope.key or "", self._seconds)
+        await self._flush()
         try:
             written = await self._desk.store.transact(body, self._seconds)
         except TimeoutError:
@@ -151,6 +151,13 @@ class Transaction:
         if not written and not await self._there():
             raise self._pen.end(Fenced())
         hold.seq += 1
+
+    async def _flush(self) -> None:
+        """What was mentioned before comes first. Nothing is added from here on: the scope is busy, and its step is told."""
+        try:
+            await self._pen.writer.flushed(self._pen.hold)
+        except Fenced as fenced:
+            raise self._pen.end(fenced) from None
 
     async def _there(self) -> bool:
         """Whether a commit whose answer was lost is in the journal, as ours."""
