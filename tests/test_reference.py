@@ -68,7 +68,9 @@ async def test_killed_at_every_write(fresh_url: str, tmp_path: Path) -> None:
             doubts.add((killer.killed_at, [x.kind for x in records].index(r.ANNOUNCED)))
         if killer.killed_at is None:
             break
-    assert {point for point, _ in doubts} == BETWEEN, "in doubt between the announcement and the record, and nowhere else"
+    assert {point for point, _ in doubts} == BETWEEN, (
+        "in doubt between the announcement and the record, and nowhere else"
+    )
     assert len(doubts) == 4
     assert number > 30
 

@@ -458,3 +458,59 @@ async def test_one_branch_works_while_another_waits() -> None:
         assert (await task.get()).result == ["heard", "worked"]
         kinds = [record.kind for record in await app.service.journal(task.id)]
         assert kinds.count(r.SHIFT) == 1
+
+
+# ── pause ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_pause_and_resume_of_a_tree(app: Onward) -> None:
+    ran: list[str] = []
+
+    @app.task
+    async def leaf(ctx: Any) -> str:
+        async def tick(n: int) -> None:
+            ran.append(f"{ctx.task_id}-{n}")
+            await asyncio.sleep(0.02)
+
+        for number in range(100):
+            await ctx.step(tick, number)
+        return "done"
+
+    @app.task
+    async def root(ctx: Any) -> list[str]:
+        return await ctx.gather(*[await ctx.submit(leaf) for _ in range(3)])
+
+    async with app.worker():
+        task = await app.submit(root)
+        while len({line.split("-")[0] for line in ran}) < 3:  # noqa: ASYNC110 -- from outside
+            await asyncio.sleep(0.01)
+        paused = await app.pause(task.id)
+        assert paused.in_flight == 3
+        tasks: list[Any] = []
+        while not tasks or any(one.reason != "paused" for one in tasks):
+            await asyncio.sleep(0.05)
+            tasks = (await app.list())[0]
+        count = len(ran)
+        await asyncio.sleep(0.1)
+        assert len(ran) == count, "nothing runs"
+        assert await app.store.census() == []
+        await app.resume(task.id)
+        assert await task.result(60) == ["done"] * 3
+        assert len(ran) == len(set(ran)) == 300, "and nothing ran twice"
+
+
+async def test_pause_of_a_sleeper_and_of_one_that_has_ended() -> None:
+    async def work(ctx: Any) -> str:
+        await ctx.signal("go", timeout="1d", default=None)
+        return "done"
+
+    app = with_task(work)
+    async with app:
+        task = await app.submit("work")
+        assert (await app.pause(task.id)).reason == "paused"
+        (left,) = await drain(app)
+        assert left.reason == "paused", "time does not wake it"
+        await app.resume(task.id)
+        assert await drain(app) == []
+        with pytest.raises(StateConflict, match="cannot be paused"):
+            await app.pause(task.id)

@@ -242,6 +242,10 @@ class Onward:
         """End the task wherever it stands."""
         return await self.service.cancel(task_id)
 
+    async def pause(self, task_id: str) -> Task:
+        """Let nobody go on with the task and its children until `resume`; what runs stops at its next step."""
+        return await self.service.pause(task_id)
+
     async def resume(self, task_id: str) -> Task:
         """Go on with a failed, parked or quarantined task from the step where it stands."""
         return await self.service.resume(task_id)

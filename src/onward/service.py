@@ -19,7 +19,7 @@ from onward.core.clock import Clock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.record import ENDS, Record
-from onward.core.task import NewTask, State, Task, Tasks
+from onward.core.task import NewTask, Reason, State, Task, Tasks
 from onward.errors import (
     BadSetting,
     InvalidInput,
@@ -248,6 +248,25 @@ class Service:
                 line.append(child)
         return held
 
+    async def pause(self, task_id: str) -> Task:
+        """Let nobody go on with the task and its children until they are resumed; what runs stops at its next step."""
+        await self.get(task_id)
+        held, line = 0, collections.deque([task_id])
+        while line:
+            one = line.popleft()
+            paused = await self._store.pause(one)
+            if paused is None and one == task_id:
+                raise StateConflict(task_id, (await self.get(task_id)).state, "paused", "it has ended")
+            held += bool(paused)
+            line.extend(await self._store.children(one))
+        return dataclasses.replace(await self.get(task_id), in_flight=held)
+
+    async def _resume_children(self, task_id: str) -> None:
+        for child in await self._store.children(task_id):
+            if (await self.get(child)).reason == Reason.PAUSED:
+                await self._store.resume(child)
+            await self._resume_children(child)
+
     async def resume(self, task_id: str) -> Task:
         """Reopen a failed task, or one that waits for a person (parked, quarantined), from the step where it stands. A
         completed task is left as it is: executing it again does nothing and gives its result."""
@@ -258,6 +277,7 @@ class Service:
             task = await self.get(task_id)
             advice = "submit it anew" if task.ended else "it goes on by itself"
             raise StateConflict(task_id, task.state, "resumed", advice)
+        await self._resume_children(task_id)
         self._store.nudge("ready")
         return await self.get(task_id)
 

@@ -377,6 +377,8 @@ class Worker:
             if shift.began < sent and shift.task_id not in beat.held and not shift.settling:
                 self.writer.lose([shift.hold])
                 shift.stop(Fenced(), now=True)
+        for task_id in beat.paused & self._shifts.keys():
+            self._shifts[task_id].stop(HandBack(), now=False)
         if self._answered < self._asked_then:  # the claim that was under way then may still bring them
             return
         strangers = beat.held - self._shifts.keys()

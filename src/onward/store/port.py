@@ -154,11 +154,13 @@ class WorkerRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beat:
-    """The answer to a heartbeat: alive is False when the worker was declared dead; `held` is what the store says it holds."""
+    """The answer to a heartbeat: alive is False when the worker was declared dead; `held` is what the store says it holds, and
+    `paused` what of it is to stop."""
 
     alive: bool
     now: float
     held: frozenset[str]
+    paused: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -241,6 +243,11 @@ class Store(Protocol):
     async def cancel(self, task_id: str) -> Stopped:
         """Append the end of a task unless it has ended, or, where a saga is open, the request to end it: the next shift
         undoes what is owed. Either fences the worker that holds it."""
+        ...
+
+    async def pause(self, task_id: str) -> bool | None:
+        """Have nobody start this task until it is resumed; True when a worker holds it (its next heartbeat tells it), None
+        when it has ended."""
         ...
 
     async def children(self, task_id: str) -> list[str]:

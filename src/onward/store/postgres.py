@@ -227,6 +227,10 @@ class PostgresStore:
             except asyncpg.UniqueViolationError:
                 await asyncio.sleep(0)
 
+    async def pause(self, task_id: str) -> bool | None:
+        found = await self._fetch("pause", id=task_id)
+        return found[0]["worker"] is not None if found else None
+
     async def children(self, task_id: str) -> list[str]:
         return [row["task_id"] for row in await self._fetch("children", id=task_id)]
 
@@ -363,7 +367,7 @@ class PostgresStore:
 
     async def beat(self, worker: str, lease: float, rate: float) -> Beat:
         (row,) = await self._fetch("beat", worker=worker, lease=lease, rate=rate)
-        return Beat(row["alive"] > 0, row["now"], frozenset(row["held"]))
+        return Beat(row["alive"] > 0, row["now"], frozenset(row["held"]), frozenset(row["paused"]))
 
     async def leave(self, worker: str) -> None:
         async with self._connection() as connection, connection.transaction():

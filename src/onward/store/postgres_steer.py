@@ -52,7 +52,7 @@ async def resume(connection: Any, task_id: str) -> bool:
     if outcome is not None and outcome["state"] == State.FAILED:
         await run(connection, "drop_outcome", id=task_id)
         await run(connection, "reopen", id=task_id)
-    elif row is not None and row["reason"] in NEEDS_A_PERSON and row["worker"] is None:
+    elif row is not None and (row["paused"] or (row["reason"] in NEEDS_A_PERSON and row["worker"] is None)):
         await run(connection, "unpark", id=task_id)
     else:
         return False

@@ -178,6 +178,10 @@ class SqliteStore:
     async def resume(self, task_id: str) -> bool:
         return await self._writing(lambda c: steer.resume(c, task_id))
 
+    async def pause(self, task_id: str) -> bool | None:
+        found = await self._writing(lambda c: first(c, "pause", id=task_id))
+        return None if found is None else found[0] is not None
+
     async def children(self, task_id: str) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "children", id=task_id)])
 
@@ -321,9 +325,9 @@ class SqliteStore:
         def job(connection: apsw.Connection) -> Beat:
             run(connection, "beat", worker=worker, lease=lease, rate=rate)
             alive = connection.changes() > 0
-            return Beat(
-                alive, self._clock.now(), frozenset(task_id for (task_id,) in run(connection, "held", worker=worker))
-            )
+            held = list(run(connection, "held", worker=worker))
+            paused = frozenset(task_id for task_id, stop in held if stop)
+            return Beat(alive, self._clock.now(), frozenset(task_id for task_id, _ in held), paused)
 
         return await self._writing(job, urgent=True)
 

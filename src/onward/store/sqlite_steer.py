@@ -43,7 +43,7 @@ def resume(connection: apsw.Connection, task_id: str) -> bool:
     if outcome is not None and outcome[0] == State.FAILED:
         run(connection, "drop_outcome", id=task_id)
         run(connection, "reopen", id=task_id)
-    elif row is not None and row[0] in NEEDS_A_PERSON and row[2] is None:
+    elif row is not None and (row[3] or (row[0] in NEEDS_A_PERSON and row[2] is None)):
         run(connection, "unpark", id=task_id)
     else:
         return False

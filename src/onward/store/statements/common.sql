@@ -132,9 +132,6 @@ ORDER BY j.at, j.task_id, j.seq
 -- Tasks with an effect in doubt.
 SELECT task_id FROM onward_queue WHERE reason = 'in_doubt' ORDER BY task_id
 
--- name: unpark
--- A task that waits for a person becomes ready, with its crashes forgiven.
-UPDATE onward_queue SET due_at = NULL, reason = 'queued', crashes = 0 WHERE task_id = :id
 
 -- name: prioritize
 -- A new priority for an unfinished task.

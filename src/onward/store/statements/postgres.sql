@@ -95,8 +95,8 @@ WITH gone AS (
     DELETE FROM onward_queue WHERE task_id = ANY(:end_ids::text[]) RETURNING 1
 ), parted AS (
     UPDATE onward_queue q SET worker = NULL, attempt = w.attempt, crashes = 0,
-        due_at = CASE WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.due_at END,
-        reason = CASE WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.reason ELSE 'queued' END
+        due_at = CASE WHEN q.paused THEN 'Infinity' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.due_at END,
+        reason = CASE WHEN q.paused THEN 'paused' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.reason ELSE 'queued' END
     FROM unnest(:wait_ids::text[], :due_ats::float8[], :reasons::text[], :wait_attempts::int[], :inboxes::int[]) AS w(id, due_at, reason, attempt, inbox)
     WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) RETURNING 1
 ), written AS (
@@ -156,7 +156,8 @@ UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = :worker 
 WITH me AS (
     UPDATE onward_workers SET lease_until = onward_now() + :lease, rate = :rate WHERE id = :worker RETURNING 1
 )
-SELECT (SELECT count(*) FROM me) AS alive, onward_now() AS now, ARRAY(SELECT task_id FROM onward_queue WHERE worker = :worker) AS held
+SELECT (SELECT count(*) FROM me) AS alive, onward_now() AS now, ARRAY(SELECT task_id FROM onward_queue WHERE worker = :worker) AS held,
+       ARRAY(SELECT task_id FROM onward_queue WHERE worker = :worker AND paused) AS paused
 
 -- name: rescue
 -- Workers that are dead, or whose lease ended while the database was there to prolong it; their tasks are ready again. A
@@ -168,7 +169,8 @@ WITH dead AS (
        OR (lease_until < LEAST(onward_now(), :now::float8) AND extract(epoch FROM pg_postmaster_start_time())::float8 < onward_now() - :lease::float8)
     RETURNING id
 )
-UPDATE onward_queue q SET worker = NULL, reason = 'queued',
+UPDATE onward_queue q SET worker = NULL,
+    due_at = CASE WHEN q.paused THEN 'Infinity'::float8 END, reason = CASE WHEN q.paused THEN 'paused' ELSE 'queued' END,
     crashes = CASE WHEN EXISTS (
         SELECT 1 FROM onward_journal j WHERE j.task_id = q.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'progress')
           AND j.seq > (SELECT h.shift FROM onward_journal h WHERE h.task_id = q.task_id ORDER BY h.seq DESC LIMIT 1)
@@ -187,6 +189,18 @@ WHERE w.address = 'lock' AND pg_postmaster_start_time() < now() - make_interval(
 -- The presence lock: the server drops it with the session.
 SELECT pg_advisory_lock(hashtextextended(:worker, 0))
 
+-- name: unpark
+-- A task that waits for a person becomes ready, with its crashes forgiven.
+UPDATE onward_queue SET due_at = CASE WHEN worker IS NULL THEN NULL ELSE due_at END,
+    reason = CASE WHEN worker IS NULL THEN 'queued' ELSE reason END, crashes = 0, paused = false
+WHERE task_id = :id
+
+-- name: pause
+-- Nobody starts it; whoever holds it is told by the next heartbeat.
+UPDATE onward_queue SET paused = true, due_at = CASE WHEN worker IS NULL THEN 'Infinity' ELSE due_at END,
+    reason = CASE WHEN worker IS NULL THEN 'paused' ELSE reason END
+WHERE task_id = :id RETURNING worker
+
 -- name: offer
 -- Handlers this worker has.
 INSERT INTO onward_handlers (name, schema, offered_at) SELECT name, schema, onward_now() FROM unnest(:names::text[], :schemas::bytea[]) AS h(name, schema)
@@ -194,7 +208,7 @@ ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded
 
 -- name: lock_queue_row
 -- Queue row first: the order that every writer keeps.
-SELECT reason, attempt, worker FROM onward_queue WHERE task_id = :id FOR UPDATE
+SELECT reason, attempt, worker, paused FROM onward_queue WHERE task_id = :id FOR UPDATE
 
 -- name: lock_outcome
 -- Only a failed task is reopened, and only by one.

@@ -47,8 +47,8 @@ INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at) VALUES (
 -- name: part
 -- The task waits, or is ready for another. A wait that has not read all its messages is none.
 UPDATE onward_queue SET worker = NULL, attempt = ?4, crashes = 0,
-    due_at = CASE WHEN inbox = ?5 OR ?5 IS NULL THEN ?2 END,
-    reason = CASE WHEN inbox = ?5 OR ?5 IS NULL THEN ?3 ELSE 'queued' END
+    due_at = CASE WHEN paused THEN 9e999 WHEN inbox = ?5 OR ?5 IS NULL THEN ?2 END,
+    reason = CASE WHEN paused THEN 'paused' WHEN inbox = ?5 OR ?5 IS NULL THEN ?3 ELSE 'queued' END
 WHERE task_id = ?1
 
 -- name: wake
@@ -84,7 +84,7 @@ UPDATE onward_workers SET lease_until = onward_now() + :lease, rate = :rate WHER
 
 -- name: held
 -- What the store says a worker holds.
-SELECT task_id FROM onward_queue WHERE worker = :worker
+SELECT task_id, paused FROM onward_queue WHERE worker = :worker
 
 -- name: bury
 -- Workers that are dead, or whose lease had ended when we were asked: leases that end while everybody waits for the one
@@ -93,12 +93,25 @@ DELETE FROM onward_workers WHERE (:sweep AND lease_until < :asked) OR id IN (SEL
 
 -- name: rescue
 -- Their tasks are ready again. A crash counts when the shift left nothing behind.
-UPDATE onward_queue SET worker = NULL, reason = 'queued',
+UPDATE onward_queue SET worker = NULL,
+    due_at = CASE WHEN paused THEN 9e999 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END,
     crashes = CASE WHEN EXISTS (
         SELECT 1 FROM onward_journal j WHERE j.task_id = onward_queue.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'progress')
           AND j.seq > (SELECT h.shift FROM onward_journal h WHERE h.task_id = onward_queue.task_id ORDER BY h.seq DESC LIMIT 1)
     ) THEN 0 ELSE crashes + 1 END
 WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = onward_queue.worker)
+
+-- name: unpark
+-- A task that waits for a person becomes ready, with its crashes forgiven.
+UPDATE onward_queue SET due_at = CASE WHEN worker IS NULL THEN NULL ELSE due_at END,
+    reason = CASE WHEN worker IS NULL THEN 'queued' ELSE reason END, crashes = 0, paused = 0
+WHERE task_id = :id
+
+-- name: pause
+-- Nobody starts it; whoever holds it is told by the next heartbeat.
+UPDATE onward_queue SET paused = 1, due_at = CASE WHEN worker IS NULL THEN 9e999 ELSE due_at END,
+    reason = CASE WHEN worker IS NULL THEN 'paused' ELSE reason END
+WHERE task_id = :id RETURNING worker
 
 -- name: offer
 -- A handler this worker has.
@@ -107,7 +120,7 @@ ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded
 
 -- name: queue_row
 -- The queue row of a task.
-SELECT reason, attempt, worker FROM onward_queue WHERE task_id = :id
+SELECT reason, attempt, worker, paused FROM onward_queue WHERE task_id = :id
 
 -- name: outcome
 -- How a task ended.

@@ -6,6 +6,8 @@ CREATE INDEX onward_queue_parent ON onward_queue (parent) WHERE parent IS NOT NU
 
 -- How many messages a task has got. A settle into waiting compares it, in the same row, with the number that was read.
 ALTER TABLE onward_queue ADD COLUMN inbox INTEGER NOT NULL DEFAULT 0;
+-- A task that is held may be told to stop: whoever lets go of it leaves it paused.
+ALTER TABLE onward_queue ADD COLUMN paused INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX onward_queue_doubt ON onward_queue (task_id) WHERE reason = 'in_doubt';
 
 CREATE TABLE onward_inbox (
