@@ -51,10 +51,6 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class _Taken(Exception):
-    """The number of the record is taken: what was written beside it must go."""
-
-
 class PostgresStore:
     """See `Store` for what each verb promises."""
 
@@ -252,17 +248,8 @@ class PostgresStore:
     async def transact(self, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds), self._connection() as connection, connection.transaction():
-                try:
-                    entry = await body(connection)
-                except Exception as error:
-                    raise Foreign(error) from error
-                try:
-                    await run(
-                        connection, "save", **dict(zip(S["save"].names, ([value] for value in entry), strict=True))
-                    )
-                except asyncpg.UniqueViolationError as taken:
-                    raise _Taken from taken
-        except _Taken:
+                await steer.record_with(connection, body)
+        except steer.Taken:
             return False
         except Foreign as foreign:
             raise foreign.error from None

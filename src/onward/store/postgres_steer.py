@@ -3,13 +3,16 @@ that meets a number which is taken is begun anew."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from onward.core.record import CANCEL, CANCELLED, RESUMED
+import asyncpg
+
+from onward.core.record import CANCEL, CANCELLED, RESUMED, Entry
 from onward.core.task import NEEDS_A_PERSON, Message, State
 from onward.store import rows
-from onward.store.port import Sent, Stopped
-from onward.store.postgres_run import first, run
+from onward.store.port import Foreign, Sent, Stopped
+from onward.store.postgres_run import S, first, run
 
 
 async def cancel(connection: Any, task_id: str) -> Stopped:
@@ -79,3 +82,19 @@ async def tell(connection: Any, told: list[tuple[str, str, str, bytes]]) -> None
     """The ends of children are messages for their parents."""
     parents, ids, children, datas = zip(*told, strict=True)
     await run(connection, "tell_parents", parents=parents, ids=ids, children=children, datas=datas)
+
+
+class Taken(Exception):
+    """The number of the record is taken: what was written beside it must go."""
+
+
+async def record_with(connection: Any, body: Callable[[Any], Awaitable[Entry]]) -> None:
+    """What the body writes, and the record that it returns."""
+    try:
+        entry = await body(connection)
+    except Exception as error:
+        raise Foreign(error) from error
+    try:
+        await run(connection, "save", **dict(zip(S["save"].names, ([value] for value in entry), strict=True)))
+    except asyncpg.UniqueViolationError:
+        raise Taken from None
