@@ -37,6 +37,11 @@ class Scope:
         """Whether the next new step may have been begun by an earlier shift."""
         self._seen: dict[str, int] = {}
 
+    @property
+    def undoing(self) -> bool:
+        """Whether this is where a saga is undone."""
+        return self.path.endswith("/undo")
+
     def next(self, name: str) -> str:
         """The name with its number in this scope: what makes it one of a kind here."""
         count = self._seen.get(name, 0) + 1
@@ -60,8 +65,8 @@ SCOPE: ContextVar[Scope] = ContextVar("onward_scope")
 
 def part_name(name: str) -> str:
     """A name that can be part of a path."""
-    if _UNFIT.search(name):
+    if _UNFIT.search(name) or name == "undo":
         raise UsageError(
-            f"a saga cannot be named {name!r}: letters, digits, blanks, '-' and '_' are fine, ']/@.#' are not"
+            f"a saga cannot be named {name!r}: letters, digits, blanks, '-' and '_' are fine, ']/@.#' and 'undo' are not"
         )
     return name
