@@ -21,7 +21,7 @@ _UNFIT = re.compile(r"[\]/@.#]")
 class Scope:
     """One line of a handler, in which one thing happens after the other."""
 
-    __slots__ = ("_seen", "key", "path", "prefix", "resumed", "saga", "since", "told", "up")
+    __slots__ = ("_seen", "key", "last", "path", "prefix", "resumed", "saga", "since", "told", "up")
 
     def __init__(self, path: str = "", up: Scope | None = None, saga: Any = None) -> None:
         self.path, self.up = path, up
@@ -30,6 +30,8 @@ class Scope:
         self.prefix = f"[{path}]" if path else ""
         self.key: str | None = None
         """What runs here now."""
+        self.last = ""
+        """What the code asked for last."""
         self.since = 0.0
         self.told = True
         """Whether those who watch know of it."""
@@ -51,7 +53,8 @@ class Scope:
                 "and a number, or hold control characters and halves of characters"
             )
         self._seen[name] = count
-        return name if count == 1 else f"{name}#{count}"
+        self.last = name if count == 1 else f"{name}#{count}"
+        return self.last
 
     def below(self, part: str, saga: Any = None) -> Scope:
         """A scope inside this one."""

@@ -218,6 +218,8 @@ class Shift:
     def _deadline_at(self) -> float:
         started = self._pen.replay.started_at or self._claimed.claimed_at
         own = NEVER if self._allowed is None else started + self._allowed
+        if self._claimed.parent is None:  # (the fork of a child is nobody's)
+            return own
         return min(own, float(self._options.get("until", NEVER)))
 
     async def _in_time(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -28,6 +28,7 @@ from onward.store.lane import Inline, Lane, Threaded
 from onward.store.nudge import Datagrams, Hub, send_datagrams
 from onward.store.port import Ask, Batch, Beat, Claimed, Depth, Outlook, Sent, Stopped, Store, Submitted, WorkerRow
 from onward.store.sqlite_file import MEMORY, health, plainly
+from onward.store.sqlite_fork import fork
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
 
 T = TypeVar("T")
@@ -163,6 +164,9 @@ class SqliteStore:
 
     async def resume(self, task_id: str) -> bool:
         return await self._writing(lambda c: steer.resume(c, task_id))
+
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int) -> None:  # noqa: A002
+        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox))
 
     async def children(self, task_id: str) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "children", id=task_id)])
