@@ -50,11 +50,17 @@ class Forks:
             at = 1
         if at is None:
             raise UsageError(f"say after which record to fork (at=…); `onward show {task_id}` lists them")
-        records = await self._journal(task_id)
-        cuts = Cuts(records, await self._children(records, task_id))
+        cuts = await self._cuts(task_id)
         if why := cuts.why_not(at):
             raise CannotFork(task_id, at, why, cuts.near(at))
         return Plan(origin, at, cuts.inbox(at), tuple(cuts.again(at)))
+
+    async def places(self, task_id: str) -> list[Record]:
+        """The records after which the task can be forked."""
+        cuts = await self._cuts(task_id)
+        if not cuts.records:
+            raise TaskNotFound(task_id)
+        return cuts.places()
 
     async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> str:  # noqa: A002
         """The id of a new task that goes on after record `at` of another, after the commit; with another input, from its
@@ -68,6 +74,10 @@ class Forks:
         await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox)
         self._store.nudge("ready")
         return fork
+
+    async def _cuts(self, task_id: str) -> Cuts:
+        records = await self._journal(task_id)
+        return Cuts(records, await self._children(records, task_id))
 
     async def _journal(self, task_id: str) -> list[Record]:
         records: list[Record] = []

@@ -37,9 +37,13 @@ class Cuts:
         """What is open after record `at`; empty when the journal can be cut there."""
         return next((why for seq, why in self._open() if seq == at), "there is no such record")
 
+    def places(self) -> list[Record]:
+        """The records after which it can be cut."""
+        return [record for record, (_, why) in zip(self.records, self._open(), strict=True) if not why]
+
     def near(self, at: int) -> list[int]:
         """The nearest numbers below and above at which it can be cut."""
-        fine = [seq for seq, why in self._open() if not why]
+        fine = [record.seq for record in self.places()]
         return [seq for seq in fine if seq < at][-1:] + [seq for seq in fine if seq > at][:1]
 
     def inbox(self, at: int) -> int:
