@@ -134,10 +134,11 @@ class Pen:
             raise self.ended_by
         try:
             known = self.replay.next(key, kinds, mark)
-            if known is None and self.aborts and not scope.undoing:
-                self.check_abort(scope)
-            if self.replay.unread and (known is None or not known.over):
-                self.replay.check_last(key)
+            if known is None or not known.over:
+                if self.aborts and not scope.undoing:
+                    self.check_abort(scope)
+                if self.replay.unread:
+                    self.replay.check_last(key)
         except Park as park:
             raise self.end(park) from None
         return known
