@@ -15,9 +15,11 @@ from onward.core.ids import Ids
 from onward.core.record import Record
 from onward.core.retry import Retry
 from onward.core.task import State, Task, Tasks
+from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.handlers import DEFAULT_RETRY, Handler
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
+from onward.forks import SAME
 from onward.messages import Ask, Doubt
 from onward.service import Offer, Service, Wish
 from onward.store.port import Store
@@ -28,6 +30,7 @@ VERSION = "0.1.0"
 
 Asks = list[Ask]
 Doubts = list[Doubt]
+Findings = list[Finding]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -273,6 +276,21 @@ class Onward:
     async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> None:
         """Say what became of an effect in doubt: "happened" (with this result), "not_happened" or "undo"."""
         await self.service.messages.resolve(task_id, verdict, result, step=step)
+
+    async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Handle:  # noqa: A002
+        """A new task that begins with records 1…`at` of another and goes on from there; with another `input`, from the first
+        record. What was done before is inherited and never undone by it; what came after (`service.forks.plan` lists it) is
+        done anew, under new effect keys. Raises CannotFork where something is open."""
+        return Handle(self, await self.service.forks.fork(task_id, at, input=input))
+
+    async def check(self, progress: Progress = quietly, *, patience: Duration = PATIENCE) -> Findings:
+        """What would become of each unfinished task if the code of this app were deployed. No step is run, nothing is
+        written. `patience` is for the code of one handler, which has nothing to wait for."""
+        return await Checker(self.store, self.handlers, seconds(patience, "patience")).check(progress)
+
+    async def replay(self, task_id: str, *, patience: Duration = PATIENCE) -> Replayed:
+        """Whether the code of this app, run over the journal of a task with no effects, does what the journal says."""
+        return await Checker(self.store, self.handlers, seconds(patience, "patience")).replay(task_id)
 
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""

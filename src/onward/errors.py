@@ -4,7 +4,7 @@
     ├── UsageError            the caller asked for something that cannot be
     │   ├── InvalidInput · KeyConflict · BadSetting
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id)
-    ├── StateConflict         the task's state forbids it
+    ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── QueueFull             come back in `retry_after` seconds
     ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly
     │   └── SchemaMismatch    it is there, but not of this version
@@ -109,6 +109,18 @@ class StateConflict(OnwardError):
     def __init__(self, task_id: str, state: str, verb: str, advice: str) -> None:
         self.task_id, self.state = task_id, state
         super().__init__(f"task {task_id} is {state} and cannot be {verb}; {advice}")
+
+
+class CannotFork(StateConflict):
+    """A journal cannot be cut where something is open that belongs to its task."""
+
+    code = "cannot_fork"
+
+    def __init__(self, task_id: str, at: int, why: str, near: list[int]) -> None:
+        self.task_id, self.at, self.near = task_id, at, near
+        numbers = " and ".join(str(number) for number in near)
+        advice = f"the nearest records after which it can be are {numbers}" if near else "nor after any other"
+        OnwardError.__init__(self, f"task {task_id} cannot be forked after record {at}: {why}; {advice}")
 
 
 class QueueFull(OnwardError):

@@ -33,6 +33,7 @@ from onward.errors import (
     UnknownTask,
     UsageError,
 )
+from onward.forks import Forks
 from onward.messages import Messages
 from onward.store.port import Store, Submitted
 
@@ -75,6 +76,7 @@ class Service:
         self._remote: dict[str, Offer] = {}
         self._depths: dict[str, _Gauge] = {}
         self.messages = Messages(store, ids)
+        self.forks = Forks(store, ids, self.check_input)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -134,6 +136,10 @@ class Service:
         spoken = wire.encode(options, "the labels") if options else b"{}"
         name = _named("task", wish.task)
         return NewTask(self._ids(), name, data, spoken, queue, wish.priority, delay, key, fingerprint, wish.parent)
+
+    def check_input(self, name: str, value: Any) -> None:
+        """Raises InvalidInput when the handler does not take it, as far as this process knows."""
+        (self._offers.get(name) or _UNKNOWN).check(value)
 
     async def _ask_for(self, name: str, unchecked: bool) -> None:
         """Learn what a worker once said of a handler that this process does not have. Raises UnknownTask."""

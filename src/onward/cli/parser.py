@@ -55,7 +55,9 @@ def build() -> Parser:
     parser.add_argument("--version", action="store_true", help="print the version and leave")
     _common(parser, db=None, json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (_demo, _worker, _submit, _list, _show, _follow, _cancel, _resume, _prioritize, _migrate, _doctor):
+    for add in (
+        _demo, _worker, _submit, _list, _show, _follow, _cancel, _resume, _prioritize, _check, _replay, _fork, _migrate, _doctor
+    ):  # fmt: skip
         add(_Commands(commands))
     return parser
 
@@ -147,7 +149,7 @@ def _worker(commands: _Commands) -> None:
         "do tasks, with the handlers of an app",
         "SIGTERM or Ctrl-C hands running tasks back, a second one exits at once.\n\n  onward worker shop.tasks:app --slots 20",
     )
-    parser.add_argument("app", metavar="MODULE:APP", help="where the app is, as in `from MODULE import APP`")
+    _of_app(parser)
     parser.add_argument("--slots", type=_positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
     parser.add_argument(
         "--queues", type=_names, default=(), metavar="A,B", help="only these queues; all when not given"
@@ -214,6 +216,55 @@ def _resume(commands: _Commands) -> None:
 def _prioritize(commands: _Commands) -> None:
     parser = commands.add_for_one("prioritize", "tasks:prioritize", "change the priority of a task")
     parser.add_argument("priority", metavar="N", type=int, help="a whole number; higher goes first")
+
+
+def _check(commands: _Commands) -> None:
+    parser = commands.add(
+        "check",
+        "code:check",
+        "which unfinished tasks new code would park, before it is deployed",
+        "No step is run and nothing is written. Exit status 1 when a task would park.\n\n  onward check shop.tasks:app",
+    )
+    _of_app(parser)
+    _patience(parser)
+
+
+def _replay(commands: _Commands) -> None:
+    parser = commands.add_for_one(
+        "replay",
+        "code:replay",
+        "run a handler over the journal of a task, with no effects: does it agree?",
+        "Exit status 1 when it does not.\n\n  onward replay 7k2m shop.tasks:app",
+    )
+    _of_app(parser)
+    _patience(parser)
+
+
+def _fork(commands: _Commands) -> None:
+    parser = commands.add_for_one(
+        "fork",
+        "code:fork",
+        "start a new task from the first records of another",
+        "What was done up to there is inherited; what came after is done anew, and listed first.\n\n"
+        "  onward fork 7k2m --at 12\n"
+        '  onward fork 7k2m --input \'{"to": "us"}\'   another input begins at the first record',
+    )
+    parser.add_argument(
+        "--at", type=_positive, metavar="N", help="the last record to inherit; `onward show` lists them"
+    )
+    parser.add_argument("--input", metavar="JSON", help="another input: JSON, or @FILE, or - for stdin")
+    parser.add_argument("--app", metavar="MODULE:APP", help="check the input against this app's handlers")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _of_app(parser: Parser) -> None:
+    parser.add_argument("app", metavar="MODULE:APP", help="where the app is, as in `from MODULE import APP`")
+
+
+def _patience(parser: Parser) -> None:
+    parser.add_argument(
+        "--patience", metavar="TIME", default="5", help="how long the code of one handler may take (5), as in 5 or 1m"
+    )
 
 
 def _migrate(commands: _Commands) -> None:

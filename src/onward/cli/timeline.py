@@ -59,6 +59,7 @@ class Story:
         self._open = False
         self._tellers: dict[str, Callable[[r.Record, dict[str, Any]], Line | None]] = {
             r.SUBMITTED: lambda record, _: Line(record.at, Mark.NOTE, "submitted"),
+            r.FORKED: self._forked,
             r.SHIFT: self._shift,
             r.HANDED_BACK: self._handed_back,
             r.STEP_STARTED: self._step_started,
@@ -112,6 +113,11 @@ class Story:
     def _over(self) -> None:
         self._open = False
         self.step = None
+
+    def _forked(self, record: r.Record, said: dict[str, Any]) -> Line:
+        self._over()
+        whence = f"all above from {safe(said.get('from'))}, records 1 to {safe(said.get('at'))}"
+        return Line(record.at, Mark.BEGIN, "forked", detail=whence)
 
     def _handed_back(self, record: r.Record, said: dict[str, Any]) -> Line | None:
         self._over()

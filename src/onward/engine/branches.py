@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from onward.core.control import Control
+from onward.engine.pen import Pen
 from onward.engine.scope import SCOPE, Scope
 from onward.engine.waits import Waits
 from onward.errors import BadSetting
@@ -20,8 +21,8 @@ from onward.errors import BadSetting
 class Branches:
     """The branches of one shift; `scopes` are all lines that exist just now."""
 
-    def __init__(self, waits: Waits, root: Scope) -> None:
-        self._waits = waits
+    def __init__(self, pen: Pen, waits: Waits, root: Scope) -> None:
+        self._pen, self._waits = pen, waits
         self.scopes: set[Scope] = {root}
 
     async def gather(
@@ -32,6 +33,8 @@ class Branches:
             raise BadSetting("limit", limit, "1 or more")
         up = SCOPE.get()
         local = up.next("gather")
+        if self._pen.replay.unread:
+            self._pen.check(self._pen.replay.check_branches, up.below(f"{local}.").path, len(makers))
         round_ = _Round(self._waits, len(makers))
         waiting = collections.deque(enumerate(makers))
 
@@ -56,11 +59,21 @@ class Branches:
     ) -> None:
         SCOPE.set(scope)
         try:
-            round_.answers[number] = await make()
+            round_.answers[number] = await self._to_its_end(scope, make)
         except BaseException as error:
             round_.errors[number] = error
         finally:
             self.scopes.discard(scope)
+
+    async def _to_its_end(self, scope: Scope, make: Callable[[], Awaitable[Any]]) -> Any:
+        check = self._pen.replay.check_over
+        try:
+            answer = await make()
+        except Exception:
+            self._pen.check(check, scope.path)
+            raise
+        self._pen.check(check, scope.path)
+        return answer
 
 
 class _Round:

@@ -245,7 +245,12 @@ class Context:
         """Run steps, children or coroutines that use the context at once, at most `limit` of them; the results in order.
         All run to their end; then the first failure, in order, is raised."""
         makers = [functools.partial(_itself, one) for one in work]
-        return await self._host.gather(makers, limit=limit, return_exceptions=return_exceptions)
+        try:
+            return await self._host.gather(makers, limit=limit, return_exceptions=return_exceptions)
+        finally:
+            for one in work:  # those that did not get their turn before the shift ended
+                if inspect.iscoroutine(one) and inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
+                    one.close()
 
     async def map(
         self, function: Callable[..., Any] | str, items: Iterable[Any], *, limit: int | None = None, **options: Any

@@ -17,12 +17,15 @@ from onward.core import wire
 from onward.core.control import Cancel, Control, Fenced, Park
 from onward.engine.desk import Desk
 from onward.engine.replay import Known, Replay, failure_of
-from onward.engine.scope import Scope
+from onward.engine.scope import SCOPE, Scope
 from onward.errors import DeadlineExceeded, OnwardError, StoreUnavailable
 from onward.store.writer import Hold
 
 T = TypeVar("T")
 log = logging.getLogger("onward.shift")
+
+STILL = 100
+"""Turns of the loop in which no branch was told anything from the journal, after which it is taken as told."""
 
 
 class Pen:
@@ -40,7 +43,8 @@ class Pen:
         self.ended_by: Control | None = None
         self.stop: Control | OnwardError | None = None
         """What the journal's own request for an end raises, where the journal ends."""
-        self.undoing = 0
+        self._told = False
+        """Whether nothing more of the journal can be told before something new begins."""
         self.undone: list[str] = []
         self.not_undone: list[str] = []
         self.sagas: set[str] = set()
@@ -76,8 +80,11 @@ class Pen:
             raise self.end(self.why)
         if self.why is not None:
             raise self.why
-        if self.stop is not None and not self.undoing:
+        if self.stop is not None and not SCOPE.get().undoing:
             raise self.stop
+        if self.replay.unread and not self._told:
+            await self.until_told()
+            await self.may_go_on()
         if not self.lease.holds():
             await self.lease.until_held()
             await self.may_go_on()
@@ -98,6 +105,16 @@ class Pen:
                 raise failure_of(at.path, self.aborts[at.path])
             at = at.up
 
+    async def until_told(self) -> None:
+        """Nothing new begins while other branches are still being told what the journal has of them: one of them may find
+        that the code was changed. (A branch that waits for another, or for its turn, is not waited for.)"""
+        still, unread = 0, self.replay.unread
+        while unread and still < STILL and not self._told and self.ended_by is None:
+            await asyncio.sleep(0)
+            still = still + 1 if self.replay.unread == unread else 0
+            unread = self.replay.unread
+        self._told = self._told or still >= STILL
+
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """An answer of the store, however long it takes: an outage is no failure of the task."""
         pause = 0.05
@@ -117,11 +134,21 @@ class Pen:
             raise self.ended_by
         try:
             known = self.replay.next(key, kinds, mark)
+            if known is None or not known.over:
+                if self.aborts and not scope.undoing:
+                    self.check_abort(scope)
+                if self.replay.unread:
+                    self.replay.check_last(key)
         except Park as park:
             raise self.end(park) from None
-        if known is None and self.aborts and not self.undoing:
-            self.check_abort(scope)
         return known
+
+    def check(self, check: Callable[..., None], *args: Any) -> None:
+        """Compare something else with the journal; the shift ends here when they disagree."""
+        try:
+            check(*args)
+        except Park as park:
+            raise self.end(park) from None
 
     async def append(self, kind: str, key: str, data: bytes) -> None:
         """Write a record, durably."""

@@ -2,14 +2,16 @@
 
 Within one scope the handler is sequential, so what the journal has of a scope stands in the order in which the code will
 ask for it. Something else than the next one there means that the code was changed under a living task: that is never
-guessed at, the task parks with both names.
+guessed at, the task parks with both names. The same holds across scopes, but for branches of one gather, which run side by
+side: while the journal has anything further, in this scope or in one before, after or around it, nothing can be new here.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from onward.core import record as r
@@ -18,8 +20,8 @@ from onward.core.record import Record
 from onward.errors import Fatal, StepFailed
 
 STEPS = frozenset({r.STEP_DONE, r.STEP_FAILED, r.ANNOUNCED})
-WAITS = frozenset({r.SLEEP, r.SIGNAL, r.QUESTION, r.APPROVAL, r.CHILD})
-MARKS = frozenset({r.SAGA, r.SAGA_DONE, r.UNDOING, r.UNDONE, r.VERSION})
+SAID = {r.QUESTION: ("question", "choices"), r.APPROVAL: ("what", "risk", "data"), r.CHILD: ("child",)}
+"""What a wait asks for: an answer belongs to this, and to nothing else of the same name."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,11 +57,25 @@ def path_in(key: str, round_: int) -> str:
     return (f"{path}/{name}" if path else name) + (f"@{round_}" if round_ > 1 else "")
 
 
+@functools.lru_cache(maxsize=4096)
+def _ways(path: str) -> tuple[tuple[str, str], ...]:
+    """The scopes from the outermost to this one; for each branch also the gather that it is one of (`gather.` of
+    `gather.1`)."""
+    parts = path.split("/") if path else []
+    scopes = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
+    return tuple(
+        (scope, scope[: scope.rindex(".") + 1] if "." in part else "")
+        for scope, part in zip(scopes, parts, strict=True)
+    )
+
+
 class Replay:
     """What a journal has, scope by scope."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._lines: dict[str, collections.deque[Known]] = {}
+        self._unread: collections.Counter[str] = collections.Counter()
+        """How much is unread in each scope with all below it, and in each gather."""
         self._retries: dict[str, int] = {}
         self._rounds: dict[str, int] = {}
         self.messages: dict[int, dict[str, Any]] = {}
@@ -68,6 +84,10 @@ class Replay:
         """The number of the last message that was copied into the journal."""
         self.started_at: float | None = None
         self.unread = 0
+        self.versions: set[str] = set()
+        """Changes of the code that this task came to with the new code."""
+        self.forked = 0
+        """The number of the record that says that this task is a fork."""
         self.open_sagas: set[str] = set()
         self.stop = ""
         """The record that asked for an end (a cancel, a deadline), when there is one."""
@@ -84,7 +104,9 @@ class Replay:
                 self._add(record, over=False)
             case r.SLEPT | r.WAITED:
                 self._close(record)
-            case r.SAGA | r.SAGA_DONE | r.UNDOING | r.UNDONE | r.VERSION:
+            case r.VERSION:
+                self.versions.add(record.key)
+            case r.SAGA | r.SAGA_DONE | r.UNDOING | r.UNDONE:
                 self._add(record)
                 if record.kind == r.SAGA:
                     self.open_sagas.add(record.key)
@@ -96,6 +118,9 @@ class Replay:
                 self._retries[record.key] = record.value["attempt"]
             case r.RETRY | r.RESUMED:
                 self._again(record.kind)
+            case r.FORKED:
+                self._retries.clear()
+                self.started_at, self.stop, self.forked = None, "", record.seq
             case r.CANCEL | r.DEADLINE:
                 self.stop = record.kind
             case r.SHIFT if self.started_at is None:
@@ -104,15 +129,25 @@ class Replay:
     def _line(self, key: str) -> collections.deque[Known]:
         return self._lines.setdefault(path_of(key), collections.deque())
 
+    def _count(self, path: str, by: int) -> None:
+        self.unread += by
+        for scope, gather in _ways(path):
+            self._unread[scope] += by
+            if gather:
+                self._unread[gather] += by
+
     def _add(self, record: Record, *, over: bool = True) -> None:
         self._line(record.key).append(Known(record.key, record.kind, record.value, record.seq, over))
-        self.unread += 1
+        self._count(path_of(record.key), 1)
+
+    def _drop_last(self, path: str) -> Known:
+        self._count(path, -1)
+        return self._lines[path].pop()
 
     def _step(self, record: Record) -> None:
         line = self._line(record.key)
         if line and line[-1].kind == r.ANNOUNCED and line[-1].key == record.key:
-            line.pop()
-            self.unread -= 1
+            self._drop_last(path_of(record.key))
         self._add(record, over=record.kind != r.ANNOUNCED)
         self._retries.pop(record.key, None)
 
@@ -142,21 +177,25 @@ class Replay:
         self._retries.clear()
         if kind == r.RESUMED:  # the time that it may take starts anew
             self.started_at, self.stop = None, ""
-        for path in list(self._lines):
+        for path in sorted(self._lines):  # a scope comes before those in it
             line = self._lines.get(path)
-            while line and line[-1].kind in {r.STEP_FAILED, r.UNDONE}:
-                known = line.pop()
-                self.unread -= 1
+            while line and line[-1].kind in {r.STEP_FAILED, r.UNDONE} and not self._got_over(path, line[-1].seq):
+                known = self._drop_last(path)
                 if known.kind == r.UNDONE:
-                    self._drop_saga(known.key, line)
+                    self._drop_saga(known.key, path)
 
-    def _drop_saga(self, key: str, line: collections.deque[Known]) -> None:
-        while line and line[-1].key == key:
-            line.pop()
-            self.unread -= 1
+    def _got_over(self, path: str, seq: int) -> bool:
+        """Whether a scope around this one went on after that record."""
+        around = ["", *(scope for scope, _ in _ways(path))][:-1] if path else []
+        return any(line[-1].seq > seq for at in around if (line := self._lines.get(at)))
+
+    def _drop_saga(self, key: str, path: str) -> None:
+        while (line := self._lines[path]) and line[-1].key == key:
+            self._drop_last(path)
         gone = path_in(key, self.round(key))
-        for path in [path for path in self._lines if path == gone or path.startswith(f"{gone}/")]:
-            self.unread -= len(self._lines.pop(path))
+        for below in [below for below in self._lines if below == gone or below.startswith(f"{gone}/")]:
+            self._count(below, -len(self._lines[below]))
+            del self._lines[below]
         self._rounds[key] = self.round(key) + 1
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,38 +207,78 @@ class Replay:
     def next(self, key: str, kinds: frozenset[str], mark: str = "") -> Known | None:
         """What is known of that which the code comes to now; None when it is new. Parks when the journal has another thing,
         or other arguments, in this place."""
-        line = self._lines.get(path_of(key))
+        path = path_of(key)
+        line = self._lines.get(path)
         if not line:
             return None
         known = line.popleft()
-        self.unread -= 1
+        self._count(path, -1)
         if known.key != key:
-            raise Park(
-                f"the code asks for step {key!r} where the journal has {known.key!r}; it was changed under this task"
-            )
+            raise _changed(f"the code asks for step {key!r} where the journal has {known.key!r}")
         if known.kind not in kinds:
-            raise Park(
-                f"the code asks for {key!r} as {min(kinds)} where the journal has {known.kind}; it was changed under this task"
-            )
+            raise _changed(f"the code asks for {key!r} as {min(kinds)} where the journal has {known.kind}")
         if known.data.get("args", "") != mark:
-            raise Park(
-                f"the code calls step {key!r} with other arguments than the journal has; it was changed under this task"
-            )
+            raise _changed(f"the code calls step {key!r} with other arguments than the journal has")
         return known
+
+    def check_last(self, key: str) -> None:
+        """Something new, or still open, comes after all that the journal has, but for what runs beside it. Parks when not:
+        it was put into a line, a block or a branch that had gone past this place, or something before it is gone."""
+        path = path_of(key)
+        line = self._lines.get(path)
+        if self.ahead(path) > len(line or ()):
+            there = min((known for known in self._following(path)), key=lambda known: known.seq)
+            raise _changed(f"the code asks for step {key!r} where the journal has {there.key!r}")
+
+    def check_said(self, known: Known, said: dict[str, Any]) -> None:
+        """Parks when a wait asks for another thing than the one that was, or will be, answered."""
+        for name in SAID.get(known.kind, ()):
+            if known.data.get(name) != said.get(name):
+                raise _changed(f"the code asks {known.key!r} with another {name!r} than the journal has")
+
+    def check_over(self, path: str) -> None:
+        """A scope has come to its end. Parks when the journal has more of it."""
+        if self._unread[path]:
+            raise self._unasked(path, lambda at: _within(at, path))
+
+    def check_branches(self, gather: str, count: int) -> None:
+        """A gather (`gather.`, or `gather#2.` …) begins with so many branches. Parks when the journal has more of them."""
+        if self._unread[gather] > sum(self._unread[f"{gather}{number}"] for number in range(count)):
+            known = [f"{gather}{number}" for number in range(count)]
+            raise self._unasked(gather, lambda at: at.startswith(gather) and not any(_within(at, one) for one in known))
+
+    def _unasked(self, path: str, fits: Callable[[str], bool]) -> Park:
+        there = min((line[0] for at, line in self._lines.items() if line and fits(at)), key=lambda known: known.seq)
+        return _changed(f"{path.rstrip('.')} ended without asking for step {there.key!r}, which the journal has")
 
     def peek(self, key: str) -> Known | None:
         """The next thing that the journal has in the scope of this key."""
         line = self._lines.get(path_of(key))
         return line[0] if line else None
 
-    def ahead(self, path: str) -> bool:
-        """Whether the journal has anything more in the scope of this path, or below it."""
-        return any(line for at, line in self._lines.items() if not path or at == path or at.startswith(f"{path}/"))
+    def ahead(self, path: str) -> int:
+        """How much the journal still has that does not run beside this scope: in it, below it, around it, or after it."""
+        return self.unread - sum(self._unread[gather] - self._unread[scope] for scope, gather in _ways(path) if gather)
+
+    def _following(self, path: str) -> Iterable[Known]:
+        ways = _ways(path)
+        for at, line in self._lines.items():
+            beside = any(gather and at.startswith(gather) and not _within(at, scope) for scope, gather in ways)
+            if line and at != path and not beside:
+                yield line[0]
 
     def failures(self, key: str) -> int:
         """Failed attempts of a step that was being retried when the last shift ended."""
         return self._retries.pop(key, 0) if self._retries else 0
 
     def leftover(self) -> str | None:
-        """Something recorded that the code never asked for, now that the handler has returned."""
+        """Something recorded that the code never asked for, now that the handler has ended."""
         return next((line[0].key for line in self._lines.values() if line), None)
+
+
+def _within(path: str, scope: str) -> bool:
+    return path == scope or path.startswith(f"{scope}/")
+
+
+def _changed(how: str) -> Park:
+    return Park(f"{how}; it was changed under this task")

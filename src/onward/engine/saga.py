@@ -63,7 +63,7 @@ class Saga:
             return
         reason = error or self._given_up()
         if reason is None:
-            self._complete()
+            await self._complete()
             return
         await self._undo(reason)
         if error is None:
@@ -75,12 +75,13 @@ class Saga:
         if self._scope.path in pen.aborts:
             return failure_of(self._key, pen.aborts[self._scope.path])
         after = pen.replay.peek(self._key)
-        if pen.stop is not None and not pen.undoing and (after is None or after.kind != r.SAGA_DONE):
+        if pen.stop is not None and (after is None or after.kind != r.SAGA_DONE):
             return pen.stop
         return None
 
-    def _complete(self) -> None:
+    async def _complete(self) -> None:
         if self._pen.next(self._outer, self._key, frozenset({r.SAGA_DONE})) is None:
+            await self._pen.until_told()
             self._pen.mention(r.SAGA_DONE, self._key, {})
         self._pen.sagas.discard(self._key)
         if self._outer.saga is not None:  # a larger block around it may still have to undo all of it
@@ -93,17 +94,16 @@ class Saga:
             told = (
                 {"type": "Cancelled", "message": "cancelled"} if isinstance(error, Cancel) else wire.error_value(error)
             )
+            await pen.until_told()
             await pen.append(r.UNDOING, self._key, wire.encode({"error": told}))
         pen.aborts.pop(self._scope.path, None)
         undone: list[str] = []
         not_undone: list[str] = []
-        pen.undoing += 1
         SCOPE.set(self._scope.below("undo"))
         try:
             for owed in sorted(self._owed, key=lambda one: one.seq, reverse=True):
                 (undone if await self._undo_one(owed) else not_undone).append(owed.key)
         finally:
-            pen.undoing -= 1
             SCOPE.set(self._outer)
         if pen.next(self._outer, self._key, frozenset({r.UNDONE})) is None:
             pen.mention(r.UNDONE, self._key, {"undone": undone, "not_undone": not_undone})

@@ -21,7 +21,7 @@ _UNFIT = re.compile(r"[\]/@.#]")
 class Scope:
     """One line of a handler, in which one thing happens after the other."""
 
-    __slots__ = ("_seen", "key", "path", "prefix", "resumed", "saga", "since", "told", "up")
+    __slots__ = ("_seen", "key", "last", "path", "prefix", "resumed", "saga", "since", "told", "up")
 
     def __init__(self, path: str = "", up: Scope | None = None, saga: Any = None) -> None:
         self.path, self.up = path, up
@@ -30,12 +30,19 @@ class Scope:
         self.prefix = f"[{path}]" if path else ""
         self.key: str | None = None
         """What runs here now."""
+        self.last = ""
+        """What the code asked for last."""
         self.since = 0.0
         self.told = True
         """Whether those who watch know of it."""
         self.resumed = False
         """Whether the next new step may have been begun by an earlier shift."""
         self._seen: dict[str, int] = {}
+
+    @property
+    def undoing(self) -> bool:
+        """Whether this is where a saga is undone."""
+        return self.path.endswith("/undo")
 
     def next(self, name: str) -> str:
         """The name with its number in this scope: what makes it one of a kind here."""
@@ -46,7 +53,8 @@ class Scope:
                 "and a number, or hold control characters and halves of characters"
             )
         self._seen[name] = count
-        return name if count == 1 else f"{name}#{count}"
+        self.last = name if count == 1 else f"{name}#{count}"
+        return self.last
 
     def below(self, part: str, saga: Any = None) -> Scope:
         """A scope inside this one."""
@@ -60,8 +68,8 @@ SCOPE: ContextVar[Scope] = ContextVar("onward_scope")
 
 def part_name(name: str) -> str:
     """A name that can be part of a path."""
-    if _UNFIT.search(name):
+    if _UNFIT.search(name) or name == "undo":
         raise UsageError(
-            f"a saga cannot be named {name!r}: letters, digits, blanks, '-' and '_' are fine, ']/@.#' are not"
+            f"a saga cannot be named {name!r}: letters, digits, blanks, '-' and '_' are fine, ']/@.#' and 'undo' are not"
         )
     return name

@@ -47,6 +47,8 @@ Ending = tuple[str, dict[str, Any], End | Wait]
 class Shift:
     """One claimed task being done."""
 
+    pen = Pen
+
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
         self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, desk.rng
@@ -58,10 +60,10 @@ class Shift:
         self._allowed: float | None = self._options.get("deadline", handler.deadline)
         self._root = Scope()
         self._root.resumed = claimed.shift > 2
-        self._pen = Pen(desk, self.hold)
+        self._pen = self.pen(desk, self.hold)
         self._waits = Waits(desk, self._pen, claimed.id, claimed.inbox)
         self._steps = Steps(desk, self._pen, self._waits)
-        self._branches = Branches(self._waits, self._root)
+        self._branches = Branches(self._pen, self._waits, self._root)
         self._versions: dict[str, bool] = {}
         self.run = self._steps.run
         self.gather = self._branches.gather
@@ -108,9 +110,7 @@ class Shift:
         if self._pen.stop is not None:
             raise self._pen.stop
         if left := self._pen.replay.leftover():
-            raise Park(
-                f"the handler returned without asking for step {left!r}, which the journal has; it was changed under this task"
-            )
+            raise Park(_unasked("returned", left))
 
     def _cause(self, error: BaseException) -> BaseException:
         """Why the handler was left: a cancellation is only the messenger of what the worker or the clock had to say."""
@@ -161,12 +161,12 @@ class Shift:
     def _failure(self, error: BaseException) -> Ending:
         told = wire.error_value(error) | {"attempts": self.attempt} | self._undone()
         # A failed step has been judged by its own policy; here the task's policy judges what the step died of.
-        pause = (
-            None
-            if isinstance(error, DeadlineExceeded | Expired)
-            else self._handler.retry.pause(self.attempt, _root(error), self.rng)
-        )
+        late = isinstance(error, DeadlineExceeded | Expired)
+        pause = None if late else self._handler.retry.pause(self.attempt, _root(error), self.rng)
         if pause is None:
+            if not late and (left := self._pen.replay.leftover()):
+                why = _unasked(f"raised {told['type']}: {told['message']}", left)
+                return self._waiting(r.PARKED, Reason.PARKED, why)
             if self.attempt > 1:
                 told["message"] = f"{told['message']} (attempt {self.attempt} of the task)"
             return r.FAILED, {"error": told}, self._end(State.FAILED)
@@ -206,6 +206,8 @@ class Shift:
             while len(page := await self._page(records[-1].seq if records else 0)) == PAGE:
                 records += page
             replay = Replay([record for record in records + page if record.seq <= self._claimed.shift])
+        if replay.forked == self._claimed.shift - 1:  # no shift of this task has begun anything
+            self._root.resumed = False
         replay.started_at = replay.started_at or self._claimed.claimed_at
         self._pen.read(replay, self._allowed)
         self._waits.deadline = self._deadline_at()
@@ -217,6 +219,8 @@ class Shift:
     def _deadline_at(self) -> float:
         started = self._pen.replay.started_at or self._claimed.claimed_at
         own = NEVER if self._allowed is None else started + self._allowed
+        if self._claimed.parent is None:  # (the fork of a child is nobody's)
+            return own
         return min(own, float(self._options.get("until", NEVER)))
 
     async def _in_time(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -278,15 +282,11 @@ class Shift:
         scope, pen = SCOPE.get(), self._pen
         key = f"{scope.prefix}version {name}"
         if key not in self._versions:
-            there = pen.replay.peek(key)
-            if there is not None and there.kind == r.VERSION and there.key == key:
-                pen.next(scope, key, frozenset({r.VERSION}))
-                self._versions[key] = True
-            else:
-                self._versions[key] = not pen.replay.ahead(scope.path)
-                if self._versions[key]:
-                    await pen.may_go_on()
-                    pen.mention(r.VERSION, key, {})
+            known = key in pen.replay.versions
+            self._versions[key] = known or not pen.replay.ahead(scope.path)
+            if self._versions[key] and not known:
+                await pen.may_go_on()
+                pen.mention(r.VERSION, key, {})
         return self._versions[key]
 
     def transaction(self, call: Call) -> Transaction:
@@ -307,6 +307,10 @@ class Shift:
         self._pen.tell(why)
         if now and self._pen.task is not None and not self.settling and not self.over:
             self._pen.task.cancel()
+
+
+def _unasked(how: str, step: str) -> str:
+    return f"the handler {how} without asking for step {step!r}, which the journal has; it was changed under this task"
 
 
 def _root(error: BaseException) -> BaseException:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from onward.core import record as r
 from onward.core import wire
-from onward.core.control import Control, Doubt, Fenced
+from onward.core.control import Control, Doubt, Fenced, Park
 from onward.core.crash import crashpoint
 from onward.core.retry import HOPELESS
 from onward.core.task import Reason
@@ -65,11 +65,11 @@ class Steps:
             if known is not None and known.over:
                 return self.recorded(scope, call, known)
         started = self._monotonic()
-        if pen.halted or started >= self._lease.until:
+        if pen.halted or pen.replay.unread or started >= self._lease.until:
             await pen.may_go_on()
         scope.key, scope.since, scope.told = key, started, False
         try:
-            if call.effect == "once" or call.reconcile is not None:
+            if call.effect == "once" or call.reconcile is not None or known is not None:
                 value, data = await self._with_care(scope, call, known)
             else:
                 attempt = pen.replay.failures(key) + 1
@@ -102,7 +102,11 @@ class Steps:
         """The result, or the failure, that the journal has."""
         if known.kind == r.STEP_FAILED:
             raise known.failure()
-        value = revived(call.function, known.data["result"])
+        try:
+            value = revived(call.function, known.data["result"])
+        except ValueError as error:
+            park = Park(f"the recorded result of step {known.key!r} is not what the code now says it returns: {error}")
+            raise self._pen.end(park) from None
         if call.undo is not None and scope.saga is not None:
             scope.saga.owe(known.seq, known.key, call, value)
         return value

@@ -18,6 +18,7 @@ from onward.core.control import Suspend
 from onward.core.task import NEVER, Message, Reason
 from onward.engine.desk import Desk
 from onward.engine.pen import Pen
+from onward.engine.replay import SAID
 from onward.engine.scope import SCOPE
 from onward.errors import UsageError
 
@@ -80,6 +81,8 @@ class Waits:
             )
         key = scope.prefix + scope.next(wait.name)
         known = pen.next(scope, key, frozenset({wait.kind}))
+        if known is not None and wait.kind in SAID:
+            pen.check(pen.replay.check_said, known, wire.decode(wire.encode(wait.data, "the question")))
         if known is not None and known.over:
             return known.data if "n" in known.data and not known.data.get("expired") else None
         await pen.may_go_on()

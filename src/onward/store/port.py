@@ -279,6 +279,13 @@ class Store(Protocol):
         """Reopen a failed task, or make one that waits for a person ready; False when it is neither."""
         ...
 
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int) -> None:  # noqa: A002
+        """Write a task (with this id, of the same name, queue and options) whose journal is records 1…`at` of another, then
+        `task.forked`; its inbox is the first `inbox` messages of the other, which those records hold, and the next one gets
+        the number after them. All or nothing. An id that is there already is a fork whose answer was lost: nothing is
+        written again. Whether the journal may be cut there is the caller's business."""
+        ...
+
     async def prioritize(self, task_id: str, priority: int) -> bool:
         """Change the priority of an unfinished task; False when it has ended."""
         ...

@@ -32,7 +32,8 @@ def task(row: Mapping[str, Any]) -> Task:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         finished_at=row["finished_at"],
-        deadline_at=None if deadline is None or started is None else started + deadline,
+        # A fork has the shifts of another task before its own: its time counts from when it was made, at the earliest.
+        deadline_at=None if deadline is None or started is None else max(started, row["created_at"]) + deadline,
         due_at=row["due_at"],
         key=row["key"],
         labels=options.get("labels", {}),

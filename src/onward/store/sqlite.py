@@ -41,6 +41,7 @@ from onward.store.port import (
     WorkerRow,
 )
 from onward.store.sqlite_file import MEMORY, health, plainly
+from onward.store.sqlite_fork import fork
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
 from onward.store.sqlite_transact import Taken, borrow
 
@@ -181,6 +182,9 @@ class SqliteStore:
     async def pause(self, task_id: str) -> bool | None:
         found = await self._writing(lambda c: first(c, "pause", id=task_id))
         return None if found is None else found[0] is not None
+
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int) -> None:  # noqa: A002
+        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox))
 
     async def children(self, task_id: str) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "children", id=task_id)])

@@ -133,6 +133,27 @@ ORDER BY j.at, j.task_id, j.seq
 SELECT task_id FROM onward_queue WHERE reason = 'in_doubt' ORDER BY task_id
 
 
+-- name: fork_task
+-- A task like another, with an input that may differ. Nothing comes back where the id is taken.
+INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options)
+SELECT :id, task, queue, priority, onward_now(), '', :input, options FROM onward_tasks WHERE id = :origin
+ON CONFLICT DO NOTHING RETURNING id
+
+-- name: fork_journal
+-- The first records of the other, as they are.
+INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
+SELECT :id, seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :origin AND seq <= :at
+
+-- name: fork_inbox
+-- The messages that those records hold: what was answered stays answered, and no number is used twice.
+INSERT INTO onward_inbox (task_id, number, ref, id, kind, name, data, at)
+SELECT :id, number, ref, id, kind, name, data, at FROM onward_inbox WHERE task_id = :origin AND number <= :inbox
+
+-- name: fork_queue
+-- The fork is ready.
+INSERT INTO onward_queue (task_id, queue, task, priority, reason, inbox)
+SELECT id, queue, task, priority, 'queued', :inbox FROM onward_tasks WHERE id = :id
+
 -- name: prioritize
 -- A new priority for an unfinished task.
 UPDATE onward_queue SET priority = :priority WHERE task_id = :id RETURNING task_id
