@@ -33,7 +33,7 @@ FROM onward_queue q
 JOIN onward_tasks t ON t.id = q.task_id
 LEFT JOIN onward_outcomes o ON o.task_id = q.task_id
 WHERE q.task_id < :before AND (:any_task OR q.task = :task) AND (:any_queue OR q.queue = :queue)
-  AND :state = CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying') THEN 'pending' ELSE 'waiting' END
+  AND :state = CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying', 'cancelling') THEN 'pending' ELSE 'waiting' END
 ORDER BY q.task_id DESC LIMIT :limit
 
 -- name: list_ended
