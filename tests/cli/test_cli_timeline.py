@@ -245,3 +245,5 @@ def test_what_waited_in_a_saga_that_was_given_up_waits_no_more():
         story.tell(r.Record(seq, 0, r.QUESTION, key, b'{"question": "?"}', 1.0))
     story.tell(r.Record(6, 0, r.UNDOING, "saga", b"{}", 1.0))
     assert [one.key for one in story.standing.open] == ["[sagas]question", "question"]
+    story.tell(r.Record(7, 0, r.CANCEL, "", b"{}", 1.0))
+    assert story.standing.open == []

@@ -285,6 +285,33 @@ async def test_asks_are_what_nobody_has_answered_the_oldest_first(store: Store) 
     assert [(a.task_id, a.seq) for a in await store.asks()] == [(first.id, 3)], "an ended task asks nothing"
 
 
+@pytest.mark.parametrize(
+    ("saga", "void", "open_"),
+    [
+        ("saga", ["[saga]question", "[saga@2]question", "[saga/gather.0]question#2"], ["question", "[sagas]question"]),
+        ("[gather.1]trip#2", ["[gather.1/trip#2]question"], ["[gather.1]question", "[gather.11/trip#2]question"]),
+    ],
+)
+async def test_what_was_asked_in_a_saga_that_was_given_up_is_asked_no_more(
+    store: Store, saga: str, void: list[str], open_: list[str]
+) -> None:
+    one = await begun(store)
+    keys = [*void, *open_]
+    await store.save("w1", Batch([entry(one, n, r.QUESTION, key, b"{}") for n, key in enumerate(keys, 1)]))
+    assert [ask.key for ask in await store.asks()] == keys
+    rest = [entry(one, len(keys) + 1, r.UNDOING, saga, b"{}"), entry(one, len(keys) + 2, r.QUESTION, void[0], b"{}")]
+    await store.save("w1", Batch(rest))
+    assert [ask.key for ask in await store.asks()] == [*open_, void[0]], "but what is asked anew is"
+
+
+async def test_a_task_that_is_being_cancelled_asks_nothing(store: Store) -> None:
+    one = await in_a_saga(store)
+    await store.save("w1", Batch([entry(one, 2, r.QUESTION, "question", b"{}")]))
+    assert len(await store.asks()) == 1
+    assert (await store.cancel(one.id)).requested
+    assert await store.asks() == []
+
+
 async def test_doubts_are_the_tasks_that_wait_in_doubt(store: Store) -> None:
     assert await store.doubts() == []
     held = [await begun(store) for _ in range(3)]

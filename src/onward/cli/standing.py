@@ -156,7 +156,7 @@ class Standing:
             self._unsettled.pop(key, None)
         elif record.kind == r.MESSAGE and said.get("kind") == "resolve":
             self._doubts.pop(self.announced(said.get("ref")), None)
-        elif record.kind in r.ENDS:
+        elif record.kind in r.ENDS or record.kind == r.CANCEL:
             self.waits.clear()
             self._doubts.clear()
         else:
