@@ -13,7 +13,7 @@ from onward.core import record as r
 from onward.core import wire
 from onward.core.ids import Ids
 from onward.core.task import Message
-from onward.errors import AlreadyDecided, BadSetting, NotFound, StateConflict, UsageError
+from onward.errors import AlreadyDecided, BadSetting, InvalidInput, NotFound, StateConflict, TaskNotFound, UsageError
 from onward.store.port import Sent, Store
 
 VERDICTS = ("happened", "not_happened", "undo")
@@ -80,9 +80,9 @@ class Messages:
         """Answer a question. Raises AlreadyDecided when somebody, or the time, was quicker."""
         ask = await self.ask(question_id)
         if ask.kind != "question":
-            raise UsageError(f"{question_id} is an approval; approve or deny it")
+            raise UsageError(f"{question_id} is an approval; `onward approve` and `onward deny` decide it")
         if ask.choices and answer not in ask.choices:
-            raise BadSetting("answer", answer, f"one of {', '.join(ask.choices)}")
+            raise InvalidInput(f"question {question_id} takes one of {', '.join(ask.choices)}, and not {answer!r:.80}")
         await self._reply(ask, "answer", answer, f"question {question_id}")
 
     async def decide(self, approval_id: str, decision: str, *, reason: str = "", by: str = "") -> None:
@@ -91,7 +91,7 @@ class Messages:
             raise BadSetting("decision", decision, "'approve' or 'deny'")
         ask = await self.ask(approval_id)
         if ask.kind != "approval":
-            raise UsageError(f"{approval_id} is a question; answer it")
+            raise UsageError(f"{approval_id} is a question; `onward answer` answers it")
         said = {"decision": decision, "reason": reason, "by": by}
         said = {name: value for name, value in said.items() if value}
         await self._reply(ask, "decision", said, f"approval {approval_id}")
@@ -103,7 +103,7 @@ class Messages:
             raise AlreadyDecided(what, _said(sent.there))
 
     async def doubts(self, task_id: str) -> list[Doubt]:
-        """The effects of a task that are in doubt."""
+        """The effects of a task that are in doubt. Raises TaskNotFound."""
         open_: dict[str, int] = {}
         doubts: dict[str, Doubt] = {}
         after = 0
@@ -118,6 +118,8 @@ class Messages:
                     step = record.value["step"]
                     doubts[step] = Doubt(task_id, open_[step], step, record.value["reason"])
             after = page[-1].seq
+        if not after:
+            raise TaskNotFound(task_id)
         answered = {message.ref for message in await self._store.inbox(task_id)}
         return [doubt for doubt in doubts.values() if doubt.seq not in answered]
 
@@ -127,8 +129,9 @@ class Messages:
             raise BadSetting("verdict", verdict, f"one of {', '.join(VERDICTS)}")
         doubts = [doubt for doubt in await self.doubts(task_id) if step in (None, doubt.step)]
         if not doubts:
-            state = task.state if (task := await self._store.get(task_id)) else "unknown"
-            raise StateConflict(task_id, state, "resolved", "no effect of it is in doubt")
+            task = await self._store.get(task_id)
+            state = task.state if task else "unknown"
+            raise StateConflict(task_id, state, "resolved", f"no effect {step or ''}".rstrip() + " of it is in doubt")
         if len(doubts) > 1:
             names = ", ".join(doubt.step for doubt in doubts)
             raise UsageError(f"several effects of task {task_id} are in doubt ({names}); say which, with step=")
@@ -142,7 +145,7 @@ class Messages:
         if sent.number is None:
             task = await self._store.get(task_id)
             if task is None:
-                raise NotFound(f"there is no task {task_id!r}; `onward list` shows the ids")
+                raise TaskNotFound(task_id)
             raise StateConflict(task_id, task.state, "told anything", "it has ended")
         self._store.nudge("ready")
         return sent

@@ -10,7 +10,10 @@ import pytest
 
 from tests.cli.conftest import Run, process
 
-COMMANDS = ["demo", "worker", "submit", "list", "show", "follow", "cancel", "resume", "prioritize", "migrate", "doctor"]
+COMMANDS = [
+    "demo", "worker", "submit", "list", "show", "follow", "cancel", "resume", "prioritize",
+    "approvals", "approve", "deny", "questions", "answer", "signal", "resolve", "migrate", "doctor",
+]  # fmt: skip
 HEAVY = ["apsw", "asyncio", "asyncpg", "onward.app", "pydantic", "rich", "uvloop"]
 
 

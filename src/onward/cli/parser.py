@@ -24,6 +24,7 @@ The database is --db, else ONWARD_DB, else sqlite:///onward.db. An id may be
 shortened to its first or last characters. `onward COMMAND --help` tells more."""
 
 FOREVER = "forever"
+_ASK = "its id, as listed; the part before the dot may be shortened like the id of a task"
 _DURATION = re.compile(r"(\d+(\.\d+)?(ms|s|m|h|d|w)?)+")
 
 
@@ -55,9 +56,11 @@ def build() -> Parser:
     parser.add_argument("--version", action="store_true", help="print the version and leave")
     _common(parser, db=None, json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (
-        _demo, _worker, _submit, _list, _show, _follow, _cancel, _resume, _prioritize, _check, _replay, _fork, _migrate, _doctor
-    ):  # fmt: skip
+    for add in (_demo, _worker, _submit, _list, _show, _follow, _cancel, _resume, _prioritize):
+        add(_Commands(commands))
+    for add in (_approvals, _approve, _deny, _questions, _answer, _signal, _resolve):
+        add(_Commands(commands))
+    for add in (_check, _replay, _fork, _migrate, _doctor):
         add(_Commands(commands))
     return parser
 
@@ -69,17 +72,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.command is None and not args.version:
         parser.print_help(sys.stderr)
         sys.exit(2)
-    if rest and not _take_input(args, rest):
+    if rest and not _take_last(args, rest):
         parser.prog = f"onward {args.command or ''}".strip()
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return args
 
 
-def _take_input(args: argparse.Namespace, rest: list[str]) -> bool:
-    """INPUT may stand after an option: argparse before 3.12 does not find it there, as in `submit greet --key k '"you"'`."""
-    if args.command != "submit" or args.input is not None or len(rest) > 1 or rest[0].startswith("--"):
+LAST = {"submit": "input", "approve": "id", "deny": "id", "answer": "text", "signal": "value", "resolve": "verdict"}
+"""Commands whose last word may be left out, and what it is."""
+
+
+def _take_last(args: argparse.Namespace, rest: list[str]) -> bool:
+    """The last word may stand after an option: argparse before 3.12 does not find it there, as in
+    `submit greet --key k '"you"'`."""
+    last = LAST.get(args.command or "")
+    if last is None or getattr(args, last) is not None or len(rest) > 1 or rest[0].startswith("--"):
         return False
-    args.input = rest[0]
+    setattr(args, last, rest[0])
     return True
 
 
@@ -265,6 +274,72 @@ def _patience(parser: Parser) -> None:
     parser.add_argument(
         "--patience", metavar="TIME", default="5", help="how long the code of one handler may take (5), as in 5 or 1m"
     )
+
+
+def _approvals(commands: _Commands) -> None:
+    commands.add("approvals", "people:approvals", "what tasks want to have approved, the oldest first")
+
+
+def _questions(commands: _Commands) -> None:
+    commands.add("questions", "people:questions", "what tasks ask, the oldest first")
+
+
+def _approve(commands: _Commands) -> None:
+    parser = commands.add(
+        "approve",
+        "people:approve",
+        "allow what a task wants to do",
+        "Without an id it shows and approves the only one that is open.",
+    )
+    parser.add_argument("id", metavar="APPROVAL", nargs="?", help=_ASK)
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the journal")
+
+
+def _deny(commands: _Commands) -> None:
+    parser = commands.add(
+        "deny",
+        "people:deny",
+        "refuse what a task wants to do; it gets Denied, with the reason",
+        "Without an id it shows and denies the only one that is open.",
+    )
+    parser.add_argument("id", metavar="APPROVAL", nargs="?", help=_ASK)
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the task and the journal")
+
+
+def _answer(commands: _Commands) -> None:
+    parser = commands.add(
+        "answer",
+        "people:answer",
+        "answer a question of a task",
+        'examples:\n  onward answer 1k2m3n4p.7 eu-west\n  onward answer 1k2m3n4p.7 --value \'{"to": "eu"}\'',
+    )
+    parser.add_argument("id", metavar="QUESTION", help=_ASK)
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="the answer, as a text")
+    parser.add_argument("--value", metavar="JSON", help="the answer as JSON instead, or @FILE, or - for stdin")
+
+
+def _signal(commands: _Commands) -> None:
+    parser = commands.add_for_one(
+        "signal",
+        "people:signal",
+        "send a signal to a task",
+        'A signal that the task does not wait for yet is kept.\n\n  onward signal 1k2m3n4p go \'{"to": "eu"}\'',
+    )
+    parser.add_argument("name", metavar="NAME", help="the name that the task waits for")
+    parser.add_argument("value", metavar="VALUE", nargs="?", help="JSON, or @FILE, or - for stdin; null when not given")
+    parser.add_argument("--key", help="the same key is the same signal, however often it is sent")
+
+
+def _resolve(commands: _Commands) -> None:
+    parser = commands.add_for_one(
+        "resolve",
+        "people:resolve",
+        "say what became of an effect in doubt",
+        "Without a verdict it lists the effects in doubt and what the words mean.",
+    )
+    parser.add_argument("verdict", metavar="VERDICT", nargs="?", help="happened, not_happened or undo")
+    parser.add_argument("--result", metavar="JSON", help="what came of an effect that happened; null when not given")
+    parser.add_argument("--step", metavar="NAME", help="which effect, when several are in doubt")
 
 
 def _migrate(commands: _Commands) -> None:

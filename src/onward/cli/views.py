@@ -1,4 +1,4 @@
-"""Tasks and records as JSON: the same names as at every other door."""
+"""Tasks, asks and records as JSON: the same names as at every other door."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from onward.cli.text import iso
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import OnwardError
+from onward.messages import Ask
 
 
 def task_json(task: Task) -> dict[str, Any]:
@@ -31,6 +32,24 @@ def task_json(task: Task) -> dict[str, Any]:
         "key": task.key,
         "labels": task.labels,
         "worker": task.worker,
+        "parent": task.parent,
+        **({} if task.in_flight is None else {"in_flight": task.in_flight}),
+    }
+
+
+def ask_json(ask: Ask) -> dict[str, Any]:
+    """A question or an approval for programs."""
+    return {
+        "id": ask.id,
+        "kind": ask.kind,
+        "task_id": ask.task_id,
+        "task": ask.task,
+        "text": ask.text,
+        "risk": ask.risk,
+        "data": ask.data,
+        "choices": list(ask.choices),
+        "asked_at": iso(ask.asked_at),
+        "expires_at": iso(ask.expires_at),
     }
 
 

@@ -53,6 +53,9 @@ NEEDS_A_PERSON = frozenset({Reason.PARKED, Reason.QUARANTINED})
 HEARS = frozenset({Reason.SIGNAL, Reason.QUESTION, Reason.APPROVAL, Reason.CHILD, Reason.IN_DOUBT})
 """Those that a message wakes."""
 
+ASKS_A_PERSON = NEEDS_A_PERSON | {Reason.QUESTION, Reason.APPROVAL, Reason.IN_DOUBT}
+"""Those in which nothing goes on before a person has done something."""
+
 NEVER = math.inf
 """The due time of a task that only somebody can wake."""
 

@@ -24,7 +24,7 @@ from onward.engine.context import Call
 from onward.engine.desk import Desk
 from onward.engine.handlers import is_async, revived
 from onward.engine.pen import Pen
-from onward.engine.replay import STEPS, Known
+from onward.engine.replay import STEPS, Known, failure_of
 from onward.engine.scope import SCOPE, Scope
 from onward.engine.waits import Waits
 from onward.errors import StepFailed, StepTimeout, UsageError
@@ -221,11 +221,10 @@ class Steps:
             "type": "Undone",
             "message": "a person had it undone, as nobody knew whether it happened",
             "fatal": True,
+            "attempts": 1,
         }
-        await self._pen.append(
-            r.STEP_FAILED, scope.key, wire.encode({"error": told | {"attempts": 1}, "args": call.mark})
-        )
-        raise StepFailed(scope.key, 1, told["type"], told["message"])  # type: ignore[arg-type]
+        await self._pen.append(r.STEP_FAILED, scope.key, wire.encode({"error": told, "args": call.mark}))
+        raise failure_of(scope.key, told)  # fatal: no retry of the task does again what was just taken back
 
 
 def _unknown(error: BaseException) -> bool:

@@ -347,7 +347,9 @@ class PostgresStore:
         return Outlook(woken, tuple(row["queues"]), row["next_due_in"], tuple(row["suspects"]))
 
     async def release(self, worker: str, task_ids: Sequence[str]) -> None:
-        await self._execute("release", worker=worker, ids=list(task_ids))
+        async with self._connection() as connection, connection.transaction():
+            await run(connection, "lock_rows", ids=list(task_ids))
+            await run(connection, "release", worker=worker, ids=list(task_ids))
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -362,11 +364,14 @@ class PostgresStore:
 
     async def leave(self, worker: str) -> None:
         async with self._connection() as connection, connection.transaction():
+            await run(connection, "leave", worker=worker)  # its row first, as in a rescue
+            await run(connection, "lock_held", worker=worker)
             await run(connection, "let_go", worker=worker)
-            await run(connection, "leave", worker=worker)
 
     async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
-        return await self._execute("rescue", dead=list(dead), lease=lease, now=now)
+        async with self._connection() as connection, connection.transaction():
+            await run(connection, "bury", dead=list(dead), lease=lease, now=now)
+            return _count(await connection.execute(S["rescue"].sql))
 
     async def workers(self) -> list[WorkerRow]:
         return [rows.worker(row) for row in await self._fetch("workers")]

@@ -33,7 +33,7 @@ FROM onward_queue q
 JOIN onward_tasks t ON t.id = q.task_id
 LEFT JOIN onward_outcomes o ON o.task_id = q.task_id
 WHERE q.task_id < :before AND (:any_task OR q.task = :task) AND (:any_queue OR q.queue = :queue)
-  AND :state = CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying') THEN 'pending' ELSE 'waiting' END
+  AND :state = CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying', 'cancelling') THEN 'pending' ELSE 'waiting' END
 ORDER BY q.task_id DESC LIMIT :limit
 
 -- name: list_ended
@@ -121,11 +121,17 @@ SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id A
 SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number
 
 -- name: asks
--- What is asked of people and not answered: questions and approvals of unfinished tasks.
+-- What is asked of people and not answered: questions and approvals of unfinished tasks. What was asked inside a saga that
+-- was given up since (its path is the key of the saga without the brackets), or before a cancel, nobody waits for any more.
 SELECT j.task_id, j.seq, j.kind, j.key, j.data, j.at, t.task FROM onward_journal j
 JOIN onward_queue q ON q.task_id = j.task_id JOIN onward_tasks t ON t.id = j.task_id
 WHERE j.kind IN ('question.asked', 'approval.requested')
   AND NOT EXISTS (SELECT 1 FROM onward_inbox i WHERE i.task_id = j.task_id AND i.ref = j.seq)
+  AND NOT EXISTS (
+    SELECT 1 FROM (SELECT u.kind, CASE WHEN u.key LIKE '[%' THEN replace(u.key, ']', '/') ELSE '[' || u.key END AS path
+                   FROM onward_journal u WHERE u.task_id = j.task_id AND u.seq > j.seq AND u.kind IN ('cancel.requested', 'saga.undoing')) g
+    WHERE g.kind = 'cancel.requested'
+       OR (substr(j.key, 1, length(g.path)) = g.path AND substr(j.key, length(g.path) + 1, 1) IN (']', '/', '@')))
 ORDER BY j.at, j.task_id, j.seq
 
 -- name: doubts

@@ -90,15 +90,22 @@ SELECT * FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[],
 -- name: settle
 -- Records, ends and waits together. The counts force the order: queue rows first, journal second, outcomes last (a part
 -- of WITH that nobody asks for runs after all others, and cancel keeps the same order). A wait that has not read all its
--- messages is none.
-WITH gone AS (
-    DELETE FROM onward_queue WHERE task_id = ANY(:end_ids::text[]) RETURNING 1
+-- messages is none. Rows of parents and children, which others lock as well, several at a time, are locked in the order of
+-- their ids before anything else; nobody has to wait for those of all other tasks, and where there are no children at all
+-- nothing is looked up.
+WITH family AS MATERIALIZED (
+    SELECT q.task_id FROM onward_queue q
+    WHERE EXISTS (SELECT 1 FROM onward_queue WHERE parent IS NOT NULL) AND q.task_id = ANY(:end_ids::text[] || :wait_ids::text[])
+      AND (q.parent IS NOT NULL OR (SELECT c.position FROM onward_queue c WHERE c.parent = q.task_id LIMIT 1) IS NOT NULL)
+    ORDER BY q.task_id FOR UPDATE OF q
+), gone AS (
+    DELETE FROM onward_queue WHERE task_id = ANY(:end_ids::text[]) AND (SELECT count(*) FROM family) >= 0 RETURNING 1
 ), parted AS (
     UPDATE onward_queue q SET worker = NULL, attempt = w.attempt, crashes = 0,
         due_at = CASE WHEN q.paused THEN 'Infinity' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.due_at END,
         reason = CASE WHEN q.paused THEN 'paused' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.reason ELSE 'queued' END
     FROM unnest(:wait_ids::text[], :due_ats::float8[], :reasons::text[], :wait_attempts::int[], :inboxes::int[]) AS w(id, due_at, reason, attempt, inbox)
-    WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) RETURNING 1
+    WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) AND (SELECT count(*) FROM family) >= 0 RETURNING 1
 ), written AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT * FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[], :keys::text[], :datas::bytea[], :ats::float8[])
@@ -159,15 +166,20 @@ WITH me AS (
 SELECT (SELECT count(*) FROM me) AS alive, onward_now() AS now, ARRAY(SELECT task_id FROM onward_queue WHERE worker = :worker) AS held,
        ARRAY(SELECT task_id FROM onward_queue WHERE worker = :worker AND paused) AS paused
 
+-- name: bury
+-- Workers that are dead, or whose lease ended while the database was there to prolong it.
+DELETE FROM onward_workers
+WHERE id = ANY(:dead::text[])
+   OR (lease_until < LEAST(onward_now(), :now::float8) AND extract(epoch FROM pg_postmaster_start_time())::float8 < onward_now() - :lease::float8)
+
 -- name: rescue
--- Workers that are dead, or whose lease ended while the database was there to prolong it; their tasks are ready again. A
--- crash counts when the shift left nothing behind. Tasks held by a worker that is gone (it claimed while it was being
--- declared dead) are found by the next rescue.
-WITH dead AS (
-    DELETE FROM onward_workers
-    WHERE id = ANY(:dead::text[])
-       OR (lease_until < LEAST(onward_now(), :now::float8) AND extract(epoch FROM pg_postmaster_start_time())::float8 < onward_now() - :lease::float8)
-    RETURNING id
+-- Their tasks are ready again; they are locked in the order of their ids, or those who tell several parents at once would
+-- wait for us and we for them. A crash counts when the shift left nothing behind. Tasks held by a worker that is gone (it
+-- claimed while it was being declared dead) are found by the next rescue.
+WITH lost AS MATERIALIZED (
+    SELECT q.task_id FROM onward_queue q
+    WHERE q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker)
+    ORDER BY q.task_id FOR UPDATE OF q
 )
 UPDATE onward_queue q SET worker = NULL,
     due_at = CASE WHEN q.paused THEN 'Infinity'::float8 END, reason = CASE WHEN q.paused THEN 'paused' ELSE 'queued' END,
@@ -175,8 +187,11 @@ UPDATE onward_queue q SET worker = NULL,
         SELECT 1 FROM onward_journal j WHERE j.task_id = q.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'progress')
           AND j.seq > (SELECT h.shift FROM onward_journal h WHERE h.task_id = q.task_id ORDER BY h.seq DESC LIMIT 1)
     ) THEN 0 ELSE q.crashes + 1 END
-WHERE q.worker IS NOT NULL
-  AND (q.worker IN (SELECT id FROM dead) OR NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker))
+WHERE q.worker IS NOT NULL AND q.task_id = ANY(ARRAY(SELECT task_id FROM lost))
+
+-- name: lock_held
+-- All queue rows of a worker, in their order.
+SELECT 1 FROM onward_queue WHERE worker = :worker ORDER BY task_id FOR UPDATE
 
 -- name: absent
 -- Workers whose presence lock nobody holds. Not just after a restart, which frees the locks of the living too.
