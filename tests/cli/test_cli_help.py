@@ -10,8 +10,21 @@ import pytest
 
 from tests.cli.conftest import Run, process
 
-COMMANDS = ["demo", "worker", "submit", "list", "show", "follow", "cancel", "resume", "prioritize", "migrate", "doctor"]
-HEAVY = ["apsw", "asyncio", "asyncpg", "onward.app", "pydantic", "rich", "uvloop"]
+COMMANDS = [
+    "demo",
+    "worker",
+    "submit",
+    "list",
+    "show",
+    "follow",
+    "cancel",
+    "resume",
+    "prioritize",
+    "schedules",
+    "migrate",
+    "doctor",
+]
+HEAVY = ["apsw", "asyncio", "asyncpg", "cronsim", "onward.app", "pydantic", "rich", "uvloop"]
 
 
 def test_help_is_quick():

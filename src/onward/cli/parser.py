@@ -55,7 +55,20 @@ def build() -> Parser:
     parser.add_argument("--version", action="store_true", help="print the version and leave")
     _common(parser, db=None, json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (_demo, _worker, _submit, _list, _show, _follow, _cancel, _resume, _prioritize, _migrate, _doctor):
+    for add in (
+        _demo,
+        _worker,
+        _submit,
+        _list,
+        _show,
+        _follow,
+        _cancel,
+        _resume,
+        _prioritize,
+        _schedules,
+        _migrate,
+        _doctor,
+    ):
         add(_Commands(commands))
     return parser
 
@@ -214,6 +227,27 @@ def _resume(commands: _Commands) -> None:
 def _prioritize(commands: _Commands) -> None:
     parser = commands.add_for_one("prioritize", "tasks:prioritize", "change the priority of a task")
     parser.add_argument("priority", metavar="N", type=int, help="a whole number; higher goes first")
+
+
+def _schedules(commands: _Commands) -> None:
+    parser = commands.add(
+        "schedules",
+        "schedules:list_schedules",
+        "what submits tasks by the clock, and its next tick",
+        "examples:\n"
+        "  onward schedules\n"
+        "  onward schedules pause nightly\n"
+        "  onward schedules trigger nightly   submits its task now; prints the id",
+    )
+    verbs = _Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    for name, sentence in (
+        ("pause", "no tick until it is unpaused"),
+        ("unpause", "go on with the next tick"),
+        ("remove", "remove it; its tasks stay"),
+        ("trigger", "submit its task now; prints the id"),
+    ):
+        verb = verbs.add(name, f"schedules:{name}", sentence)
+        verb.add_argument("name", metavar="NAME", help="the schedule, by its name")
 
 
 def _migrate(commands: _Commands) -> None:
