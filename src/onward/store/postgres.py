@@ -244,7 +244,8 @@ class PostgresStore:
     async def turn(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
         async with self._connection() as connection, connection.transaction():
             done = await timed.turn(connection, name, seen, to, tasks)
-        crashpoint("tick.after")
+        if tasks:
+            crashpoint("tick.after")
         return done
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -25,7 +25,7 @@ async def turn(connection: Any, name: str, seen: str | None, to: ScheduleRow | N
     if await first(connection, rows.turn(seen, to), **rows.turn_values(name, seen, to)) is None:
         there = await first(connection, "schedule_mark", name=name)
         return rows.turned_before(None if there is None else there["mark"], to)
-    crashpoint("tick.before")
     if tasks:
+        crashpoint("tick.before")
         await run(connection, "submit", **rows.submit_values(tasks))
     return True

@@ -35,7 +35,8 @@ def turn(
     if first(connection, rows.turn(seen, to), **rows.turn_values(name, seen, to)) is None:
         there = first(connection, "schedule_mark", name=name)
         return rows.turned_before(None if there is None else there[0], to)
-    crashpoint("tick.before")
+    if tasks:
+        crashpoint("tick.before")
     for task in tasks:
         submit(connection, task)
     return True
