@@ -298,6 +298,29 @@ async def test_more_schedules_than_one_look_takes(clock: HandClock) -> None:
         assert len((await app.list(limit=1000))[0]) == SOME * 2 + 1, "none was taken for missed"
 
 
+async def test_who_was_beaten_to_some_ticks_has_not_missed_the_others(clock: HandClock) -> None:
+    """The store was away for an hour, and another worker turns all that we see at first."""
+    app = app_on(clock)
+    for number in range(SOME + 1):
+        app.schedule(f"s{number:02}", "work", every="1h")
+    beaten = True
+
+    async def turn(name: str, *args: Any) -> bool:
+        return not beaten and await app.store.turn(name, *args)
+
+    async with app:
+        await app.save_schedules()
+        chore, other = ticker(app, clock, Through(app.store, turn=turn)), ticker(app, clock)
+        await chore.look()
+        await other.look()
+        clock.time = (clock.time // 3600 + 1) * 3600 + 600
+        assert await chore.look() == 0.0
+        beaten = False
+        assert await other.look() == 0.0
+        assert await chore.look() > 0
+        assert len((await app.list(limit=1000))[0]) == SOME + 1
+
+
 async def test_the_next_look_is_in_time_for_the_next_tick(clock: HandClock) -> None:
     app = app_on(clock)
     app.schedule("s", "work", every="10s")

@@ -65,7 +65,7 @@ class Ticker:
         return min([EVERY, *(at - now for at in nexts)])
 
     async def _turn(self, row: ScheduleRow, now: float, alive_since: float) -> float | None:
-        """When to come back to a schedule; None when that is left to the next look."""
+        """When to come back to a schedule; None for one that this worker cannot read."""
         assert row.next_at is not None
         if row.next_at > now:
             return row.next_at
@@ -77,7 +77,7 @@ class Ticker:
         tasks = [row.task_at(tick, self._ids()) for tick in ticks]
         to = row._replace(next_at=next_at, last_at=ticks[-1] if ticks else row.last_at, mark=self._ids())
         if not await self._store.turn(row.name, row.mark, to, tasks):
-            return None  # somebody was quicker
+            return now  # somebody was quicker; look at what he made of it
         if tasks:
             self._store.nudge("ready")
         return next_at

@@ -1,8 +1,8 @@
 """The worker: a process with slots. It claims tasks, does a shift of each, and lets go.
 
 Five chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the
-heartbeat (a thread); upkeep, which frees the tasks of workers that died; and the ticker, for schedules. A wake-up is a hint: with none at all,
-polling still finds every task.
+heartbeat (a thread); upkeep, which frees the tasks of workers that died; and the ticker, for schedules. A wake-up is a
+hint: with none at all, polling still finds every task.
 """
 
 from __future__ import annotations
