@@ -22,7 +22,7 @@ def three(db: str) -> str:
 
     app.schedule("nightly", report, {"n": 1}, cron="0 3 * * *", timezone="Europe/Berlin", missed="once", deadline="1h")
     app.schedule("often", report, every="90m", queue="slow", priority=2, labels={"a": "b"})
-    app.schedule("odd \u200f[red]", report, every="90s")
+    app.schedule("odd [red]", report, every="90s")
 
     async def save() -> None:
         async with app:
