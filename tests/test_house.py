@@ -218,7 +218,7 @@ def test_no_print_outside_the_command_line(path: Path) -> None:
 
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-HEAVY = ("pydantic", "asyncpg", "rich", "psycopg", "sqlalchemy", "uvloop")
+HEAVY = ("pydantic", "asyncpg", "cronsim", "zoneinfo", "rich", "psycopg", "sqlalchemy", "uvloop")
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,17 @@ from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.record import Record
 from onward.core.retry import Retry
+from onward.core.schedule import MISSED, Rhythm
 from onward.core.task import State, Task, Tasks
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.handlers import DEFAULT_RETRY, Handler
+from onward.engine.schedules import Ticker
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
 from onward.messages import Ask, Doubt
-from onward.service import Offer, Service, Wish
+from onward.schedules import Schedule
+from onward.service import Offer, Plan, Service, Wish
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
@@ -31,6 +34,7 @@ VERSION = "0.1.0"
 Asks = list[Ask]
 Doubts = list[Doubt]
 Findings = list[Finding]
+Schedules = list[Schedule]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -53,6 +57,7 @@ class Onward:
     ) -> None:
         self.handlers: dict[str, Handler] = {}
         self._offers: dict[str, Offer] = {}
+        self._plans: dict[str, Plan] = {}
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
         self._ids = Ids(self._clock.now, self._rng)
@@ -132,6 +137,38 @@ class Onward:
             f"{getattr(handler, '__name__', handler)!r} is not a handler of this app; decorate it with @app.task"
         )
 
+    def schedule(
+        self,
+        name: str,
+        handler: Callable[..., Any] | str,
+        input: Any = None,  # noqa: A002 -- the word of the contract, at every door
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str = "UTC",
+        missed: str = "skip",
+        queue: str | None = None,
+        priority: int = 0,
+        deadline: Duration | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Have a task submitted by the clock: at `cron` in a time zone, or `every` so long (whole multiples since 1970).
+
+        Workers write it to the store when they start, or `save_schedules` does; each tick then submits one task, however
+        many workers there are. `missed` says what becomes of ticks at which there was no worker: "skip" them, "once" for
+        all of them, or "all", one task for each. Options as for submit; a schedule passes the bound of a full queue.
+        """
+        if name in self._plans:
+            raise UsageError(f"two schedules are named {name!r}; give one of them another name")
+        if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
+            raise UsageError(f"the name of a schedule is a text of 1 to 200 printable characters, not {name!r:.80}")
+        if missed not in MISSED:
+            raise BadSetting("missed", missed, f"one of {', '.join(MISSED)}")
+        rhythm = Rhythm(cron, None if every is None else seconds(every, "every"), timezone)
+        rhythm.check()
+        wish = Wish(self.name_of(handler), input, None, priority, queue, deadline, labels=labels)
+        self._plans[name] = Plan(name, wish, rhythm, missed)
+
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self, *, migrate: bool | None = None) -> None:
@@ -184,6 +221,7 @@ class Onward:
             ids=self._ids,
             submit=self.service.child,
             cancel_children=self.service.cancel_children,
+            ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
             spawn=spawn,
         )
 
@@ -295,6 +333,31 @@ class Onward:
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""
         return await self.service.prioritize(task_id, priority)
+
+    async def save_schedules(self) -> None:
+        """Write the schedules that this app declares to the store, as a worker does when it starts. One that was changed
+        is changed there; one that is no longer declared stays until `remove_schedule`."""
+        await self.service.save_schedules(list(self._plans.values()))
+
+    async def schedules(self) -> Schedules:
+        """All schedules in the store, by name."""
+        return await self.service.schedules.list()
+
+    async def pause_schedule(self, name: str) -> Schedule:
+        """No tick until it is unpaused. Raises ScheduleNotFound."""
+        return await self.service.schedules.pause(name)
+
+    async def unpause_schedule(self, name: str) -> Schedule:
+        """Go on with its next tick from now."""
+        return await self.service.schedules.unpause(name)
+
+    async def remove_schedule(self, name: str) -> None:
+        """Remove it; its tasks stay. Where code still declares it, the next worker that starts brings it back."""
+        await self.service.schedules.remove(name)
+
+    async def trigger(self, name: str) -> Handle:
+        """Submit the task of a schedule now, beside its ticks."""
+        return Handle(self, await self.service.schedules.trigger(name))
 
 
 class Handle:

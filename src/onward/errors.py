@@ -3,7 +3,7 @@
     OnwardError
     ├── UsageError            the caller asked for something that cannot be
     │   ├── InvalidInput · KeyConflict · BadSetting
-    ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id)
+    ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── QueueFull             come back in `retry_after` seconds
     ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly
@@ -97,6 +97,17 @@ class TaskNotFound(NotFound):
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
         super().__init__(f"there is no task {task_id!r}; `onward list` shows the ids")
+
+
+class ScheduleNotFound(NotFound):
+    """No schedule has that name."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        self.name = name
+        listed = ", ".join(known[:20]) or "none so far"
+        super().__init__(f"there is no schedule {name!r} (there are: {listed}); `onward schedules` lists them")
 
 
 class StateConflict(OnwardError):

@@ -19,6 +19,7 @@ from onward.core.clock import Clock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.record import ENDS, Record
+from onward.core.schedule import Rhythm
 from onward.core.task import NewTask, Reason, State, Task, Tasks
 from onward.errors import (
     BadSetting,
@@ -35,6 +36,7 @@ from onward.errors import (
 )
 from onward.forks import Forks
 from onward.messages import Messages
+from onward.schedules import Schedules, row_of
 from onward.store.port import Store, Submitted
 
 PRIORITY_LIMIT = 1_000_000
@@ -68,6 +70,15 @@ class Wish(NamedTuple):
     """When the parent's deadline is."""
 
 
+class Plan(NamedTuple):
+    """A schedule as code declares it."""
+
+    name: str
+    wish: Wish
+    rhythm: Rhythm
+    missed: str
+
+
 class Service:
     """All verbs of the outside."""
 
@@ -77,6 +88,7 @@ class Service:
         self._depths: dict[str, _Gauge] = {}
         self.messages = Messages(store, ids)
         self.forks = Forks(store, ids, self.check_input)
+        self.schedules = Schedules(store, ids)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -103,6 +115,14 @@ class Service:
         """Submit a child task; the same key gives the same child."""
         (task_id,) = await self.submit([Wish(name, value, key, parent=parent, until=until, **options)])
         return task_id
+
+    async def save_schedules(self, plans: Sequence[Plan]) -> None:
+        """Check schedules as submits are checked, and have them in the store. Raises UnknownTask."""
+        for name in {plan.wish.task for plan in plans} - self._offers.keys():
+            await self._ask_for(name, unchecked=False)
+        rows = [row_of(plan.name, plan.rhythm, plan.missed, self._prepared(plan.wish)) for plan in plans]
+        if rows:
+            await self.schedules.save(rows)
 
     async def _find_room(self, new: Sequence[NewTask]) -> None:
         try:

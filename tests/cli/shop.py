@@ -28,6 +28,9 @@ async def greet(ctx: Context, name: str) -> str:
     return f"hello {name}"
 
 
+app.schedule("yearly", greet, "new year", cron="0 0 1 1 *", timezone="Europe/Berlin")
+
+
 @app.task
 async def flaky(ctx: Context) -> str:
     async def call() -> None:

@@ -213,7 +213,7 @@ class Network:
 class Door:
     """The Store as one process sees it. The verbs are added below, from the protocol."""
 
-    where, one_machine, inline, hears = "the simulated store", False, True, True
+    where, one_machine, inline, hears, apart = "the simulated store", False, True, True, True
 
     def __init__(self, network: Network, process: Process) -> None:
         self.network, self.process = network, process

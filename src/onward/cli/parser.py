@@ -60,7 +60,7 @@ def build() -> Parser:
         add(_Commands(commands))
     for add in (_approvals, _approve, _deny, _questions, _answer, _signal, _resolve):
         add(_Commands(commands))
-    for add in (_check, _replay, _fork, _migrate, _doctor):
+    for add in (_schedules, _check, _replay, _fork, _migrate, _doctor):
         add(_Commands(commands))
     return parser
 
@@ -340,6 +340,27 @@ def _resolve(commands: _Commands) -> None:
     parser.add_argument("verdict", metavar="VERDICT", nargs="?", help="happened, not_happened or undo")
     parser.add_argument("--result", metavar="JSON", help="what came of an effect that happened; null when not given")
     parser.add_argument("--step", metavar="NAME", help="which effect, when several are in doubt")
+
+
+def _schedules(commands: _Commands) -> None:
+    parser = commands.add(
+        "schedules",
+        "schedules:list_schedules",
+        "what submits tasks by the clock, and its next tick",
+        "examples:\n"
+        "  onward schedules\n"
+        "  onward schedules pause nightly\n"
+        "  onward schedules trigger nightly   submits its task now; prints the id",
+    )
+    verbs = _Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    for name, sentence in (
+        ("pause", "no tick until it is unpaused"),
+        ("unpause", "go on with the next tick"),
+        ("remove", "remove it; its tasks stay"),
+        ("trigger", "submit its task now; prints the id"),
+    ):
+        verb = verbs.add(name, f"schedules:{name}", sentence)
+        verb.add_argument("name", metavar="NAME", help="the schedule, by its name")
 
 
 def _migrate(commands: _Commands) -> None:

@@ -9,6 +9,7 @@ from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import OnwardError
 from onward.messages import Ask
+from onward.schedules import Schedule
 
 
 def task_json(task: Task) -> dict[str, Any]:
@@ -62,6 +63,26 @@ def record_json(record: Record) -> dict[str, Any]:
         "shift": record.shift,
         "at": iso(record.at),
         "data": payload(record),
+    }
+
+
+def schedule_json(schedule: Schedule) -> dict[str, Any]:
+    """A schedule for programs."""
+    return {
+        "name": schedule.name,
+        "task": schedule.task,
+        "input": schedule.input,
+        "cron": schedule.cron,
+        "every": schedule.every,
+        "timezone": schedule.timezone,
+        "missed": schedule.missed,
+        "queue": schedule.queue,
+        "priority": schedule.priority,
+        "deadline": schedule.deadline,
+        "labels": schedule.labels,
+        "next_at": iso(schedule.next_at),
+        "last_at": iso(schedule.last_at),
+        "paused": schedule.paused,
     }
 
 

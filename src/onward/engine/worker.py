@@ -1,8 +1,8 @@
 """The worker: a process with slots. It claims tasks, does a shift of each, and lets go.
 
-Four chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the
-heartbeat (a thread); and upkeep, which frees the tasks of workers that died. A wake-up is a hint: with none at all,
-polling still finds every task.
+Five chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the
+heartbeat (a thread); upkeep, which frees the tasks of workers that died; and the ticker, for schedules. A wake-up is a
+hint: with none at all, polling still finds every task.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from onward.core.ids import Ids
 from onward.engine.handlers import Handler
 from onward.engine.lease import Heart, Lease
 from onward.engine.presence import machine
+from onward.engine.schedules import Ticker
 from onward.engine.shift import Shift
 from onward.engine.threads import Threads
 from onward.engine.upkeep import CancelChildren, Upkeep
@@ -80,13 +81,14 @@ class Worker:
         ids: Ids,
         submit: Submit,
         cancel_children: CancelChildren,
+        ticker: Ticker,
         spawn: Spawn = spawn,
     ) -> None:
         self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
         self.slots, self.finished, self.id = slots, 0, ""
         self._handlers, self._queues, self._version = handlers, queues, version
         self._poll, self._ids, self._spawn = poll, ids, spawn
-        self.submit = submit
+        self.submit, self._ticker = submit, ticker
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
@@ -123,6 +125,7 @@ class Worker:
         """Join the others and begin to claim."""
         sys.setswitchinterval(min(sys.getswitchinterval(), TURNS))
         await self.store.offer([(handler.name, handler.offer()) for handler in self._handlers.values()])
+        await self._ticker.save()
         await self._join()
         self._stop_listening = self.store.listen("ready", self.wake)
         self._heart.start()
@@ -130,6 +133,7 @@ class Worker:
             self._spawn(self.writer.run(), "onward-writer"),
             self._spawn(self._claim_forever(), "onward-claim"),
             self._spawn(self._upkeep.run(), "onward-upkeep"),
+            self._spawn(self._ticker.run(), "onward-ticker"),
             self._spawn(self._announce_forever(), "onward-announce"),
         ]
 

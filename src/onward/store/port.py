@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from onward.core.record import Entry, Record
+from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
 
 # What is made for every task, or every record, is a named tuple: a frozen dataclass takes five times as long to make.
@@ -302,6 +303,18 @@ class Store(Protocol):
         """Run the body with a connection of this database, inside a transaction that also takes the record it returns. True
         when both are committed; False when the record's number was taken, and then nothing is. Not longer than `seconds`:
         on SQLite everybody else waits meanwhile."""
+        ...
+
+    # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def schedules(self, *, soonest: int | None = None) -> Timetable:
+        """All schedules by name, or so many of those that tick (the paused do not), the soonest first; and the time."""
+        ...
+
+    async def turn(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
+        """Change a schedule that still has the mark `seen` into `to`, and submit these tasks: both in one transaction, or
+        neither. `seen` None adds it, `to` None removes it. False, and nothing done, when it has another mark by now: of
+        several who turn it from the same mark, one does. A key of a task that is there already is left as it is."""
         ...
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -19,9 +19,11 @@ import asyncpg
 
 from onward.core.crash import crashpoint
 from onward.core.record import Entry, Record
+from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.errors import StoreUnavailable
 from onward.store import migrate, rows
+from onward.store import postgres_schedules as timed
 from onward.store import postgres_steer as steer
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
@@ -159,7 +161,7 @@ class PostgresStore:
     async def _insert(self, new: Sequence[NewTask]) -> set[str]:
         """The ids of those that were not there before."""
         if len(new) != 1:
-            return {row[0] for row in await self._insert_many(new)}
+            return {row[0] for row in await self._fetch("submit", **rows.submit_values(new))}
         (task,) = new
         if task.key is not None or task.parent is not None:
             return {row[0] for row in await self._fetch("submit_one", **task._asdict())}
@@ -169,21 +171,6 @@ class PostgresStore:
         except asyncpg.UniqueViolationError:
             return set()
         return {task.id}
-
-    async def _insert_many(self, new: Sequence[NewTask]) -> list[Any]:
-        return await self._fetch(
-            "submit",
-            ids=[n.id for n in new],
-            tasks=[n.task for n in new],
-            queues=[n.queue for n in new],
-            priorities=[n.priority for n in new],
-            inputs=[n.input for n in new],
-            options=[n.options for n in new],
-            keys=[n.key for n in new],
-            fingerprints=[n.fingerprint for n in new],
-            delays=[n.delay for n in new],
-            parents=[n.parent for n in new],
-        )
 
     async def _submitted(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted]:
         there = [n for n in new if n.id not in created]
@@ -268,6 +255,17 @@ class PostgresStore:
 
     async def offered(self) -> dict[str, bytes]:
         return {row["name"]: row["schema"] for row in await self._fetch("offered")}
+
+    async def schedules(self, *, soonest: int | None = None) -> Timetable:
+        async with self._connection() as connection:
+            return await timed.schedules(connection, soonest)
+
+    async def turn(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
+        async with self._connection() as connection, connection.transaction():
+            done = await timed.turn(connection, name, seen, to, tasks)
+        if tasks:
+            crashpoint("tick.after")
+        return done
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.core import wire
-from onward.core.task import State, Task, open_state
+from onward.core.schedule import ScheduleRow
+from onward.core.task import NewTask, State, Task, open_state
 from onward.store.port import Batch, WorkerRow
 
 
@@ -78,3 +79,40 @@ def worker_values(row: WorkerRow) -> dict[str, Any]:
         "address": row.address,
         "version": row.version,
     }
+
+
+def submit_values(new: Sequence[NewTask]) -> dict[str, Any]:
+    """The parameters of PostgreSQL's section `submit`."""
+    return {
+        "ids": [n.id for n in new],
+        "tasks": [n.task for n in new],
+        "queues": [n.queue for n in new],
+        "priorities": [n.priority for n in new],
+        "inputs": [n.input for n in new],
+        "options": [n.options for n in new],
+        "keys": [n.key for n in new],
+        "fingerprints": [n.fingerprint for n in new],
+        "delays": [n.delay for n in new],
+        "parents": [n.parent for n in new],
+    }
+
+
+def schedule(row: Sequence[Any]) -> ScheduleRow:
+    """A schedule from the sections `schedules` and `soonest`."""
+    found = ScheduleRow(*row)
+    return found._replace(paused=bool(found.paused))
+
+
+def turn(seen: str | None, to: ScheduleRow | None) -> str:
+    """The section that turns a schedule from one mark to the next: a new one, a change, or its end."""
+    return "schedule_drop" if to is None else "schedule_add" if seen is None else "schedule_turn"
+
+
+def turn_values(name: str, seen: str | None, to: ScheduleRow | None) -> dict[str, Any]:
+    """Its parameters."""
+    return ({} if to is None else to._asdict()) | {"name": name, "seen": seen}
+
+
+def turned_before(there: str | None, to: ScheduleRow | None) -> bool:
+    """Whether a turn that changed nothing had been done already, and only its answer was lost."""
+    return there == (None if to is None else to.mark)

@@ -19,9 +19,11 @@ import apsw
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
 from onward.core.record import SHIFT, Entry, Record
+from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store import migrate, rows, sqlite_file
+from onward.store import sqlite_schedules as timed
 from onward.store import sqlite_steer as steer
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
@@ -230,6 +232,15 @@ class SqliteStore:
 
     async def offered(self) -> dict[str, bytes]:
         return await self._reading(lambda c: dict(run(c, "offered")))
+
+    async def schedules(self, *, soonest: int | None = None) -> Timetable:
+        return await self._reading(lambda c: timed.schedules(c, soonest))
+
+    async def turn(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
+        done = await self._writing(lambda c: timed.turn(c, name, seen, to, tasks, self._submit_one))
+        if tasks:
+            crashpoint("tick.after")
+        return done
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -174,6 +174,36 @@ SELECT (SELECT count(*) FROM onward_queue WHERE queue = :queue AND worker IS NUL
 -- Handlers that some worker offered once.
 SELECT name, schema FROM onward_handlers
 
+-- name: schedules
+-- All schedules.
+SELECT name, task, input, options, queue, priority, cron, every, timezone, missed, next_at, last_at, paused, mark
+FROM onward_schedules ORDER BY name
+
+-- name: soonest
+-- The schedules that tick next.
+SELECT name, task, input, options, queue, priority, cron, every, timezone, missed, next_at, last_at, paused, mark
+FROM onward_schedules WHERE next_at IS NOT NULL ORDER BY next_at, name LIMIT :limit
+
+-- name: schedule_add
+-- A new schedule; nothing when there is one of that name.
+INSERT INTO onward_schedules (name, task, input, options, queue, priority, cron, every, timezone, missed, next_at, last_at, paused, mark)
+VALUES (:name, :task, :input, :options, :queue, :priority, :cron, :every, :timezone, :missed, :next_at, :last_at, :paused, :mark)
+ON CONFLICT DO NOTHING RETURNING name
+
+-- name: schedule_turn
+-- A schedule changes or goes on to its next tick; nothing when somebody was quicker.
+UPDATE onward_schedules SET task = :task, input = :input, options = :options, queue = :queue, priority = :priority, cron = :cron,
+    every = :every, timezone = :timezone, missed = :missed, next_at = :next_at, last_at = :last_at, paused = :paused, mark = :mark
+WHERE name = :name AND mark = :seen RETURNING name
+
+-- name: schedule_drop
+-- A schedule is removed; its tasks stay.
+DELETE FROM onward_schedules WHERE name = :name AND mark = :seen RETURNING name
+
+-- name: schedule_mark
+-- How a schedule stands.
+SELECT mark FROM onward_schedules WHERE name = :name
+
 -- name: join
 -- A worker begins. Its id is new at every start.
 INSERT INTO onward_workers (id, lease_until, started_at, machine, host, pid, slots, names, queues, address, version)
