@@ -8,11 +8,13 @@ if TYPE_CHECKING:
     from onward.core.retry import Retry
     from onward.core.task import State, Task
     from onward.engine.context import Context
-    from onward.errors import Fatal, OnwardError, RetryLater, StepFailed
+    from onward.errors import AlreadyDecided, Denied, Fatal, OnwardError, RetryLater, StepFailed, WaitTimeout
 else:
     # Each name is imported when it is first asked for, so that `onward --help` does not wait for a database driver.
     _HOMES = {
+        "AlreadyDecided": "onward.errors",
         "Context": "onward.engine.context",
+        "Denied": "onward.errors",
         "Fatal": "onward.errors",
         "Handle": "onward.app",
         "Onward": "onward.app",
@@ -22,6 +24,7 @@ else:
         "State": "onward.core.task",
         "StepFailed": "onward.errors",
         "Task": "onward.core.task",
+        "WaitTimeout": "onward.errors",
         "__version__": "onward.app",
     }
 
@@ -39,7 +42,9 @@ else:
 
 
 __all__ = [
+    "AlreadyDecided",
     "Context",
+    "Denied",
     "Fatal",
     "Handle",
     "Onward",
@@ -49,5 +54,6 @@ __all__ = [
     "State",
     "StepFailed",
     "Task",
+    "WaitTimeout",
     "__version__",
 ]

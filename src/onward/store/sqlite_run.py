@@ -42,13 +42,12 @@ def insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...
         part = rows[start : start + SIZES[-1]]
         size = next(size for size in SIZES if size >= len(part))
         missing = (None,) * (len(part[0]) * (size - len(part)))
-        connection.execute(_many(name, size), (*itertools.chain.from_iterable(part), *missing))
+        connection.execute(_many(S[name].sql, size), (*itertools.chain.from_iterable(part), *missing))
 
 
 @functools.cache
-def _many(name: str, size: int) -> str:
+def _many(one: str, size: int) -> str:
     """The INSERT of one row as one of several, of which the last may be missing: a few sizes stay prepared."""
-    one = S[name].sql
     head, values = one[: one.rindex("VALUES")], one[one.rindex("(") :]
     rows = ", ".join([values] * size)
     return one if size == 1 else f"{head} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 -- our own text
