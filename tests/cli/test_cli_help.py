@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import Run, process
 
 COMMANDS = ["demo", "worker", "submit", "list", "show", "follow", "cancel", "resume", "prioritize", "migrate", "doctor"]
+COMMANDS += ["check", "replay", "fork"]
 HEAVY = ["apsw", "asyncio", "asyncpg", "onward.app", "pydantic", "rich", "uvloop"]
 
 
