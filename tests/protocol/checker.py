@@ -12,8 +12,8 @@ import dataclasses
 import gc
 from array import array
 
-from tests.protocol.model import OUTSIDE, Move, Protocol, awaits, settling
-from tests.protocol.words import GONE, LATER, NEVER, NOW, Entry, Known, Late, Record, State, Worker
+from tests.protocol.model import OUTSIDE, Move, Protocol
+from tests.protocol.words import GONE, LATER, NEVER, NOW, Entry, Known, Late, Record, State, Worker, awaits, settling
 
 TAKEN = Record(0, "taken")
 """A number of which nobody needs to know more."""

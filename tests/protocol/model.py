@@ -23,7 +23,6 @@ from tests.protocol.words import (
     GONE,
     HANDED_BACK,
     LATER,
-    LETS_GO,
     MESSAGE,
     NEVER,
     NOW,
@@ -42,6 +41,15 @@ from tests.protocol.words import (
     Record,
     State,
     Worker,
+    awaits,
+    freed,
+    idle,
+    left_behind,
+    put,
+    requeued,
+    rested,
+    same_round,
+    settling,
 )
 
 NO_FENCE = "no fence"
@@ -178,11 +186,11 @@ class Protocol(NamedTuple):
         ending = entries[-1].ending
         if ending and ending[0] == "end":
             wrong = wrong or (f"a second outcome: {ending[1]} after {state.outcome}" if state.outcome else "")
-            after = _freed(after)._replace(row=(), outcome=str(ending[1]))
+            after = freed(after)._replace(row=(), outcome=str(ending[1]))
         elif ending and after.row:
             _, due, reason, inbox = ending
             waits = inbox in {-1, state.inbox} or self.planted == NO_COUNTER
-            after = _freed(after)._replace(row=(due, reason) if waits else (NOW, "queued"))
+            after = freed(after)._replace(row=(due, reason) if waits else (NOW, "queued"))
         return after, "written", wrong
 
     # ── what the database is asked for in a worker's name, whether that lives or not ─────────────────────────────
@@ -190,17 +198,18 @@ class Protocol(NamedTuple):
     def _database(self, state: State, actor: int, worker: Worker) -> Iterator[Move]:
         if worker.giving:  # release: it may come late, and again
             frees = worker.holds and (worker.giving == state.now.fence or self.planted == BARE_RELEASE)
-            freed = _requeued(state, actor) if frees else state
+            after = requeued(state, actor) if frees else state
             if frees:
-                yield Move(actor, "the release runs, and another is under way", freed)
-            yield Move(actor, "the release runs", _put(freed, actor, _rested(freed.workers[actor]._replace(giving=0))))
+                yield Move(actor, "the release runs, and another is under way", after)
+            done = rested(after.workers[actor]._replace(giving=0))
+            yield Move(actor, "the release runs", put(after, actor, done))
         if worker.row and (worker.life == "gone" or not worker.lease):
             if self.planted == BARE_RESCUE and worker.holds and not state.listed:
                 yield Move(actor, "a slow rescue reads that it is dead and holds the task", state._replace(listed=True))
-            freed = _requeued(state, actor) if worker.holds else state  # rescue (bury)
+            after = requeued(state, actor) if worker.holds else state  # rescue (bury)
             why = "its process is gone" if worker.life == "gone" else "its lease has ended"
-            buried = _rested(freed.workers[actor]._replace(row=False, giving=0))
-            yield Move(actor, f"a rescue buries it: {why}", _put(freed, actor, buried))
+            buried = rested(after.workers[actor]._replace(row=False, giving=0))
+            yield Move(actor, f"a rescue buries it: {why}", put(after, actor, buried))
 
     # ── the process ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -211,10 +220,10 @@ class Protocol(NamedTuple):
         if worker.life == "idle" and not worker.holds:
             return  # it has nothing to lose
         if worker.lease:
-            yield Move(actor, "its lease ends", _put(state, actor, worker._replace(lease=False)))
+            yield Move(actor, "its lease ends", put(state, actor, worker._replace(lease=False)))
         yield from self._beat(state, actor, worker)
-        gone = _rested(Worker("gone", worker.row, holds=worker.holds, giving=worker.giving))
-        yield Move(actor, "dies", _put(_left_behind(state, worker), actor, gone))
+        gone = rested(Worker("gone", worker.row, holds=worker.holds, giving=worker.giving))
+        yield Move(actor, "dies", put(left_behind(state, worker), actor, gone))
 
     def _claim(self, state: State, actor: int, worker: Worker) -> Iterator[Move]:
         """claim (ready, take). Its answer may be lost: then nobody knows of the shift."""
@@ -224,24 +233,24 @@ class Protocol(NamedTuple):
         shift = worker._replace(
             life="shift", holds=True, shift=number, told=number, view=after.now, unread=state.inbox > after.now.copied
         )
-        yield Move(actor, "claims the task", _put(after, actor, shift), wrong)
-        yield Move(actor, "claims the task, but the answer is lost", _put(after, actor, worker._replace(holds=True)))
+        yield Move(actor, "claims the task", put(after, actor, shift), wrong)
+        yield Move(actor, "claims the task, but the answer is lost", put(after, actor, worker._replace(holds=True)))
 
     def _beat(self, state: State, actor: int, worker: Worker) -> Iterator[Move]:
         """beat (held), Worker._heard and _compare."""
         if not worker.row:
-            after = _put(_left_behind(state, worker), actor, Worker())
+            after = put(left_behind(state, worker), actor, Worker())
             yield Move(actor, "learns that it was declared dead, and starts anew", after)
             return
         renewed = worker._replace(lease=True)
         if worker.life == "shift" and not worker.holds and not settling(worker):
-            after = _put(_left_behind(state, worker), actor, _rested(_idle(renewed)))
+            after = put(left_behind(state, worker), actor, rested(idle(renewed)))
             yield Move(actor, "learns from its heartbeat that the task is not its own", after)
         elif worker.life == "idle" and not worker.giving:  # two heartbeats, in truth
-            after = _put(state, actor, renewed._replace(giving=state.now.fence))
+            after = put(state, actor, renewed._replace(giving=state.now.fence))
             yield Move(actor, "learns that it holds the task, and gives it back", after)
         elif not worker.lease:
-            yield Move(actor, "its heartbeat renews its lease", _put(state, actor, renewed))
+            yield Move(actor, "its heartbeat renews its lease", put(state, actor, renewed))
 
     # ── the journal writer ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -253,11 +262,11 @@ class Protocol(NamedTuple):
                 yield Move(
                     actor,
                     "sends its records, and tells the handler that they are written",
-                    _put(state, actor, told),
+                    put(state, actor, told),
                     wrong,
                 )
                 return
-            yield Move(actor, "sends its records", _put(state, actor, sent))
+            yield Move(actor, "sends its records", put(state, actor, sent))
         if not worker.sent:
             return
         after, verdict, wrong = self.commit(state, worker.shift, worker.told + 1, worker.sent)
@@ -265,13 +274,13 @@ class Protocol(NamedTuple):
             yield Move(
                 actor,
                 "its records are refused, it drops the work",
-                _put(after, actor, _rested(_idle(after.workers[actor]))),
+                put(after, actor, rested(idle(after.workers[actor]))),
                 wrong,
             )
             return
         told, lost = self._acknowledged(after, after.workers[actor])
         verb = "its records are written" if verdict == "written" else "asks again, and its records are there"
-        yield Move(actor, verb, _put(after, actor, told), wrong or lost)
+        yield Move(actor, verb, put(after, actor, told), wrong or lost)
         if verdict == "written":
             yield Move(actor, "its records are written, but the answer is lost", after, wrong)
 
@@ -281,7 +290,7 @@ class Protocol(NamedTuple):
         there = last <= len(state.journal) and state.journal[last - 1].shift == worker.shift
         wrong = "" if there or self.planted == NO_FENCE else f"record {last} was acknowledged, and it is not there"
         settled = bool(worker.sent[-1].ending)
-        return _rested(_idle(worker)) if settled else worker._replace(told=last, sent=()), wrong
+        return rested(idle(worker)) if settled else worker._replace(told=last, sent=()), wrong
 
     # ── the handler, through ctx ─────────────────────────────────────────────────────────────────────────────────
 
@@ -321,7 +330,7 @@ class Protocol(NamedTuple):
 
     def _step(self, state: State, actor: int, view: Known, name: str) -> Iterator[Move]:
         ran = self._writes(state, actor, f"runs step {name}", [Entry(STEP, name)])
-        known = _same_round(state.now, view) and state.now.at > view.at
+        known = same_round(state.now, view) and state.now.at > view.at
         yield ran._replace(wrong=f"step {name} is recorded, and is run again" if known else "")
         yield self._settles(state, actor, "finds that its code was changed", PARKED, NEVER, "parked")
         if view.saga:
@@ -337,7 +346,7 @@ class Protocol(NamedTuple):
             yield from self._may_go_on(state, actor)
             if worker.lease:
                 ran = self._writes(state, actor, f"runs undo {view.owed}", [Entry(STEP, f"undo {view.owed}")])
-                known = _same_round(state.now, view) and (state.now.undo, -state.now.owed) > (1, -view.owed)
+                known = same_round(state.now, view) and (state.now.undo, -state.now.owed) > (1, -view.owed)
                 yield ran._replace(wrong=f"undo {view.owed} is recorded, and is run again" if known else "")
         elif view.undo == 1:
             yield self._writes(state, actor, "has undone the saga", [Entry(UNDONE)])
@@ -356,7 +365,7 @@ class Protocol(NamedTuple):
         told = worker._replace(
             view=view, line=worker.line + tuple(entries), unread=False if unread is False else worker.unread
         )
-        return Move(actor, verb, _put(state, actor, told))
+        return Move(actor, verb, put(state, actor, told))
 
     def _ends(self, state: State, actor: int, verb: str, kind: str) -> Move:
         return self._writes(state, actor, verb, [Entry(kind, "", ("end", ENDS[kind]))])
@@ -383,7 +392,7 @@ class Protocol(NamedTuple):
             after, wrong = self._append(state, [Record(0, RESUMED)])  # drop_outcome, reopen; unpark
             yield Move(OUTSIDE, "resumes the task", after._replace(outcome="", row=(NOW, "queued")), wrong)
         if self.planted == BARE_RESCUE and state.listed:
-            after = _freed(state)._replace(listed=False, row=state.row and (state.row[0], "queued"))
+            after = freed(state)._replace(listed=False, row=state.row and (state.row[0], "queued"))
             yield Move(OUTSIDE, "the slow rescue frees the task that it had read of", after)
         yield from self._prune(state)
 
@@ -394,11 +403,11 @@ class Protocol(NamedTuple):
             return
         if now.saga:
             after, wrong = self._append(state, [Record(0, CANCEL)])
-            after = _freed(after)._replace(row=(NOW, "cancelling"))
+            after = freed(after)._replace(row=(NOW, "cancelling"))
             yield Move(OUTSIDE, "requests a cancel", after, wrong, helps=False)
             return
         after, wrong = self._append(state, [Record(0, CANCEL), Record(0, CANCELLED)])
-        after = _freed(after)._replace(row=(), outcome="cancelled")
+        after = freed(after)._replace(row=(), outcome="cancelled")
         yield Move(OUTSIDE, "cancels the task", after, wrong, helps=False)
 
     def _prune(self, state: State) -> Iterator[Move]:
@@ -408,59 +417,3 @@ class Protocol(NamedTuple):
         if old and tuple(kept) != old:
             verb = "prunes the journal" + (", numbers and all" if self.planted == NUMBERS_BACK else "")
             yield Move(OUTSIDE, verb, state._replace(journal=(*kept, state.journal[-1])), helps=False)
-
-
-# ── small verbs ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _put(state: State, actor: int, worker: Worker) -> State:
-    return state._replace(workers=(*state.workers[:actor], worker, *state.workers[actor + 1 :]))
-
-
-def _freed(state: State) -> State:
-    """The queue row names no worker."""
-    return state._replace(workers=tuple(_rested(worker._replace(holds=False)) for worker in state.workers))
-
-
-def _requeued(state: State, actor: int) -> State:
-    """worker = NULL, reason = 'queued'; due_at is left alone."""
-    worker = state.workers[actor]._replace(holds=False)
-    return _put(state, actor, worker)._replace(row=state.row and (state.row[0], "queued"))
-
-
-def _idle(worker: Worker) -> Worker:
-    return Worker("idle", worker.row, worker.lease, worker.holds, worker.giving)
-
-
-def _rested(worker: Worker) -> Worker:
-    """One that does nothing and holds nothing is as good as new: it can do all that any idle worker can. In the place of
-    one that is gone, and buried, another starts."""
-    if worker.life == "idle" and not worker.holds and not worker.giving:
-        return Worker()
-    return Worker() if worker.life == "gone" and not worker.row else worker
-
-
-def _same_round(now: Known, view: Known) -> bool:
-    """Whether the journal and a worker speak of the same steps. A worker that a cancel request has fenced may begin one more
-    until its next heartbeat (ruling 18): that is known, and left out."""
-    return now.round == view.round and now.stop == view.stop
-
-
-def _left_behind(state: State, worker: Worker) -> State:
-    """What it had sent may still arrive. One such commit is followed; more of them add nothing, as only the first to
-    come can be written."""
-    if not worker.sent or state.late.entries:
-        return state
-    return state._replace(late=Late(worker.shift, worker.told + 1, worker.sent))
-
-
-def awaits(worker: Worker) -> bool:
-    """Whether the handler waits until its last record is written: a step, the giving up of a saga, a settle. The others
-    are mentioned (Writer.mention), and it goes on."""
-    last = (worker.sent + worker.line)[-1:]
-    return bool(last) and (last[0].kind in {STEP, UNDOING} or bool(last[0].ending))
-
-
-def settling(worker: Worker) -> bool:
-    last = (worker.sent + worker.line)[-1:]
-    return bool(last) and bool(last[0].ending)

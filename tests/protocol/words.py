@@ -16,7 +16,6 @@ SAGA, CLOSED, UNDOING, UNDONE = "saga.started", "saga.completed", "saga.undoing"
 SUBMITTED, CANCEL, RESUMED = "task.submitted", "cancel.requested", "task.resumed"
 COMPLETED, FAILED, CANCELLED = "task.completed", "task.failed", "task.cancelled"
 ENDS = {COMPLETED: "completed", FAILED: "failed", CANCELLED: "cancelled"}
-LETS_GO = {HANDED_BACK, PARKED, RETRY}
 
 NOW, LATER, NEVER = "now", "later", "never"
 """When a task that nobody holds is due: due_at is null, a time, or infinity."""
@@ -120,3 +119,59 @@ class State(NamedTuple):
     @property
     def held(self) -> bool:
         return any(worker.holds for worker in self.workers)
+
+
+# ── small verbs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def put(state: State, actor: int, worker: Worker) -> State:
+    return state._replace(workers=(*state.workers[:actor], worker, *state.workers[actor + 1 :]))
+
+
+def freed(state: State) -> State:
+    """The queue row names no worker."""
+    return state._replace(workers=tuple(rested(worker._replace(holds=False)) for worker in state.workers))
+
+
+def requeued(state: State, actor: int) -> State:
+    """worker = NULL, reason = 'queued'; due_at is left alone."""
+    worker = state.workers[actor]._replace(holds=False)
+    return put(state, actor, worker)._replace(row=state.row and (state.row[0], "queued"))
+
+
+def idle(worker: Worker) -> Worker:
+    return Worker("idle", worker.row, worker.lease, worker.holds, worker.giving)
+
+
+def rested(worker: Worker) -> Worker:
+    """One that does nothing and holds nothing is as good as new: it can do all that any idle worker can. In the place of
+    one that is gone, and buried, another starts."""
+    if worker.life == "idle" and not worker.holds and not worker.giving:
+        return Worker()
+    return Worker() if worker.life == "gone" and not worker.row else worker
+
+
+def same_round(now: Known, view: Known) -> bool:
+    """Whether the journal and a worker speak of the same steps. A worker that a cancel request has fenced may begin one more
+    until its next heartbeat (ruling 18): that is known, and left out."""
+    return now.round == view.round and now.stop == view.stop
+
+
+def left_behind(state: State, worker: Worker) -> State:
+    """What it had sent may still arrive. One such commit is followed; more of them add nothing, as only the first to
+    come can be written."""
+    if not worker.sent or state.late.entries:
+        return state
+    return state._replace(late=Late(worker.shift, worker.told + 1, worker.sent))
+
+
+def awaits(worker: Worker) -> bool:
+    """Whether the handler waits until its last record is written: a step, the giving up of a saga, a settle. The others
+    are mentioned (Writer.mention), and it goes on."""
+    last = (worker.sent + worker.line)[-1:]
+    return bool(last) and (last[0].kind in {STEP, UNDOING} or bool(last[0].ending))
+
+
+def settling(worker: Worker) -> bool:
+    last = (worker.sent + worker.line)[-1:]
+    return bool(last) and bool(last[0].ending)
