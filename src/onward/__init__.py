@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onward.app import VERSION as __version__
     from onward.app import Handle, Onward
+    from onward.core.limit import Limit
     from onward.core.retry import Retry
     from onward.core.task import State, Task
     from onward.engine.context import Context
@@ -15,6 +16,7 @@ else:
         "Context": "onward.engine.context",
         "Fatal": "onward.errors",
         "Handle": "onward.app",
+        "Limit": "onward.core.limit",
         "Onward": "onward.app",
         "OnwardError": "onward.errors",
         "Retry": "onward.core.retry",
@@ -42,6 +44,7 @@ __all__ = [
     "Context",
     "Fatal",
     "Handle",
+    "Limit",
     "Onward",
     "OnwardError",
     "Retry",

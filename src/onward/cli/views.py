@@ -30,6 +30,7 @@ def task_json(task: Task) -> dict[str, Any]:
         "due_at": iso(task.due_at),
         "key": task.key,
         "labels": task.labels,
+        "group": task.group,
         "worker": task.worker,
     }
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.core import wire
-from onward.core.task import State, Task, open_state
+from onward.core.task import NewTask, State, Task, open_state
 from onward.store.port import Batch, WorkerRow
 
 
@@ -38,6 +38,7 @@ def task(row: Mapping[str, Any]) -> Task:
         labels=options.get("labels", {}),
         worker=row["worker"],
         parent=row["parent"],
+        group=row["grp"],
     )
 
 
@@ -54,6 +55,23 @@ def tidings(batch: Batch) -> list[tuple[str, str, str, bytes]]:
 def tiding(state: State, ending: bytes) -> bytes:
     """The last record of a task as a message to its parent."""
     return b'{"state":"%b"%b' % (state.encode(), b"}" if ending == b"{}" else b"," + ending[1:])
+
+
+def new_values(new: Sequence[NewTask]) -> dict[str, list[Any]]:
+    """The parameters of the sections `submit` and `submit_grouped`: tasks as columns."""
+    return {
+        "ids": [n.id for n in new],
+        "tasks": [n.task for n in new],
+        "queues": [n.queue for n in new],
+        "priorities": [n.priority for n in new],
+        "inputs": [n.input for n in new],
+        "options": [n.options for n in new],
+        "keys": [n.key for n in new],
+        "fingerprints": [n.fingerprint for n in new],
+        "delays": [n.delay for n in new],
+        "parents": [n.parent for n in new],
+        "groups": [n.group for n in new],
+    }
 
 
 def worker(row: Mapping[str, Any]) -> WorkerRow:
