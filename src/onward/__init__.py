@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onward.app import VERSION as __version__
     from onward.app import Handle, Onward
+    from onward.core.limit import Limit
     from onward.core.retry import Retry
     from onward.core.task import State, Task
     from onward.engine.context import Context
@@ -17,6 +18,7 @@ else:
         "Denied": "onward.errors",
         "Fatal": "onward.errors",
         "Handle": "onward.app",
+        "Limit": "onward.core.limit",
         "Onward": "onward.app",
         "OnwardError": "onward.errors",
         "Retry": "onward.core.retry",
@@ -47,6 +49,7 @@ __all__ = [
     "Denied",
     "Fatal",
     "Handle",
+    "Limit",
     "Onward",
     "OnwardError",
     "Retry",

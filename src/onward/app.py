@@ -12,6 +12,7 @@ from onward.config import Settings, load
 from onward.core.clock import Clock, SystemClock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
+from onward.core.limit import Limit, LimitRow
 from onward.core.record import Record
 from onward.core.retry import Retry
 from onward.core.schedule import MISSED, Rhythm
@@ -58,6 +59,7 @@ class Onward:
         self.handlers: dict[str, Handler] = {}
         self._offers: dict[str, Offer] = {}
         self._plans: dict[str, Plan] = {}
+        self._queue_limits: dict[str, Limit | None] = {}
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
         self._ids = Ids(self._clock.now, self._rng)
@@ -93,6 +95,8 @@ class Onward:
         retry: Retry | int | None = None,
         deadline: Duration | None = None,
         queue: str = "default",
+        group: str | None = None,
+        limit: Limit | None = None,
     ) -> Callable[[F], F]: ...
 
     def task(
@@ -104,11 +108,15 @@ class Onward:
         retry: Retry | int | None = None,
         deadline: Duration | None = None,
         queue: str = "default",
+        group: str | None = None,
+        limit: Limit | None = None,
     ) -> Any:
         """Make a function the handler of tasks of its name.
 
         `retry` (a Retry, or a number of attempts; 4 by default) is for the task as a whole: finished steps are not run
-        again. `deadline` is for the whole task, from its first start and across restarts.
+        again. `deadline` is for the whole task, from its first start and across restarts. `group` names the argument whose
+        value is the group of a task (a tenant, a service): groups of a queue get their turns one after the other. `limit`
+        is for each group, or for all tasks of this name where they have none.
         """
 
         def register(function: F) -> F:
@@ -116,15 +124,18 @@ class Onward:
             if title in self.handlers:
                 raise UsageError(f"two handlers are named {title!r}; give one of them another name: @app.task(name=…)")
             policy = Retry(attempts=retry) if isinstance(retry, int) else retry or DEFAULT_RETRY
-            handler = Handler(
-                title, function, policy, None if deadline is None else seconds(deadline, "deadline"), queue
-            )
+            allowed = None if deadline is None else seconds(deadline, "deadline")
+            handler = Handler(title, function, policy, allowed, queue, group, limit)
             handler.parameters  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
+            self._offers[title] = Offer(handler.arguments, handler.queue, handler.deadline, handler.grouping)
             self.handlers[title] = handler
-            self._offers[title] = Offer(handler.arguments, handler.queue, handler.deadline)
             return function
 
         return register if function is None else register(function)
+
+    def limit_queue(self, name: str, *, concurrency: int | None) -> None:
+        """At most so many tasks of a queue at once, over all workers; None lifts it. In force when a worker starts."""
+        self._queue_limits[name] = None if concurrency is None else Limit(concurrency=concurrency)
 
     def name_of(self, handler: Callable[..., Any] | str) -> str:
         """The name under which a handler was registered."""
@@ -222,6 +233,7 @@ class Onward:
             submit=self.service.child,
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
+            limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
 
@@ -239,14 +251,16 @@ class Onward:
         delay: Duration | None = None,
         expires: Duration | None = None,
         labels: Mapping[str, str] | None = None,
+        group: str | None = None,
         connection: Any = None,
     ) -> Handle:
         """Ask for a task; the answer comes after the commit.
 
-        The same `key` with the same everything gives the same task, however often and from wherever it is sent. With
+        `group` (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. The same
+        `key` with the same everything gives the same task, however often and from wherever it is sent. With
         `connection` (asyncpg, psycopg, SQLAlchemy, sqlite3) the task becomes part of the caller's own transaction.
         """
-        wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
+        wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, group=group)
         (task_id,) = await self.service.submit([wish], connection=connection)
         return Handle(self, task_id)
 

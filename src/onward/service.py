@@ -51,6 +51,8 @@ class Offer:
     check: Callable[[Any], object]
     queue: str = "default"
     deadline: float | None = None
+    grouping: tuple[str, bool] | None = None
+    """The argument whose value is the group, and whether an input that is no object is that argument."""
 
 
 class Wish(NamedTuple):
@@ -68,6 +70,7 @@ class Wish(NamedTuple):
     parent: str | None = None
     until: float | None = None
     """When the parent's deadline is."""
+    group: str | None = None
 
 
 class Plan(NamedTuple):
@@ -149,13 +152,17 @@ class Service:
         queue = _named("queue", wish.queue or offer.queue)
         _check_priority(wish.priority)
         delay = 0.0 if wish.delay is None else seconds(wish.delay, "delay")
+        group = _group(wish, offer)
         key, fingerprint = None, ""
         if wish.key is not None:
             said = {"task": wish.task, "options": options, "queue": queue, "priority": wish.priority, "delay": delay}
+            said |= {"group": group} if group is not None else {}
             key, fingerprint = _named("key", wish.key), wire.fingerprint([said, wire.decode(data)])
         spoken = wire.encode(options, "the labels") if options else b"{}"
         name = _named("task", wish.task)
-        return NewTask(self._ids(), name, data, spoken, queue, wish.priority, delay, key, fingerprint, wish.parent)
+        return NewTask(
+            self._ids(), name, data, spoken, queue, wish.priority, delay, key, fingerprint, wish.parent, group
+        )
 
     def check_input(self, name: str, value: Any) -> None:
         """Raises InvalidInput when the handler does not take it, as far as this process knows."""
@@ -165,7 +172,10 @@ class Service:
         """Learn what a worker once said of a handler that this process does not have. Raises UnknownTask."""
         if name not in self._remote:
             told = {known: wire.decode(data) for known, data in (await self._store.offered()).items()}
-            self._remote = {known: Offer(_anything, said["queue"], said["deadline"]) for known, said in told.items()}
+            self._remote = {
+                known: Offer(_anything, said["queue"], said["deadline"], said.get("group"))
+                for known, said in told.items()
+            }
         if name not in self._remote and not unchecked:
             raise UnknownTask(name, sorted(self._remote.keys() | self._offers.keys()))
 
@@ -384,6 +394,17 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
     if wish.labels:
         said["labels"] = _labels(wish.labels)
     return said
+
+
+def _group(wish: Wish, offer: Offer) -> str | None:
+    """The group that was given, or the value of the argument that the handler's tasks are grouped by."""
+    if wish.group is not None or offer.grouping is None:
+        return None if wish.group is None else _named("group", wish.group)
+    argument, bare = offer.grouping
+    value = wish.input.get(argument) if isinstance(wish.input, dict) else wish.input if bare else None
+    if isinstance(value, int | float):
+        return wire.encode(value).decode()
+    return None if value is None else _named(f"the group ({argument})", value)
 
 
 def _named(what: str, value: Any) -> str:

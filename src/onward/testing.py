@@ -152,6 +152,7 @@ def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:
     if like is not None:
         app.handlers |= like.handlers
         app._offers |= like._offers
+        app._queue_limits |= like._queue_limits
     return app
 
 

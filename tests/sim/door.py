@@ -25,7 +25,20 @@ from tests.sim.weather import Weather
 
 VERBS = [name for name, member in vars(Store).items() if inspect.iscoroutinefunction(member)]
 LOCAL = {"open", "close", "attend"}
-REPEATABLE = {"submit", "save", "beat", "join", "leave", "release", "rescue", "wake", "offer", "prioritize", "get"}
+REPEATABLE = {
+    "submit",
+    "save",
+    "beat",
+    "join",
+    "leave",
+    "release",
+    "rescue",
+    "wake",
+    "offer",
+    "limit",
+    "prioritize",
+    "get",
+}
 """Verbs whose second call must tell the same as the first."""
 
 

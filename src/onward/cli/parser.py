@@ -182,6 +182,7 @@ def _submit(commands: _Commands) -> None:
     parser.add_argument("--key", help="the same key with the same input gives the same task")
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher goes first")
     parser.add_argument("--queue", metavar="NAME", help="the queue to wait in")
+    parser.add_argument("--group", metavar="NAME", help="whose it is: groups get their turns, and have their limits")
     parser.add_argument("--delay", metavar="TIME", help="do not start before, as in 90, 10m or 1h30m")
     parser.add_argument("--deadline", metavar="TIME", help="fail when it has not ended so long after its first start")
     parser.add_argument("--label", action="append", default=[], type=_label, metavar="K=V", help="can be repeated")

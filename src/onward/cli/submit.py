@@ -37,6 +37,7 @@ async def submit(args: Namespace) -> int:
         deadline=args.deadline,
         delay=args.delay,
         labels=dict(args.label),
+        group=args.group,
     )
     async with door.app_of(args) as app:
         (task_id,) = await app.service.submit([wish], unchecked=args.anyway)

@@ -32,6 +32,7 @@ def task_json(task: Task) -> dict[str, Any]:
         "due_at": iso(task.due_at),
         "key": task.key,
         "labels": task.labels,
+        "group": task.group,
         "worker": task.worker,
         "parent": task.parent,
         **({} if task.in_flight is None else {"in_flight": task.in_flight}),

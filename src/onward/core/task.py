@@ -44,9 +44,10 @@ class Reason(enum.StrEnum):
     PAUSED = "paused"
     PARKED = "parked"
     QUARANTINED = "quarantined"
+    QUOTA = "quota"
 
 
-PENDING_REASONS = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.RETRYING, Reason.CANCELLING})
+PENDING_REASONS = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.RETRYING, Reason.CANCELLING, Reason.QUOTA})
 NEEDS_A_PERSON = frozenset({Reason.PARKED, Reason.QUARANTINED})
 """Those that `resume` wakes."""
 
@@ -80,6 +81,7 @@ class NewTask(NamedTuple):
     key: str | None
     fingerprint: str
     parent: str | None = None
+    group: str | None = None
 
 
 class Message(NamedTuple):
@@ -117,6 +119,7 @@ class Task:
     labels: dict[str, str]
     worker: str | None
     parent: str | None = None
+    group: str | None = None
     in_flight: int | None = None
     """Only in the answer to a cancel: how many tasks of the tree were in the middle of something."""
 

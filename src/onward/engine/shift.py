@@ -52,7 +52,7 @@ class Shift:
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
         self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, desk.rng
-        self.hold = Hold(claimed.id, claimed.shift, claimed.shift)
+        self.hold = Hold(claimed.id, claimed.shift, claimed.shift, gate=claimed.gate)
         self.began = desk.clock.monotonic()
         self.settling = False
         self.over = False
@@ -195,6 +195,8 @@ class Shift:
         elif ending.due_at is not None and ending.due_at < NEVER:
             self._desk.due(ending.due_at)
         elif kind == r.DEADLINE:
+            self._desk.store.nudge("ready")
+        if self.hold.gate is not None:  # whoever waited for its place
             self._desk.store.nudge("ready")
 
     # ── the handler ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -19,6 +19,7 @@ from typing import Any
 from onward.core.clock import Clock
 from onward.core.control import Fenced, HandBack
 from onward.core.ids import Ids
+from onward.core.limit import LimitRow
 from onward.engine.handlers import Handler
 from onward.engine.lease import Heart, Lease
 from onward.engine.presence import machine
@@ -82,12 +83,14 @@ class Worker:
         submit: Submit,
         cancel_children: CancelChildren,
         ticker: Ticker,
+        limits: tuple[LimitRow, ...] = (),
         spawn: Spawn = spawn,
     ) -> None:
         self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
         self.slots, self.finished, self.id = slots, 0, ""
         self._handlers, self._queues, self._version = handlers, queues, version
         self._poll, self._ids, self._spawn = poll, ids, spawn
+        self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
         self.submit, self._ticker = submit, ticker
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
@@ -126,6 +129,7 @@ class Worker:
         sys.setswitchinterval(min(sys.getswitchinterval(), TURNS))
         await self.store.offer([(handler.name, handler.offer()) for handler in self._handlers.values()])
         await self._ticker.save()
+        await self.store.limit(self._limits)
         await self._join()
         self._stop_listening = self.store.listen("ready", self.wake)
         self._heart.start()

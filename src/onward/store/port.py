@@ -19,6 +19,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
@@ -52,6 +53,8 @@ class Claimed(NamedTuple):
     parent: str | None
     inbox: int
     """How many messages it has got."""
+    gate: str | None = None
+    """What it is held under, where a limit has a say; empty for the limit of its queue alone."""
 
 
 class End(NamedTuple):
@@ -122,6 +125,8 @@ class Batch:
     entries: list[Entry] = dataclasses.field(default_factory=list)
     ends: list[End] = dataclasses.field(default_factory=list)
     waits: list[Wait] = dataclasses.field(default_factory=list)
+    gates: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Of the tasks that end or wait, those that were held under a limit: another may take their place."""
 
     def split(self) -> Iterable[Batch]:
         """The same, a batch for each task."""
@@ -132,6 +137,8 @@ class Batch:
             parts[end.id].ends.append(end)
         for wait in self.waits:
             parts[wait.id].waits.append(wait)
+        for task_id, gate in self.gates.items():
+            parts[task_id].gates[task_id] = gate
         return parts.values()
 
 
@@ -228,7 +235,8 @@ class Store(Protocol):
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
-        """Write tasks, queue rows and first records; all or none. A key that is there already gives the task it belongs
+        """Write tasks, queue rows and first records; all or none. Of tasks with a group, each that waits stands further
+        behind, so that other groups get their turns. A key that is there already gives the task it belongs
         to instead, and so does an id (a submit whose answer was lost is simply sent again). With `connection`, inside
         the caller's own transaction."""
         ...
@@ -295,6 +303,11 @@ class Store(Protocol):
         """Remember that handlers of these names exist somewhere, and what is said of them."""
         ...
 
+    async def limit(self, limits: Sequence[LimitRow]) -> None:
+        """Set these limits, or lift those that are None; others stay as they are. What is held already counts, and what
+        waited for a limit that is changed asks again. Every claim that begins after the answer keeps them."""
+        ...
+
     async def offered(self) -> dict[str, bytes]:
         """All handlers ever offered, by name."""
         ...
@@ -323,8 +336,12 @@ class Store(Protocol):
         self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
     ) -> list[Claimed]:
         """Take up to `room` ready tasks of the queue whose handler is among `names`, by priority and then in order of
-        submission; each gets its `shift.started` record. Never a task that another worker holds, never for a worker
-        whose lease has ended. `alone` takes a suspect instead. Nothing ready: an empty list."""
+        submission, but groups by turns; each gets its `shift.started` record. Never a task that another worker holds,
+        never for a worker whose lease has ended. `alone` takes a suspect instead. Nothing ready: an empty list.
+
+        No more tasks are held than the limits of queue and groups allow, whoever claims at the same time. A task whose
+        limit is reached waits (reason `quota`) and is in nobody's way; it is ready again when another of its group lets
+        go, in the commit that lets go, or when the rate allows one more."""
         ...
 
     async def save(self, worker: str, batch: Batch) -> set[str]:
@@ -338,7 +355,8 @@ class Store(Protocol):
         ...
 
     async def wake(self) -> Outlook:
-        """Make sleepers whose time has come ready, and look around."""
+        """Make sleepers whose time has come ready, and look around; also for tasks that wait for a limit which is free,
+        as after a limit was set while others were held."""
         ...
 
     async def release(self, worker: str, task_ids: Sequence[str]) -> None:

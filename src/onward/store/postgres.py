@@ -18,11 +18,13 @@ from typing import Any, TypeVar
 import asyncpg
 
 from onward.core.crash import crashpoint
+from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.errors import StoreUnavailable
-from onward.store import migrate, rows
+from onward.store import limits, migrate, rows
+from onward.store import postgres_limits as gates
 from onward.store import postgres_schedules as timed
 from onward.store import postgres_steer as steer
 from onward.store.borrowed import submit_through
@@ -71,6 +73,8 @@ class PostgresStore:
         self._hub = Hub(self._send)
         self._listener: Listener | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._limited: set[str] = set()
+        self._looked_at = ""
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -161,8 +165,10 @@ class PostgresStore:
     async def _insert(self, new: Sequence[NewTask]) -> set[str]:
         """The ids of those that were not there before."""
         if len(new) != 1:
-            return {row[0] for row in await self._fetch("submit", **rows.submit_values(new))}
+            return {row[0] for row in await self._insert_many(new)}
         (task,) = new
+        if task.group is not None:
+            return {row[0] for row in await self._insert_many(new)}
         if task.key is not None or task.parent is not None:
             return {row[0] for row in await self._fetch("submit_one", **task._asdict())}
         try:
@@ -171,6 +177,10 @@ class PostgresStore:
         except asyncpg.UniqueViolationError:
             return set()
         return {task.id}
+
+    async def _insert_many(self, new: Sequence[NewTask]) -> list[Any]:
+        grouped = any(n.group for n in new)
+        return await self._fetch("submit_grouped" if grouped else "submit", **rows.submit_values(new))
 
     async def _submitted(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted]:
         there = [n for n in new if n.id not in created]
@@ -253,6 +263,10 @@ class PostgresStore:
         ordered = sorted(handlers)
         await self._execute("offer", names=[name for name, _ in ordered], schemas=[schema for _, schema in ordered])
 
+    async def limit(self, limits: Sequence[LimitRow]) -> None:
+        async with self._connection() as connection, connection.transaction():
+            await gates.set_limits(connection, limits)
+
     async def offered(self) -> dict[str, bytes]:
         return {row["name"]: row["schema"] for row in await self._fetch("offered")}
 
@@ -272,11 +286,24 @@ class PostgresStore:
     async def claim(
         self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
     ) -> list[Claimed]:
-        mark = json.dumps({"worker": worker}).encode()
-        found = await self._fetch(
-            "claim", worker=worker, queue=queue, names=list(names), room=room, alone=alone, data=mark
-        )
-        return [Claimed._make(row) for row in found]
+        asked = {"worker": worker, "queue": queue, "names": list(names), "room": room, "alone": alone}
+        if queue not in self._limited:
+            found = await self._fetch("claim", data=json.dumps({"worker": worker}).encode(), **asked)
+            if found or not limits.rules(await self._fetch("limits"), queue, names):
+                return [Claimed._make(row) for row in found]
+            self._limited.add(queue)
+        claimed = await limits.in_rounds(lambda most, wide: self._claim_round(asked, most, wide), room, self.nudge)
+        if queue in self._limited:
+            return claimed
+        return await self.claim(worker, queue, names, room, alone=alone)  # there is no limit any more
+
+    async def _claim_round(self, asked: dict[str, Any], most: int, wide: int) -> limits.Round:
+        async with self._connection() as connection, connection.transaction():
+            rules = limits.rules(await connection.fetch(S["limits"].sql), asked["queue"], asked["names"])
+            if rules:
+                return await gates.claim(connection, asked, rules, most, wide)
+        self._limited.discard(asked["queue"])
+        return limits.Round([])
 
     async def save(self, worker: str, batch: Batch) -> set[str]:
         crashpoint("save.before")
@@ -325,14 +352,16 @@ class PostgresStore:
             inboxes=[w.inbox for w in waits],
         )
         async with self._connection() as connection:
-            if not told:
+            if not told and not batch.gates:
                 await connection.execute(S["settle"].sql, *settle)
                 return
             async with connection.transaction():
                 touched = {e.id for e in ends} | {w.id for w in waits} | {parent for parent, *_ in told}
                 await run(connection, "lock_rows", ids=sorted(touched))
                 await connection.execute(S["settle"].sql, *settle)
-                await steer.tell(connection, told)
+                if told:
+                    await steer.tell(connection, told)
+                await gates.let_go(connection, batch.gates.values())
 
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
         return [Record(*row.values()) for row in await self._fetch("journal", id=task_id, after=after, limit=limit)]
@@ -342,6 +371,9 @@ class PostgresStore:
         if woken := row["next_due_in"] is not None and row["next_due_in"] <= 0:
             await self._execute("wake")
             (row,) = await self._fetch("outlook")
+        if row["quota"]:
+            async with self._connection() as connection:
+                self._looked_at = await gates.look(connection, self._looked_at)
         return Outlook(woken, tuple(row["queues"]), row["next_due_in"], tuple(row["suspects"]))
 
     async def release(self, worker: str, task_ids: Sequence[str]) -> None:

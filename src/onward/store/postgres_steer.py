@@ -10,7 +10,7 @@ import asyncpg
 
 from onward.core.record import CANCEL, CANCELLED, RESUMED, Entry
 from onward.core.task import NEEDS_A_PERSON, Message, State
-from onward.store import rows
+from onward.store import postgres_limits, rows
 from onward.store.port import Foreign, Sent, Stopped
 from onward.store.postgres_run import S, first, run
 
@@ -45,6 +45,8 @@ async def cancel(connection: Any, task_id: str) -> Stopped:
     if parent is not None:
         told = rows.tiding(State.CANCELLED, b"{}")
         await tell(connection, [(parent, f"{task_id}.{head + 2}", task_id, told)])
+    if row["gate"] is not None:
+        await postgres_limits.let_go(connection, [row["gate"]])
     return Stopped(True, held=held)
 
 

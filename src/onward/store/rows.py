@@ -40,6 +40,7 @@ def task(row: Mapping[str, Any]) -> Task:
         labels=options.get("labels", {}),
         worker=row["worker"],
         parent=row["parent"],
+        group=row["grp"],
     )
 
 
@@ -82,7 +83,7 @@ def worker_values(row: WorkerRow) -> dict[str, Any]:
 
 
 def submit_values(new: Sequence[NewTask]) -> dict[str, Any]:
-    """The parameters of PostgreSQL's section `submit`."""
+    """The parameters of PostgreSQL's sections `submit` and `submit_grouped`: tasks as columns."""
     return {
         "ids": [n.id for n in new],
         "tasks": [n.task for n in new],
@@ -94,6 +95,7 @@ def submit_values(new: Sequence[NewTask]) -> dict[str, Any]:
         "fingerprints": [n.fingerprint for n in new],
         "delays": [n.delay for n in new],
         "parents": [n.parent for n in new],
+        "groups": [n.group for n in new],
     }
 
 

@@ -18,11 +18,13 @@ import apsw
 
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
+from onward.core.limit import LimitRow
 from onward.core.record import SHIFT, Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.errors import OnwardError, StoreUnavailable
-from onward.store import migrate, rows, sqlite_file
+from onward.store import limits, migrate, rows, sqlite_file
+from onward.store import sqlite_limits as gates
 from onward.store import sqlite_schedules as timed
 from onward.store import sqlite_steer as steer
 from onward.store.borrowed import submit_through
@@ -67,6 +69,8 @@ class SqliteStore:
         self._hub = Hub(None if path == MEMORY else self._send)
         self._ears: Datagrams | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._limited: set[str] = set()
+        self._looked_at = ""
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -152,7 +156,8 @@ class SqliteStore:
 
     def _submit_one(self, connection: apsw.Connection, new: NewTask) -> Submitted:
         now = self._clock.now()
-        values = new._asdict() | {"now": now}
+        turn = None if new.group is None else gates.turn(connection, new.queue, new.group, new.priority)
+        values = new._asdict() | {"now": now, "turn": turn}
         connection.execute(S["submit_task"].sql, S["submit_task"](**values))
         if connection.changes() == 0:
             found = first(connection, "submitted", id=new.id, key=new.key)
@@ -230,6 +235,9 @@ class SqliteStore:
     async def offer(self, handlers: Sequence[tuple[str, bytes]]) -> None:
         await self._writing(lambda c: c.executemany(S["offer"].sql, handlers))
 
+    async def limit(self, limits: Sequence[LimitRow]) -> None:
+        await self._writing(lambda c: gates.set_limits(c, limits))
+
     async def offered(self) -> dict[str, bytes]:
         return await self._reading(lambda c: dict(run(c, "offered")))
 
@@ -247,28 +255,32 @@ class SqliteStore:
     async def claim(
         self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
     ) -> list[Claimed]:
+        asked = {"worker": worker, "queue": queue, "names": json.dumps(list(names)), "room": room, "alone": alone}
+
         def job(connection: apsw.Connection) -> list[Claimed]:
             now, mark = self._clock.now(), json.dumps({"worker": worker}).encode()
-            found = list(
-                run(
-                    connection,
-                    "ready",
-                    worker=worker,
-                    queue=queue,
-                    names=json.dumps(list(names)),
-                    room=room,
-                    alone=alone,
-                )
-            )
+            found = list(run(connection, "ready", **asked))
+            if not found and limits.rules(run(connection, "limits"), queue, names):
+                self._limited.add(queue)
+                return []
             insert(connection, "save", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row in found])
             connection.execute(S["take"].sql, (worker, json.dumps([row[0] for row in found])))
             crashpoint("claim.before")
-            return [
-                Claimed(id_, task, input_, options, head + 1, attempt, crashes, created_at, now, parent, inbox)
-                for id_, attempt, crashes, task, input_, options, created_at, parent, inbox, head in found
-            ]
+            return [gates.claimed(row, now) for row in found]
 
-        return await self._writing(job)
+        def limited(connection: apsw.Connection, most: int, wide: int) -> limits.Round:
+            if rules := limits.rules(run(connection, "limits"), queue, names):
+                return gates.claim(connection, asked, rules, most, wide, self._clock.now())
+            self._limited.discard(queue)
+            return limits.Round([])
+
+        if queue not in self._limited:
+            claimed = await self._writing(job)
+            if claimed or queue not in self._limited:
+                return claimed
+        one = lambda most, wide: self._writing(lambda c: limited(c, most, wide))  # noqa: E731
+        claimed = await limits.in_rounds(one, room, self.nudge)
+        return claimed if queue in self._limited else await self._writing(job)
 
     async def save(self, worker: str, batch: Batch) -> set[str]:  # noqa: ARG002 -- the journal's numbers are the fence
         def job(connection: apsw.Connection) -> None:
@@ -308,6 +320,8 @@ class SqliteStore:
             connection.executemany(S["part"].sql, batch.waits)
         for told in rows.tidings(batch):
             steer.tell(connection, *told)
+        if batch.gates:
+            gates.let_go(connection, batch.gates.values())
 
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
         return await self._reading(
@@ -315,7 +329,9 @@ class SqliteStore:
         )
 
     async def wake(self) -> Outlook:
-        outlook = await self._reading(lambda c: self._look(c, woken=False))
+        outlook, quota = await self._reading(lambda c: (self._look(c, woken=False), first(c, "quota")))
+        if quota == (1,):
+            self._looked_at = await self._writing(lambda c: gates.look(c, self._looked_at))
         if outlook.next_due_in is None or outlook.next_due_in > 0:
             return outlook
         await self._writing(lambda c: run(c, "wake"))

@@ -6,7 +6,7 @@ import apsw
 
 from onward.core.record import CANCEL, CANCELLED, RESUMED
 from onward.core.task import NEEDS_A_PERSON, Message, State
-from onward.store import rows
+from onward.store import rows, sqlite_limits
 from onward.store.port import Sent, Stopped
 from onward.store.sqlite_run import first, run
 
@@ -33,6 +33,8 @@ def cancel(connection: apsw.Connection, task_id: str) -> Stopped:
     if parent is not None:
         told = rows.tiding(State.CANCELLED, b"{}")
         tell(connection, parent, f"{task_id}.{head + 2}", task_id, told)
+    if row[4] is not None:
+        sqlite_limits.let_go(connection, [row[4]])
     return Stopped(True, held=held)
 
 

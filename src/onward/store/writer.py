@@ -38,6 +38,7 @@ class Hold:
     seq: int
     lost: bool = False
     settled: bool = False
+    gate: str | None = None
 
 
 _Waiter = tuple[Hold, "asyncio.Future[None] | None"]
@@ -133,6 +134,8 @@ class Writer:
         for hold, ending in self._endings:
             if id(hold) not in later:
                 (batch.ends if isinstance(ending, End) else batch.waits).append(ending)  # type: ignore[arg-type]
+                if hold.gate is not None:
+                    batch.gates[hold.id] = hold.gate
         self._endings = [pair for pair in self._endings if id(pair[0]) in later]
 
     async def _commit(self, batch: Batch, waiters: list[_Waiter]) -> None:

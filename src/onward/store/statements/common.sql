@@ -4,7 +4,7 @@
 -- A task as every door shows it. State and reason come from the queue row or the outcome, never from a column of their own.
 SELECT t.id, t.task, t.queue, COALESCE(q.priority, t.priority) AS priority, t.created_at, t.key, t.input, t.options,
        q.worker, q.due_at, q.reason, COALESCE(q.attempt, o.attempt, 1) AS attempt,
-       o.state, o.finished_at, t.parent,
+       o.state, o.finished_at, t.parent, t.grp,
        (SELECT e.data FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq) AS ending,
        (SELECT h.at FROM onward_journal h WHERE h.task_id = t.id ORDER BY h.seq DESC LIMIT 1) AS updated_at,
        (SELECT f.at FROM onward_journal f WHERE f.task_id = t.id AND f.kind = 'shift.started' ORDER BY f.seq LIMIT 1) AS started_at
@@ -33,7 +33,7 @@ FROM onward_queue q
 JOIN onward_tasks t ON t.id = q.task_id
 LEFT JOIN onward_outcomes o ON o.task_id = q.task_id
 WHERE q.task_id < :before AND (:any_task OR q.task = :task) AND (:any_queue OR q.queue = :queue)
-  AND :state = CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying', 'cancelling') THEN 'pending' ELSE 'waiting' END
+  AND :state = CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying', 'cancelling', 'quota') THEN 'pending' ELSE 'waiting' END
 ORDER BY q.task_id DESC LIMIT :limit
 
 -- name: list_ended
@@ -75,8 +75,8 @@ DELETE FROM onward_outcomes WHERE task_id = :id AND state = 'failed'
 
 -- name: reopen
 -- Its queue row, anew, at the end of its priority, and with as many messages as it has got.
-INSERT INTO onward_queue (task_id, queue, task, priority, reason, parent, inbox)
-SELECT id, queue, task, priority, 'queued', parent, (SELECT COALESCE(max(number), 0) FROM onward_inbox WHERE task_id = :id) FROM onward_tasks WHERE id = :id
+INSERT INTO onward_queue (task_id, queue, task, priority, reason, parent, grp, inbox)
+SELECT id, queue, task, priority, 'queued', parent, grp, (SELECT COALESCE(max(number), 0) FROM onward_inbox WHERE task_id = :id) FROM onward_tasks WHERE id = :id
 
 -- name: saga_state
 -- What a cancel wants to know of a journal: sagas that are open, and whether a cancel is under way already.
@@ -167,8 +167,31 @@ UPDATE onward_queue SET priority = :priority WHERE task_id = :id RETURNING task_
 -- name: depth
 -- How many tasks of a queue wait to be started (what sleeps on its own account is not waiting), and what the workers manage.
 SELECT (SELECT count(*) FROM onward_queue WHERE queue = :queue AND worker IS NULL AND due_at IS NULL)
-     + (SELECT count(*) FROM onward_queue WHERE due_at IS NOT NULL AND queue = :queue AND reason = 'delayed') AS waiting,
+     + (SELECT count(*) FROM onward_queue WHERE due_at IS NOT NULL AND queue = :queue AND reason IN ('delayed', 'quota')) AS waiting,
        (SELECT COALESCE(sum(rate), 0.0) FROM onward_workers) AS rate
+
+-- name: limits
+-- All limits there are: a few.
+SELECT kind, name, concurrency, pace, burst FROM onward_limits
+
+-- name: behind_queue
+-- How many tasks of a queue with a limit are held: each of them stands behind some gate.
+SELECT count(*) AS held FROM onward_queue WHERE gate IS NOT NULL AND worker IS NOT NULL AND queue = :queue
+
+-- name: turn
+-- The turn of the next task of a group: with what is served just now, or a hundred places behind the last one that waits.
+-- None when nothing waits: its own place is right then.
+SELECT MAX(t) AS turn FROM (
+    SELECT * FROM (SELECT COALESCE(turn, position) AS t FROM onward_queue WHERE queue = :queue AND priority = :priority AND worker IS NULL AND due_at IS NULL
+                   ORDER BY COALESCE(turn, position) LIMIT 1) AS head
+    UNION ALL
+    SELECT * FROM (SELECT COALESCE(turn, position) + 100 AS t FROM onward_queue WHERE queue = :queue AND grp = :group AND priority = :priority AND worker IS NULL
+                   ORDER BY COALESCE(turn, position) DESC LIMIT 1) AS last
+) AS both_of_them
+
+-- name: old_buckets
+-- Buckets that have been full for an hour are like any that is missing.
+DELETE FROM onward_buckets WHERE full_at < onward_now() - 3600
 
 -- name: offered
 -- Handlers that some worker offered once.
@@ -238,7 +261,7 @@ SELECT q.task_id, 'is held by a worker that does not exist' FROM onward_queue q
  WHERE q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker)
 UNION ALL
 SELECT q.task_id, 'sleeps for ever although no person was asked' FROM onward_queue q
- WHERE q.worker IS NULL AND q.due_at > 1e15 AND q.reason NOT IN ('parked', 'quarantined', 'signal', 'question', 'approval', 'child', 'in_doubt', 'paused')
+ WHERE q.worker IS NULL AND q.due_at > 1e15 AND q.reason NOT IN ('parked', 'quarantined', 'signal', 'question', 'approval', 'child', 'in_doubt', 'paused', 'quota')
 UNION ALL
 SELECT o.task_id, 'ended without an ending in its journal' FROM onward_outcomes o
  WHERE NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = o.task_id AND j.seq = o.seq
