@@ -37,18 +37,17 @@ from onward.store.port import (
     Beat,
     Claimed,
     Depth,
-    End,
     Foreign,
     Outlook,
     Sent,
     Stopped,
     Store,
     Submitted,
-    Wait,
     WorkerRow,
 )
 from onward.store.postgres_fork import fork
 from onward.store.postgres_run import S, run
+from onward.store.postgres_save import write
 from onward.store.postgres_session import Loan, behind_a_pooler, connect, health, plain
 
 T = TypeVar("T")
@@ -326,42 +325,8 @@ class PostgresStore:
         return True
 
     async def _write_batch(self, batch: Batch) -> None:
-        ids, seqs, shifts, kinds, keys, datas, ats = zip(*sorted(batch.entries), strict=True)
-        if not batch.ends and not batch.waits:
-            async with self._connection() as connection:
-                await connection.execute(S["save"].sql, ids, seqs, shifts, kinds, keys, datas, ats)
-            return
-        ends, waits = sorted(batch.ends, key=_by_id), sorted(batch.waits, key=_by_id)
-        told = rows.tidings(batch)
-        settle = S["settle"](
-            ids=ids,
-            seqs=seqs,
-            shifts=shifts,
-            kinds=kinds,
-            keys=keys,
-            datas=datas,
-            ats=ats,
-            end_ids=[e.id for e in ends],
-            states=[e.state.value for e in ends],
-            end_attempts=[e.attempt for e in ends],
-            end_seqs=[e.seq for e in ends],
-            wait_ids=[w.id for w in waits],
-            due_ats=[w.due_at for w in waits],
-            reasons=[w.reason for w in waits],
-            wait_attempts=[w.attempt for w in waits],
-            inboxes=[w.inbox for w in waits],
-        )
         async with self._connection() as connection:
-            if not told and not batch.gates:
-                await connection.execute(S["settle"].sql, *settle)
-                return
-            async with connection.transaction():
-                touched = {e.id for e in ends} | {w.id for w in waits} | {parent for parent, *_ in told}
-                await run(connection, "lock_rows", ids=sorted(touched))
-                await connection.execute(S["settle"].sql, *settle)
-                if told:
-                    await steer.tell(connection, told)
-                await gates.let_go(connection, batch.gates.values())
+            await write(connection, batch)
 
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
         return [Record(*row.values()) for row in await self._fetch("journal", id=task_id, after=after, limit=limit)]
@@ -468,10 +433,6 @@ class PostgresStore:
             before=before or "~",
         )
         return [rows.task(row) for row in found]
-
-
-def _by_id(ending: End | Wait) -> str:
-    return ending.id
 
 
 def _count(tag: str) -> int:
