@@ -45,10 +45,12 @@ async def submit_through(connection: Any, new: Sequence[NewTask], now: float) ->
             "reason": "delayed" if task.delay > 0 else "queued",
             "turn": None,
         }
-        if task.group is not None:
+        task_row, *others = _INSERTS
+        await _run(connection, task_row, values)
+        if task.group is not None:  # not before the first write: SQLite would refuse to write on what it has read
             (row,) = await _run(connection, _TURN, values, answer=True)
             (values["turn"],) = row.values() if isinstance(row, dict) else row
-        for statement in _INSERTS:
+        for statement in others:
             await _run(connection, statement, values)
         (row,) = await _run(connection, _FOUND, values, answer=True)
         found, fingerprint = row.values() if isinstance(row, dict) else row  # as its owner likes rows to be
