@@ -49,7 +49,7 @@ class Forks:
                 )
             at = 1
         if at is None:
-            raise UsageError(f"say after which record to fork (at=…); `onward show {task_id}` lists them")
+            raise UsageError(f"say after which record to fork (at=…); `onward fork {task_id}` lists them")
         cuts = await self._cuts(task_id)
         if why := cuts.why_not(at):
             raise CannotFork(task_id, at, why, cuts.near(at))

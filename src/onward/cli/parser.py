@@ -255,12 +255,12 @@ def _fork(commands: _Commands) -> None:
         "fork",
         "code:fork",
         "start a new task from the first records of another",
-        "What was done up to there is inherited; what came after is done anew, and listed first.\n\n"
+        "What was done up to there is inherited; what came after is\ndone anew, and listed first.\n\n"
         "  onward fork 7k2m --at 12\n"
-        '  onward fork 7k2m --input \'{"to": "us"}\'   another input begins at the first record',
+        '  onward fork 7k2m --input \'{"to": "us"}\'   begins at the first record',
     )
     parser.add_argument(
-        "--at", type=_positive, metavar="N", help="the last record to inherit; `onward show` lists them"
+        "--at", type=_positive, metavar="N", help="the last record to inherit; without it, the places are listed"
     )
     parser.add_argument("--input", metavar="JSON", help="another input: JSON, or @FILE, or - for stdin")
     parser.add_argument("--app", metavar="MODULE:APP", help="check the input against this app's handlers")
