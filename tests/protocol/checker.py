@@ -13,7 +13,21 @@ import gc
 from array import array
 
 from tests.protocol.model import OUTSIDE, Move, Protocol
-from tests.protocol.words import GONE, LATER, NEVER, NOW, Entry, Known, Late, Record, State, Worker, awaits, settling
+from tests.protocol.words import (
+    GONE,
+    HANDED_BACK,
+    LATER,
+    NEVER,
+    NOW,
+    Entry,
+    Known,
+    Late,
+    Record,
+    State,
+    Worker,
+    awaits,
+    settling,
+)
 
 TAKEN = Record(0, "taken")
 """A number of which nobody needs to know more."""
@@ -76,6 +90,7 @@ def canonical(state: State, *, planted: bool = False, lean: bool = True) -> Stat
 
 
 _FRESH, _SETTLED, _NEVER = Worker(), Known(), Late()
+_ANYTHING = (Entry(HANDED_BACK), Entry(HANDED_BACK, "", ("wait", NOW, "queued", -1)))
 
 
 def _plain(state: State, worker: Worker, *, planted: bool, lean: bool) -> Worker:
@@ -89,19 +104,23 @@ def _plain(state: State, worker: Worker, *, planted: bool, lean: bool) -> Worker
     return _doomed(state, worker) if lean and not planted else worker
 
 
+def _fenced(state: State, worker: Worker) -> int:
+    """The next number of a worker that is another's, so that all it will ever write is refused; 0 when it is not."""
+    journal, last = state.journal, worker.told
+    if last < len(journal) and journal[last].shift == worker.shift:  # what it sent is there, only it does not know
+        last += len(worker.sent)
+    return last + 1 if last < len(journal) and journal[last].shift != worker.shift else 0
+
+
 def _doomed(state: State, worker: Worker) -> Worker:
-    """One that holds nothing, and whose every write will be refused because its next number is another's, is as good as a
-    new one, unless it may still begin a step."""
-    journal, next_ = state.journal, worker.told
-    mine = next_ < len(journal) and journal[next_].shift == worker.shift
-    if mine:  # what it sent is there, only it does not know
-        next_ += len(worker.sent)
-    if next_ >= len(journal) or journal[next_].shift == worker.shift:
+    """One that was fenced is as good as a new one, unless it may still begin a step."""
+    next_ = _fenced(state, worker)
+    if not next_:
         return worker
-    if mine and worker.sent[-1].ending:
-        return _FRESH
-    if mine:
-        worker = worker._replace(told=next_, sent=())
+    if next_ > worker.told + 1:
+        if worker.sent[-1].ending:
+            return _FRESH
+        worker = worker._replace(told=next_ - 1, sent=())
     if not worker.lease or awaits(worker):
         return _FRESH
     return worker._replace(sent=(), line=()) if worker.sent or worker.line else worker
@@ -216,7 +235,7 @@ class Search:
         while at < len(self.states):
             for move in self.protocol.moves(self.states[at]):
                 self._moves += 1
-                wrong = move.wrong or broken(move.after)
+                wrong = move.wrong or broken(move.after) or self._tried(move.after)
                 if wrong:
                     return self._report(*self._tell(at, move))
                 self._add(at, move)
@@ -239,6 +258,19 @@ class Search:
         if move.helps:
             self._edges[0].append(at)
             self._edges[1].append(index)
+
+    def _tried(self, state: State) -> str:
+        """A worker that was fenced is forgotten: so let it try, before, whether it is refused what it has, or could have."""
+        if not self.lean or self.protocol.planted:
+            return ""
+        for worker in state.workers:
+            if worker.view and (next_ := _fenced(state, worker)):
+                entries = worker.line if next_ > worker.told + 1 else worker.sent or worker.line
+                tried = self.protocol.commit(state, worker.shift, next_, entries or _ANYTHING)
+                self._verbs.add("its records are refused, it drops the work")
+                if tried != (state, "refused", ""):
+                    return f"a worker that was fenced still wrote: {tried[1:]}"
+        return ""
 
     def _report(self, wrong: str, trace: list[str]) -> Report:
         return Report(len(self.states), self._moves, self._depth[-1], wrong, trace, self._verbs)
@@ -276,7 +308,8 @@ class Search:
         if last is None:
             return "", lines
         verb = last.verb
-        ends = ((m.wrong or broken(m.after), m) for m in self.protocol.moves(state) if m.verb == verb)
+        found = [m for m in self.protocol.moves(state) if m.verb == verb]
+        ends = ((m.wrong or broken(m.after) or self._tried(m.after), m) for m in found)
         wrong, move = next(pair for pair in ends if pair[0])
         return wrong, [*lines, _line(len(lines) + 1, state, move)]
 
