@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,9 @@ async def test_the_deploy_of_the_examples(service: str, decision: str | None, ex
 
     async for app in crashes(deploy.app):
         deploy.WORLD.clear()
-        task = await app.submit("deploy", {"service": service}, deadline="10d")
+        for known in (app.handlers, app._offers):  # drain would let ten minutes pass before anybody decides
+            known["deploy"] = dataclasses.replace(known["deploy"], deadline=None)
+        task = await app.submit("deploy", {"service": service})
         await drain(app)
         for _ in range(2):  # a deploy that was denied is tried once more
             for ask in await app.asks():

@@ -91,6 +91,10 @@ async def _result(task: Any) -> str:
     return "completed"
 
 
+async def _open(app: Onward) -> list[Any]:
+    return [one for state in ("pending", "running", "waiting") for one in (await app.list(state=state))[0]]
+
+
 async def _races(url: str, count: int, seed: int) -> collections.Counter[str]:
     app = racing(Onward(url, poll_s=0.05))
     rng, met = random.Random(seed), collections.Counter[str]()
@@ -100,11 +104,10 @@ async def _races(url: str, count: int, seed: int) -> collections.Counter[str]:
             ends = await asyncio.gather(*[race(app, scene, rng) for scene in scenes])
             met.update(f"{scene} {end}" for scene, end in zip(scenes, ends, strict=True))
         for _ in range(200):  # children of the cancelled are ended too
-            if not (await app.list(state="pending"))[0] and not (await app.list(state="waiting"))[0]:
+            if not await _open(app):
                 break
             await asyncio.sleep(0.05)
-        open_ = [one for state in ("pending", "running", "waiting") for one in (await app.list(state=state))[0]]
-        assert open_ == []
+        assert await _open(app) == []
         assert await app.store.census() == []
     return met
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from onward import Onward
 from onward.core import record as r
 from onward.core.task import State
+from onward.errors import StateConflict
 from tests.killer import Killer
 from tests.kit import not_memory, sql
 
@@ -107,7 +109,8 @@ async def test_a_cancel_in_the_middle_wins_and_leaves_nothing(shop: Onward) -> N
         cancel = asyncio.ensure_future(shop.cancel(task.id))  # on SQLite it has to wait for the writer
         await asyncio.sleep(0.05)
         go.set()
-        await cancel
+        with contextlib.suppress(StateConflict):  # it was quicker
+            await cancel
         written = any(record.kind == r.STEP_DONE for record in await shop.service.journal(task.id))
         assert (await task.get()).ended
         assert await stock(shop) == (0 if written else 10), "the write and its record, or neither"

@@ -10,7 +10,7 @@ import pytest
 from onward import Onward
 from onward.core import record as r
 from onward.core.task import State
-from onward.errors import AlreadyDecided, BadSetting, NotFound, StateConflict, TaskFailed, UsageError
+from onward.errors import AlreadyDecided, InvalidInput, NotFound, StateConflict, TaskFailed, UsageError
 from onward.testing import MemoryApp, crashes, drain, memory_app
 
 
@@ -116,7 +116,7 @@ async def test_a_question_and_its_answer() -> None:
         async with app.worker():
             while not (asks := await app.asks()):
                 await app.clock.move(0.1)
-        with pytest.raises(BadSetting, match="one of red, blue"):
+        with pytest.raises(InvalidInput, match="takes one of red, blue, and not 'green'"):
             await app.answer(asks[0].id, "green")
         await app.answer(asks[0].id, "blue")
         assert await app.asks() == []
@@ -153,7 +153,7 @@ async def test_approvals() -> None:
             assert left.reason == "approval"
             (ask,) = await app.asks("approval")
             assert (ask.risk, ask.data, ask.text) == ("external_action", {"to": "web"}, "Route traffic?")
-            with pytest.raises(UsageError, match="is an approval; approve or deny it"):
+            with pytest.raises(UsageError, match="is an approval; `onward approve`"):
                 await app.answer(ask.id, "yes")
             await app.decide(ask.id, decide, reason="because", by="ada")
             with pytest.raises(AlreadyDecided, match=f"decided already: {decide}"):

@@ -102,7 +102,7 @@ class Pen:
         at: Scope | None = scope
         while at is not None:
             if at.path in self.aborts:
-                raise failure_of(at.path, self.aborts[at.path])
+                raise self.stop or failure_of(at.path, self.aborts[at.path])
             at = at.up
 
     async def until_told(self) -> None:

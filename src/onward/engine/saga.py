@@ -73,7 +73,7 @@ class Saga:
         """The block came to its end, but the journal says that it was given up, or is to be."""
         pen = self._pen
         if self._scope.path in pen.aborts:
-            return failure_of(self._key, pen.aborts[self._scope.path])
+            return pen.stop or failure_of(self._key, pen.aborts[self._scope.path])
         after = pen.replay.peek(self._key)
         if pen.stop is not None and (after is None or after.kind != r.SAGA_DONE):
             return pen.stop
