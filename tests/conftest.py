@@ -72,7 +72,10 @@ class Recycled:
     """One database, made once and emptied for each test, which costs a tenth of a new one. Its time is the server's
     unless a row in `hand_clock` says otherwise."""
 
-    TABLES = "onward_tasks, onward_queue, onward_journal, onward_outcomes, onward_workers, onward_handlers, hand_clock"
+    TABLES = (
+        "onward_tasks, onward_queue, onward_journal, onward_outcomes, onward_inbox, onward_workers, onward_handlers, "
+        "onward_schedules, onward_limits, onward_buckets, hand_clock"
+    )
     CLOCK = """
         CREATE TABLE hand_clock (t float8);
         CREATE OR REPLACE FUNCTION onward_now() RETURNS float8 LANGUAGE sql STABLE AS

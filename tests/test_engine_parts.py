@@ -17,7 +17,7 @@ from onward.core.control import Park
 from onward.core.record import Record
 from onward.engine.lease import Heart, Lease
 from onward.engine.presence import CONFIRM, Watch, machine
-from onward.engine.replay import Replay, branch_of
+from onward.engine.replay import STEPS, Replay, path_of
 from onward.engine.threads import Threads
 from onward.errors import StoreUnavailable
 from onward.store.nudge import PAUSE, Datagrams, Hub, send_datagrams
@@ -252,20 +252,20 @@ def test_known_steps_come_in_their_order_and_then_no_more() -> None:
         journal((r.SUBMITTED, "", b"{}"), (r.SHIFT, "", b"{}"), (r.STEP_DONE, "a", DONE), (r.STEP_FAILED, "b", FAILED))
     )
     assert (replay.started_at, replay.unread, replay.leftover()) == (1.0, 2, "a")
-    assert replay.next("a", r.STEP_DONE, "").data == {"result": 1}  # type: ignore[union-attr]
-    assert replay.next("b", r.STEP_DONE, "").failure().kind == "E"  # type: ignore[union-attr]
-    assert replay.next("c", r.STEP_DONE, "") is None
+    assert replay.next("a", STEPS).data == {"result": 1}  # type: ignore[union-attr]
+    assert replay.next("b", STEPS).failure().kind == "E"  # type: ignore[union-attr]
+    assert replay.next("c", STEPS) is None
     assert (replay.unread, replay.leftover()) == (0, None)
 
 
 def test_branches_have_their_own_order() -> None:
     replay = Replay(journal((r.STEP_DONE, "[1]x", DONE), (r.STEP_DONE, "[0]x", DONE), (r.STEP_DONE, "[1]y", DONE)))
-    assert branch_of("[0.1]name#2") == "[0.1]"
-    assert branch_of("name#2") == ""
-    assert replay.next("[0]x", r.STEP_DONE, "") is not None
-    assert replay.next("[1]x", r.STEP_DONE, "") is not None
+    assert path_of("[0.1]name#2") == "0.1"
+    assert path_of("name#2") == ""
+    assert replay.next("[0]x", STEPS) is not None
+    assert replay.next("[1]x", STEPS) is not None
     with pytest.raises(Park, match=r"asks for step '\[1\]z' where the journal has '\[1\]y'"):
-        replay.next("[1]z", r.STEP_DONE, "")
+        replay.next("[1]z", STEPS)
 
 
 @pytest.mark.parametrize("again", [r.RETRY, r.RESUMED])
@@ -281,17 +281,17 @@ def test_a_failure_that_ended_the_attempt_is_forgotten_and_one_that_was_got_over
         )
     )
     assert replay.unread == 2
-    assert replay.next("caught", r.STEP_DONE, "").kind == r.STEP_FAILED  # type: ignore[union-attr]
-    assert replay.next("a", r.STEP_DONE, "") is not None
-    assert replay.next("b", r.STEP_DONE, "") is None
+    assert replay.next("caught", STEPS).kind == r.STEP_FAILED  # type: ignore[union-attr]
+    assert replay.next("a", STEPS) is not None
+    assert replay.next("b", STEPS) is None
     assert replay.failures("b") == 1, "only those since the task was tried again"
     assert replay.failures("b") == 0
 
 
 def test_a_sleep_is_over_when_it_says_so() -> None:
     began = (r.SLEEP, "sleep", b'{"until":9}')
-    assert Replay(journal(began)).next("sleep", r.SLEEP, "").over is False  # type: ignore[union-attr]
-    assert Replay(journal(began, (r.SLEPT, "sleep", b"{}"))).next("sleep", r.SLEEP, "").over is True  # type: ignore[union-attr]
+    assert Replay(journal(began)).next("sleep", frozenset({r.SLEEP})).over is False  # type: ignore[union-attr]
+    assert Replay(journal(began, (r.SLEPT, "sleep", b"{}"))).next("sleep", frozenset({r.SLEEP})).over is True  # type: ignore[union-attr]
 
 
 # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────────────

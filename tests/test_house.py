@@ -62,7 +62,7 @@ def test_every_verb_of_the_port_says_what_it_promises() -> None:
 
     verbs = {name: verb for name, verb in vars(Store).items() if inspect.isfunction(verb) and not name.startswith("_")}
     assert [name for name, verb in verbs.items() if not inspect.getdoc(verb)] == []
-    assert len(verbs) <= 34, "a port that everybody can keep in mind"
+    assert len(verbs) <= 44, "a port that everybody can keep in mind"
 
 
 def test_every_error_says_what_it_means() -> None:
@@ -155,6 +155,10 @@ SPAWNERS = {
     "engine/worker.py": 1,  # spawn(), the seam itself
     "engine/lease.py": 1,  # the heartbeat of an inline store
     "engine/bounded.py": 2,  # work within a time, and its alarm
+    "engine/branches.py": 1,  # lines of one handler, which ends them with itself
+    "engine/transaction.py": 1,  # the transaction around a block
+    "store/sqlite_transact.py": 1,  # the writer's side of one
+    "engine/waits.py": 1,  # the alarm of a wait in memory
     "store/listener.py": 1,  # one task with the life of its connection
     "store/postgres.py": 1,  # nudges on their way out
     "store/sqlite.py": 1,
@@ -214,7 +218,7 @@ def test_no_print_outside_the_command_line(path: Path) -> None:
 
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-HEAVY = ("pydantic", "asyncpg", "rich", "psycopg", "sqlalchemy", "uvloop")
+HEAVY = ("pydantic", "asyncpg", "cronsim", "zoneinfo", "rich", "psycopg", "sqlalchemy", "uvloop")
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onward.app import VERSION as __version__
     from onward.app import Handle, Onward
+    from onward.core.limit import Limit
     from onward.core.retry import Retry
     from onward.core.task import State, Task
     from onward.engine.context import Context
-    from onward.errors import Fatal, OnwardError, RetryLater, StepFailed
+    from onward.errors import AlreadyDecided, Denied, Fatal, OnwardError, RetryLater, StepFailed, WaitTimeout
 else:
     # Each name is imported when it is first asked for, so that `onward --help` does not wait for a database driver.
     _HOMES = {
+        "AlreadyDecided": "onward.errors",
         "Context": "onward.engine.context",
+        "Denied": "onward.errors",
         "Fatal": "onward.errors",
         "Handle": "onward.app",
+        "Limit": "onward.core.limit",
         "Onward": "onward.app",
         "OnwardError": "onward.errors",
         "Retry": "onward.core.retry",
@@ -22,6 +26,7 @@ else:
         "State": "onward.core.task",
         "StepFailed": "onward.errors",
         "Task": "onward.core.task",
+        "WaitTimeout": "onward.errors",
         "__version__": "onward.app",
     }
 
@@ -39,9 +44,12 @@ else:
 
 
 __all__ = [
+    "AlreadyDecided",
     "Context",
+    "Denied",
     "Fatal",
     "Handle",
+    "Limit",
     "Onward",
     "OnwardError",
     "Retry",
@@ -49,5 +57,6 @@ __all__ = [
     "State",
     "StepFailed",
     "Task",
+    "WaitTimeout",
     "__version__",
 ]

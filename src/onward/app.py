@@ -12,19 +12,30 @@ from onward.config import Settings, load
 from onward.core.clock import Clock, SystemClock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
+from onward.core.limit import Limit, LimitRow
 from onward.core.record import Record
 from onward.core.retry import Retry
+from onward.core.schedule import MISSED, Rhythm
 from onward.core.task import State, Task, Tasks
+from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.handlers import DEFAULT_RETRY, Handler
+from onward.engine.schedules import Ticker
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
-from onward.service import Offer, Service, Wish
+from onward.forks import SAME
+from onward.messages import Ask, Doubt
+from onward.schedules import Schedule
+from onward.service import Offer, Plan, Service, Wish
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
 
 VERSION = "0.1.0"
 
+Asks = list[Ask]
+Doubts = list[Doubt]
+Findings = list[Finding]
+Schedules = list[Schedule]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -47,6 +58,8 @@ class Onward:
     ) -> None:
         self.handlers: dict[str, Handler] = {}
         self._offers: dict[str, Offer] = {}
+        self._plans: dict[str, Plan] = {}
+        self._queue_limits: dict[str, Limit | None] = {}
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
         self._ids = Ids(self._clock.now, self._rng)
@@ -82,6 +95,8 @@ class Onward:
         retry: Retry | int | None = None,
         deadline: Duration | None = None,
         queue: str = "default",
+        group: str | None = None,
+        limit: Limit | None = None,
     ) -> Callable[[F], F]: ...
 
     def task(
@@ -93,11 +108,15 @@ class Onward:
         retry: Retry | int | None = None,
         deadline: Duration | None = None,
         queue: str = "default",
+        group: str | None = None,
+        limit: Limit | None = None,
     ) -> Any:
         """Make a function the handler of tasks of its name.
 
         `retry` (a Retry, or a number of attempts; 4 by default) is for the task as a whole: finished steps are not run
-        again. `deadline` is for the whole task, from its first start and across restarts.
+        again. `deadline` is for the whole task, from its first start and across restarts. `group` names the argument whose
+        value is the group of a task (a tenant, a service): groups of a queue get their turns one after the other. `limit`
+        is for each group, or for all tasks of this name where they have none.
         """
 
         def register(function: F) -> F:
@@ -105,15 +124,18 @@ class Onward:
             if title in self.handlers:
                 raise UsageError(f"two handlers are named {title!r}; give one of them another name: @app.task(name=…)")
             policy = Retry(attempts=retry) if isinstance(retry, int) else retry or DEFAULT_RETRY
-            handler = Handler(
-                title, function, policy, None if deadline is None else seconds(deadline, "deadline"), queue
-            )
+            allowed = None if deadline is None else seconds(deadline, "deadline")
+            handler = Handler(title, function, policy, allowed, queue, group, limit)
             handler.parameters  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
+            self._offers[title] = Offer(handler.arguments, handler.queue, handler.deadline, handler.grouping)
             self.handlers[title] = handler
-            self._offers[title] = Offer(handler.arguments, handler.queue, handler.deadline)
             return function
 
         return register if function is None else register(function)
+
+    def limit_queue(self, name: str, *, concurrency: int | None) -> None:
+        """At most so many tasks of a queue at once, over all workers; None lifts it. In force when a worker starts."""
+        self._queue_limits[name] = None if concurrency is None else Limit(concurrency=concurrency)
 
     def name_of(self, handler: Callable[..., Any] | str) -> str:
         """The name under which a handler was registered."""
@@ -125,6 +147,38 @@ class Onward:
         raise UsageError(
             f"{getattr(handler, '__name__', handler)!r} is not a handler of this app; decorate it with @app.task"
         )
+
+    def schedule(
+        self,
+        name: str,
+        handler: Callable[..., Any] | str,
+        input: Any = None,  # noqa: A002 -- the word of the contract, at every door
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str = "UTC",
+        missed: str = "skip",
+        queue: str | None = None,
+        priority: int = 0,
+        deadline: Duration | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Have a task submitted by the clock: at `cron` in a time zone, or `every` so long (whole multiples since 1970).
+
+        Workers write it to the store when they start, or `save_schedules` does; each tick then submits one task, however
+        many workers there are. `missed` says what becomes of ticks at which there was no worker: "skip" them, "once" for
+        all of them, or "all", one task for each. Options as for submit; a schedule passes the bound of a full queue.
+        """
+        if name in self._plans:
+            raise UsageError(f"two schedules are named {name!r}; give one of them another name")
+        if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
+            raise UsageError(f"the name of a schedule is a text of 1 to 200 printable characters, not {name!r:.80}")
+        if missed not in MISSED:
+            raise BadSetting("missed", missed, f"one of {', '.join(MISSED)}")
+        rhythm = Rhythm(cron, None if every is None else seconds(every, "every"), timezone)
+        rhythm.check()
+        wish = Wish(self.name_of(handler), input, None, priority, queue, deadline, labels=labels)
+        self._plans[name] = Plan(name, wish, rhythm, missed)
 
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -176,6 +230,10 @@ class Onward:
             clock=self._clock,
             rng=self._rng,
             ids=self._ids,
+            submit=self.service.child,
+            cancel_children=self.service.cancel_children,
+            ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
+            limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
 
@@ -193,14 +251,16 @@ class Onward:
         delay: Duration | None = None,
         expires: Duration | None = None,
         labels: Mapping[str, str] | None = None,
+        group: str | None = None,
         connection: Any = None,
     ) -> Handle:
         """Ask for a task; the answer comes after the commit.
 
-        The same `key` with the same everything gives the same task, however often and from wherever it is sent. With
+        `group` (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. The same
+        `key` with the same everything gives the same task, however often and from wherever it is sent. With
         `connection` (asyncpg, psycopg, SQLAlchemy, sqlite3) the task becomes part of the caller's own transaction.
         """
-        wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
+        wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, group=group)
         (task_id,) = await self.service.submit([wish], connection=connection)
         return Handle(self, task_id)
 
@@ -237,13 +297,81 @@ class Onward:
         """End the task wherever it stands."""
         return await self.service.cancel(task_id)
 
+    async def pause(self, task_id: str) -> Task:
+        """Let nobody go on with the task and its children until `resume`; what runs stops at its next step."""
+        return await self.service.pause(task_id)
+
     async def resume(self, task_id: str) -> Task:
         """Go on with a failed, parked or quarantined task from the step where it stands."""
         return await self.service.resume(task_id)
 
+    async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
+        """Send a signal to a task (`ctx.signal`); one that nobody waits for yet is kept. With `id`, twice is once."""
+        await self.service.messages.signal(task_id, name, value, id=id)
+
+    async def asks(self, kind: str | None = None) -> Asks:
+        """Questions and approvals that wait for people, the oldest first."""
+        return await self.service.messages.asks(kind)
+
+    async def answer(self, question_id: str, answer: Any) -> None:
+        """Answer a question (`ctx.ask`). Raises AlreadyDecided when somebody, or the time, was quicker."""
+        await self.service.messages.answer(question_id, answer)
+
+    async def decide(self, approval_id: str, decision: str, *, reason: str = "", by: str = "") -> None:
+        """Approve or deny (`ctx.approve`). Raises AlreadyDecided when somebody, or the time, was quicker."""
+        await self.service.messages.decide(approval_id, decision, reason=reason, by=by)
+
+    async def doubts(self, task_id: str) -> Doubts:
+        """The effects of a task of which nobody knows whether they happened."""
+        return await self.service.messages.doubts(task_id)
+
+    async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> None:
+        """Say what became of an effect in doubt: "happened" (with this result), "not_happened" or "undo"."""
+        await self.service.messages.resolve(task_id, verdict, result, step=step)
+
+    async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Handle:  # noqa: A002
+        """A new task that begins with records 1…`at` of another and goes on from there; with another `input`, from the first
+        record. What was done before is inherited and never undone by it; what came after (`service.forks.plan` lists it) is
+        done anew, under new effect keys. Raises CannotFork where something is open."""
+        return Handle(self, await self.service.forks.fork(task_id, at, input=input))
+
+    async def check(self, progress: Progress = quietly, *, patience: Duration = PATIENCE) -> Findings:
+        """What would become of each unfinished task if the code of this app were deployed. No step is run, nothing is
+        written. `patience` is for the code of one handler, which has nothing to wait for."""
+        return await Checker(self.store, self.handlers, seconds(patience, "patience")).check(progress)
+
+    async def replay(self, task_id: str, *, patience: Duration = PATIENCE) -> Replayed:
+        """Whether the code of this app, run over the journal of a task with no effects, does what the journal says."""
+        return await Checker(self.store, self.handlers, seconds(patience, "patience")).replay(task_id)
+
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""
         return await self.service.prioritize(task_id, priority)
+
+    async def save_schedules(self) -> None:
+        """Write the schedules that this app declares to the store, as a worker does when it starts. One that was changed
+        is changed there; one that is no longer declared stays until `remove_schedule`."""
+        await self.service.save_schedules(list(self._plans.values()))
+
+    async def schedules(self) -> Schedules:
+        """All schedules in the store, by name."""
+        return await self.service.schedules.list()
+
+    async def pause_schedule(self, name: str) -> Schedule:
+        """No tick until it is unpaused. Raises ScheduleNotFound."""
+        return await self.service.schedules.pause(name)
+
+    async def unpause_schedule(self, name: str) -> Schedule:
+        """Go on with its next tick from now."""
+        return await self.service.schedules.unpause(name)
+
+    async def remove_schedule(self, name: str) -> None:
+        """Remove it; its tasks stay. Where code still declares it, the next worker that starts brings it back."""
+        await self.service.schedules.remove(name)
+
+    async def trigger(self, name: str) -> Handle:
+        """Submit the task of a schedule now, beside its ticks."""
+        return Handle(self, await self.service.schedules.trigger(name))
 
 
 class Handle:

@@ -3,14 +3,16 @@
     OnwardError
     ├── UsageError            the caller asked for something that cannot be
     │   ├── InvalidInput · KeyConflict · BadSetting
-    ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id)
-    ├── StateConflict         the task's state forbids it
+    ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound
+    ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── QueueFull             come back in `retry_after` seconds
     ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly
     │   └── SchemaMismatch    it is there, but not of this version
     ├── TaskFailed            raised where a result was awaited; TaskCancelled
     ├── ResultTimeout         no result within the time given
     ├── StepFailed            raised inside a handler when a step has failed for good; StepTimeout is its usual cause
+    ├── WaitTimeout           what a handler waited for did not come in time; Denied: an approval was refused
+    ├── AlreadyDecided        a question or approval that somebody else, or the time, was quicker with
     ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
     └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
 
@@ -97,6 +99,17 @@ class TaskNotFound(NotFound):
         super().__init__(f"there is no task {task_id!r}; `onward list` shows the ids")
 
 
+class ScheduleNotFound(NotFound):
+    """No schedule has that name."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        self.name = name
+        listed = ", ".join(known[:20]) or "none so far"
+        super().__init__(f"there is no schedule {name!r} (there are: {listed}); `onward schedules` lists them")
+
+
 class StateConflict(OnwardError):
     """The state of the task forbids what was asked."""
 
@@ -107,6 +120,18 @@ class StateConflict(OnwardError):
     def __init__(self, task_id: str, state: str, verb: str, advice: str) -> None:
         self.task_id, self.state = task_id, state
         super().__init__(f"task {task_id} is {state} and cannot be {verb}; {advice}")
+
+
+class CannotFork(StateConflict):
+    """A journal cannot be cut where something is open that belongs to its task."""
+
+    code = "cannot_fork"
+
+    def __init__(self, task_id: str, at: int, why: str, near: list[int]) -> None:
+        self.task_id, self.at, self.near = task_id, at, near
+        numbers = " and ".join(str(number) for number in near)
+        advice = f"the nearest records after which it can be are {numbers}" if near else "nor after any other"
+        OnwardError.__init__(self, f"task {task_id} cannot be forked after record {at}: {why}; {advice}")
 
 
 class QueueFull(OnwardError):
@@ -231,6 +256,34 @@ class Expired(OnwardError):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"expired: no worker had started the task {seconds:g} s after it was submitted")
+
+
+class WaitTimeout(OnwardError):
+    """What a handler waited for did not come in time."""
+
+    code = "wait_timeout"
+
+
+class Denied(OnwardError):
+    """Somebody, or the default, said no."""
+
+    code = "denied"
+
+    def __init__(self, what: str, reason: str) -> None:
+        self.what, self.reason = what, reason
+        super().__init__(f"denied: {what}" + (f" ({reason})" if reason else ""))
+
+
+class AlreadyDecided(OnwardError):
+    """Somebody else was first."""
+
+    code = "already_decided"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, what: str, said: str) -> None:
+        self.said = said
+        super().__init__(f"{what} is decided already: {said}; what you said changes nothing")
 
 
 class Fatal(OnwardError):

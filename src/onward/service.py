@@ -19,7 +19,8 @@ from onward.core.clock import Clock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.record import ENDS, Record
-from onward.core.task import NewTask, State, Task, Tasks
+from onward.core.schedule import Rhythm
+from onward.core.task import NewTask, Reason, State, Task, Tasks
 from onward.errors import (
     BadSetting,
     InvalidInput,
@@ -33,6 +34,9 @@ from onward.errors import (
     UnknownTask,
     UsageError,
 )
+from onward.forks import Forks
+from onward.messages import Messages
+from onward.schedules import Schedules, row_of
 from onward.store.port import Store, Submitted
 
 PRIORITY_LIMIT = 1_000_000
@@ -47,6 +51,8 @@ class Offer:
     check: Callable[[Any], object]
     queue: str = "default"
     deadline: float | None = None
+    grouping: tuple[str, bool] | None = None
+    """The argument whose value is the group, and whether an input that is no object is that argument."""
 
 
 class Wish(NamedTuple):
@@ -61,6 +67,19 @@ class Wish(NamedTuple):
     delay: Duration | None = None
     expires: Duration | None = None
     labels: Mapping[str, str] | None = None
+    parent: str | None = None
+    until: float | None = None
+    """When the parent's deadline is."""
+    group: str | None = None
+
+
+class Plan(NamedTuple):
+    """A schedule as code declares it."""
+
+    name: str
+    wish: Wish
+    rhythm: Rhythm
+    missed: str
 
 
 class Service:
@@ -70,6 +89,9 @@ class Service:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
         self._depths: dict[str, _Gauge] = {}
+        self.messages = Messages(store, ids)
+        self.forks = Forks(store, ids, self.check_input)
+        self.schedules = Schedules(store, ids)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -82,16 +104,35 @@ class Service:
         new = [self._prepared(wish) for wish in wishes]
         if len(new) > 1:
             await self._all_there(new)  # before any is written
-        try:
-            await self._make_room(new)
-        except QueueFull:
-            if not await self._all_there(new):
-                raise
+        if wishes[0].parent is None:  # what was begun may go on: children pass the bound
+            await self._find_room(new)
         answers = await self._store.submit(new, connection)
         for task, answer in zip(new, answers, strict=True):
             _no_conflict(task, answer)
         self._store.nudge("ready")
         return [answer.id for answer in answers]
+
+    async def child(
+        self, name: str, value: Any, options: dict[str, Any], key: str, parent: str, until: float | None
+    ) -> str:
+        """Submit a child task; the same key gives the same child."""
+        (task_id,) = await self.submit([Wish(name, value, key, parent=parent, until=until, **options)])
+        return task_id
+
+    async def save_schedules(self, plans: Sequence[Plan]) -> None:
+        """Check schedules as submits are checked, and have them in the store. Raises UnknownTask."""
+        for name in {plan.wish.task for plan in plans} - self._offers.keys():
+            await self._ask_for(name, unchecked=False)
+        rows = [row_of(plan.name, plan.rhythm, plan.missed, self._prepared(plan.wish)) for plan in plans]
+        if rows:
+            await self.schedules.save(rows)
+
+    async def _find_room(self, new: Sequence[NewTask]) -> None:
+        try:
+            await self._make_room(new)
+        except QueueFull:
+            if not await self._all_there(new):
+                raise
 
     async def _all_there(self, new: Sequence[NewTask]) -> bool:
         """Whether all of these were submitted before, so that nothing would be added. Raises KeyConflict when a key belongs
@@ -111,19 +152,30 @@ class Service:
         queue = _named("queue", wish.queue or offer.queue)
         _check_priority(wish.priority)
         delay = 0.0 if wish.delay is None else seconds(wish.delay, "delay")
+        group = _group(wish, offer)
         key, fingerprint = None, ""
         if wish.key is not None:
             said = {"task": wish.task, "options": options, "queue": queue, "priority": wish.priority, "delay": delay}
+            said |= {"group": group} if group is not None else {}
             key, fingerprint = _named("key", wish.key), wire.fingerprint([said, wire.decode(data)])
         spoken = wire.encode(options, "the labels") if options else b"{}"
         name = _named("task", wish.task)
-        return NewTask(self._ids(), name, data, spoken, queue, wish.priority, delay, key, fingerprint)
+        return NewTask(
+            self._ids(), name, data, spoken, queue, wish.priority, delay, key, fingerprint, wish.parent, group
+        )
+
+    def check_input(self, name: str, value: Any) -> None:
+        """Raises InvalidInput when the handler does not take it, as far as this process knows."""
+        (self._offers.get(name) or _UNKNOWN).check(value)
 
     async def _ask_for(self, name: str, unchecked: bool) -> None:
         """Learn what a worker once said of a handler that this process does not have. Raises UnknownTask."""
         if name not in self._remote:
             told = {known: wire.decode(data) for known, data in (await self._store.offered()).items()}
-            self._remote = {known: Offer(_anything, said["queue"], said["deadline"]) for known, said in told.items()}
+            self._remote = {
+                known: Offer(_anything, said["queue"], said["deadline"], said.get("group"))
+                for known, said in told.items()
+            }
         if name not in self._remote and not unchecked:
             raise UnknownTask(name, sorted(self._remote.keys() | self._offers.keys()))
 
@@ -209,15 +261,47 @@ class Service:
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def cancel(self, task_id: str) -> Task:
-        """End the task, wherever it stands; a worker that holds it stops within a heartbeat. Cancelling a cancelled task
+        """End the task and its children, wherever they stand; where a saga is open, it is undone first. A worker that holds it stops within a heartbeat. Cancelling a cancelled task
         changes nothing; one that has ended otherwise raises StateConflict."""
         task = await self.get(task_id)
-        won = await self._store.cancel(task.task_id)
-        task = await self.get(task_id)
-        if not won and task.state is not State.CANCELLED:
-            raise StateConflict(task_id, task.state, "cancelled", "it has ended")
-        self._store.nudge("ended")
-        return task
+        stopped = await self._store.cancel(task.task_id)
+        if not stopped.won:
+            task = await self.get(task_id)
+            if task.state is not State.CANCELLED:
+                raise StateConflict(task_id, task.state, "cancelled", "it has ended")
+        held = stopped.held + await self.cancel_children([task.task_id])
+        for topic in ("ended", "ready"):
+            self._store.nudge(topic)
+        return dataclasses.replace(await self.get(task_id), in_flight=held)
+
+    async def cancel_children(self, parents: Sequence[str]) -> int:
+        """Cancel all that these tasks started, and what that started; how many of them a worker held. A canceller that
+        does not come to the end is no harm: workers look for children whose parent was cancelled."""
+        held, line = 0, collections.deque(parents)
+        while line:
+            for child in await self._store.children(line.popleft()):
+                held += (await self._store.cancel(child)).held
+                line.append(child)
+        return held
+
+    async def pause(self, task_id: str) -> Task:
+        """Let nobody go on with the task and its children until they are resumed; what runs stops at its next step."""
+        await self.get(task_id)
+        held, line = 0, collections.deque([task_id])
+        while line:
+            one = line.popleft()
+            paused = await self._store.pause(one)
+            if paused is None and one == task_id:
+                raise StateConflict(task_id, (await self.get(task_id)).state, "paused", "it has ended")
+            held += bool(paused)
+            line.extend(await self._store.children(one))
+        return dataclasses.replace(await self.get(task_id), in_flight=held)
+
+    async def _resume_children(self, task_id: str) -> None:
+        for child in await self._store.children(task_id):
+            if (await self.get(child)).reason == Reason.PAUSED:
+                await self._store.resume(child)
+            await self._resume_children(child)
 
     async def resume(self, task_id: str) -> Task:
         """Reopen a failed task, or one that waits for a person (parked, quarantined), from the step where it stands. A
@@ -229,6 +313,7 @@ class Service:
             task = await self.get(task_id)
             advice = "submit it anew" if task.ended else "it goes on by itself"
             raise StateConflict(task_id, task.state, "resumed", advice)
+        await self._resume_children(task_id)
         self._store.nudge("ready")
         return await self.get(task_id)
 
@@ -304,9 +389,22 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         said["deadline"] = offer.deadline if wish.deadline is None else seconds(wish.deadline, "deadline")
     if wish.expires is not None:
         said["expires"] = seconds(wish.expires, "expires")
+    if wish.until is not None:
+        said["until"] = wish.until
     if wish.labels:
         said["labels"] = _labels(wish.labels)
     return said
+
+
+def _group(wish: Wish, offer: Offer) -> str | None:
+    """The group that was given, or the value of the argument that the handler's tasks are grouped by."""
+    if wish.group is not None or offer.grouping is None:
+        return None if wish.group is None else _named("group", wish.group)
+    argument, bare = offer.grouping
+    value = wish.input.get(argument) if isinstance(wish.input, dict) else wish.input if bare else None
+    if isinstance(value, int | float):
+        return wire.encode(value).decode()
+    return None if value is None else _named(f"the group ({argument})", value)
 
 
 def _named(what: str, value: Any) -> str:

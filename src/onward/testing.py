@@ -9,6 +9,15 @@
             assert await drain(app) == []   # nothing is left over; the month took milliseconds
             assert await reminder.result() == "sent"
 
+`crashes` goes further: it runs your test once for every moment in which a crash could hurt, and kills the worker there.
+
+    async def test_a_crash_changes_nothing():
+        async for app in crashes(my_app):
+            charge = await app.submit("charge", {"order": 7}, key="order-7")
+            await drain(app)
+            assert await charge.result() == "paid"
+            assert bank.charges("order-7") == 1
+
 Everything is real but the time and the place: the same worker, the same journal, the same SQL as in production.
 """
 
@@ -21,10 +30,11 @@ import heapq
 import itertools
 import math
 import random
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from onward.app import Onward
+from onward.core import crash
 from onward.core.durations import Duration, seconds
 from onward.core.task import State, Task
 from onward.engine.worker import Worker, spawn
@@ -32,7 +42,7 @@ from onward.errors import UsageError
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
 
-__all__ = ["MemoryApp", "MovableClock", "drain", "memory_app"]
+__all__ = ["Killed", "MemoryApp", "MovableClock", "crashes", "drain", "memory_app"]
 
 START = 1_800_000_000.0
 """Where a movable clock stands at first: a moment in January 2027, the same in every run."""
@@ -117,11 +127,20 @@ class MovableClock:
                 sleeper.future.set_result(None)
 
 
+class Killed(BaseException):
+    """What a worker meets at the point where `crashes` kills it."""
+
+
 class MemoryApp(Onward):
     """An app whose database is in memory and whose clock you move (`app.clock`)."""
 
+    killed_at: str | None = None
+    """The point at which its worker was killed (`crashes`)."""
+
     def __init__(self, **settings: Any) -> None:
         self.clock = MovableClock()
+        self._dead = False
+        self._point: Callable[[str], None] | None = None
         store = SqliteStore(MEMORY, clock=self.clock, inline=True)
         super().__init__(clock=self.clock, rng=random.Random(1), store=store, **settings)  # noqa: S311 -- the same in every run
 
@@ -133,7 +152,29 @@ def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:
     if like is not None:
         app.handlers |= like.handlers
         app._offers |= like._offers
+        app._queue_limits |= like._queue_limits
     return app
+
+
+async def crashes(like: Onward | None = None, *, most: int = 10_000, **settings: Any) -> AsyncIterator[MemoryApp]:
+    """An app in memory for every point at which a crash could hurt: just before a commit, just after it, before and after
+    an effect that must not happen twice. `drain` kills its worker at that point, as kill -9 would, and goes on with
+    another. The last app is one that nothing happens to. Raises UsageError when a task has more than `most` points."""
+    for number in range(1, most + 1):
+        app, passed = memory_app(like, **settings), itertools.count(1)
+
+        def point(name: str, app: MemoryApp = app, passed: Iterator[int] = passed, number: int = number) -> None:
+            if app.killed_at is None and next(passed) == number:
+                app.killed_at, app._dead = name, True
+            if app._dead:
+                raise Killed(name)
+
+        async with app:
+            app._point = point
+            yield app
+        if app.killed_at is None:
+            return
+    raise UsageError(f"after {most} points there is still another; give a smaller task, or a larger `most`")
 
 
 async def drain(app: MemoryApp, *, within: Duration = "1000d", patience: Duration = 1) -> list[Task]:
@@ -149,6 +190,9 @@ async def drain(app: MemoryApp, *, within: Duration = "1000d", patience: Duratio
         while True:
             async with _worker(app) as worker:
                 await _until_idle(app, worker, seconds(patience, "patience"), end)
+                killed = app._dead
+            if killed:
+                continue
             left = await _unfinished(app)
             delay = min((_due_at(app, task) for task in left), default=math.inf) - app.clock.now()
             if math.isinf(delay) and app.clock.monotonic() <= end:
@@ -161,7 +205,7 @@ async def drain(app: MemoryApp, *, within: Duration = "1000d", patience: Duratio
 async def _until_idle(app: MemoryApp, worker: Worker, patience: float, end: float) -> None:
     """Until the worker has nothing in hand and could take nothing, or the time is over."""
     clock, fruitless, poll = app.clock, 0, app.settings.poll_s
-    while clock.monotonic() <= end:
+    while clock.monotonic() <= end and not app._dead:
         await _settled(worker, clock)
         if not worker.running:
             if fruitless > 20 or not any(_ready(app, task) for task in await _unfinished(app)):
@@ -170,7 +214,7 @@ async def _until_idle(app: MemoryApp, worker: Worker, patience: float, end: floa
             await clock.move(poll)
             continue
         fruitless = 0
-        if len(clock.resting()) >= worker.running or not await _something_happens(worker, clock, patience):
+        if len(clock.resting()) >= worker.running or not await _something_happens(app, worker, patience):
             moment = clock.next_moment(of_shifts=True)
             if math.isfinite(moment):
                 await clock.move(max(0.0, moment - clock.monotonic()))
@@ -178,15 +222,43 @@ async def _until_idle(app: MemoryApp, worker: Worker, patience: float, end: floa
 
 @contextlib.asynccontextmanager
 async def _worker(app: MemoryApp) -> AsyncIterator[Worker]:
-    worker = app.make_worker(spawn=_spawn)
-    await worker.start()
+    tasks: list[asyncio.Task[Any]] = []
+
+    def keep(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        tasks.append(_spawn(coroutine, name))
+        return tasks[-1]
+
+    worker = app.make_worker(spawn=keep)
+    crash.install(app._point)
     try:
+        await worker.start()
         yield worker
     finally:
-        stopping = asyncio.ensure_future(worker.stop(0))
-        while not stopping.done():
-            await app.clock.move(0.01)
-            await asyncio.sleep(0.001 if worker.running else 0)
+        crash.install(None)
+        await (_kill(app, worker, tasks) if app._dead else _stop(app, worker))
+
+
+async def _kill(app: MemoryApp, worker: Worker, tasks: list[asyncio.Task[Any]]) -> None:
+    """Gone between two instructions, and somebody has noticed."""
+    heart = worker._heart._task
+    dying = [*tasks, heart] if heart is not None else tasks
+    for task in dying:
+        task.cancel()
+    while not all(task.done() for task in dying):
+        await app.clock.move(1)
+        await asyncio.sleep(0.001)
+    for task in dying:
+        task.cancelled() or task.exception()
+    worker.threads.close()
+    app._dead = False
+    await app.store.rescue([worker.id])
+
+
+async def _stop(app: MemoryApp, worker: Worker) -> None:
+    stopping = asyncio.ensure_future(worker.stop(0))
+    while not stopping.done():
+        await app.clock.move(0.01)
+        await asyncio.sleep(0.001 if worker.running else 0)
 
 
 def _spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
@@ -211,13 +283,13 @@ async def _settled(worker: Worker, clock: MovableClock) -> None:
         quiet = quiet + 1 if _state(worker, clock) == before else 0
 
 
-async def _something_happens(worker: Worker, clock: MovableClock, patience: float) -> bool:
+async def _something_happens(app: MemoryApp, worker: Worker, patience: float) -> bool:
     """Give real time to steps that really take some; False when they show nothing for it."""
-    loop, before = asyncio.get_running_loop(), _state(worker, clock)
+    loop, before = asyncio.get_running_loop(), _state(worker, app.clock)
     until = loop.time() + patience
     while loop.time() < until:
         await asyncio.sleep(0.001)
-        if _state(worker, clock) != before:
+        if app._dead or _state(worker, app.clock) != before:
             return True
     return False
 

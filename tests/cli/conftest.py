@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,35 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = f"sqlite:///{tmp_path_factory.mktemp('crew') / 'onward.db'}"
     with start_worker(url):
         yield url
+
+
+Waiting = Callable[..., str]
+
+
+@pytest.fixture
+def waiting(onward: Run, crew: str) -> Waiting:
+    """Submit a task to the crew, and wait until it waits for that reason; its id."""
+
+    def until(reason: str, *words: str) -> str:
+        task_id = submitted(onward, crew, *words)
+        end = time.monotonic() + 15
+        while (task := onward("show", task_id, "--json", "--db", crew).json)["reason"] != reason:
+            assert time.monotonic() < end, task
+            time.sleep(0.02)
+        return task_id
+
+    return until
+
+
+def submitted(onward: Run, url: str, *words: str) -> str:
+    """The id of a task, just submitted."""
+    return onward("submit", *words, "--db", url).out.strip()
+
+
+def journal(onward: Run, url: str, task_id: str) -> list[dict[str, Any]]:
+    """The records of a task, as `onward show` has them."""
+    found: list[dict[str, Any]] = onward("show", task_id, "--json", "--db", url).json["journal"]
+    return found
 
 
 def controls(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 from onward import Context, Fatal, Onward, Retry
 
@@ -25,6 +26,9 @@ HOSTILE = "a\x1b[31mred\x1b[0m \u202eltr\u202c \x07 [bold]x[/bold] \x9b2J"
 @app.task
 async def greet(ctx: Context, name: str) -> str:
     return f"hello {name}"
+
+
+app.schedule("yearly", greet, "new year", cron="0 0 1 1 *", timezone="Europe/Berlin")
 
 
 @app.task
@@ -93,3 +97,60 @@ async def changed(ctx: Context, flag: str) -> None:
     await ctx.step(lambda: 1, name="after" if is_there(flag) else "before")
     leave(flag)
     await ctx.sleep(1.2)
+
+
+# ── what waits for people, for signals, for children ─────────────────────────────────────────────────────────────────
+
+
+@app.task
+async def ship(ctx: Context, what: str) -> dict[str, Any]:
+    """Asks to be allowed to."""
+    return await ctx.approve(f"Ship {what}?", risk="external_action", data={"to": "eu"})
+
+
+@app.task
+async def choose(ctx: Context, choices: list[str] | None = None) -> Any:
+    return await ctx.ask("Which region?", choices=choices or ())
+
+
+@app.task
+async def listen(ctx: Context, timeout: float | None = None) -> Any:
+    return await ctx.signal("go", timeout=timeout, default="nobody")
+
+
+@app.task
+async def charge(ctx: Context, twice: bool = False) -> Any:
+    """Nobody knows whether it happened."""
+
+    async def pay() -> str:
+        raise TimeoutError("no answer from the bank")
+
+    def refund() -> None:
+        pass
+
+    if twice:
+        return await ctx.gather(*[ctx.step(pay, name="pay", effect="once", undo=refund) for _ in range(2)])
+    return await ctx.step(pay, effect="once", undo=refund)
+
+
+@app.task
+async def household(ctx: Context, child: str) -> Any:
+    return await (await ctx.submit(child))
+
+
+@app.task
+async def trip(ctx: Context, ends: str = "fails") -> None:
+    """Two bookings in two branches, one of which cannot be undone; then it fails, or waits to be cancelled."""
+
+    async def stuck(_: str) -> None:
+        raise Fatal("the hotel keeps the money")
+
+    async with ctx.saga("trip"):
+        await ctx.step(str, "flight", name="flight", undo=len)
+        await ctx.step(str, "hotel", name="hotel", undo=stuck)
+        await ctx.gather(ctx.step(str, "car", name="car", undo=len), ctx.step(str, "boat", name="boat"))
+        if await ctx.version("insured"):
+            await ctx.step(lambda: 1, name="insure")
+        if ends == "waits":
+            await ctx.signal("never")
+        raise Fatal("no visa")

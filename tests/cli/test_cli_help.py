@@ -10,8 +10,11 @@ import pytest
 
 from tests.cli.conftest import Run, process
 
-COMMANDS = ["demo", "worker", "submit", "list", "show", "follow", "cancel", "resume", "prioritize", "migrate", "doctor"]
-HEAVY = ["apsw", "asyncio", "asyncpg", "onward.app", "pydantic", "rich", "uvloop"]
+COMMANDS = [
+    "demo", "worker", "submit", "list", "show", "follow", "cancel", "resume", "prioritize",
+    "approvals", "approve", "deny", "questions", "answer", "signal", "resolve", "schedules", "check", "replay", "fork", "migrate", "doctor",
+]  # fmt: skip
+HEAVY = ["apsw", "asyncio", "asyncpg", "cronsim", "onward.app", "pydantic", "rich", "uvloop"]
 
 
 def test_help_is_quick():

@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.cli import shop
-from tests.cli.conftest import Run, controls
+from tests.cli.conftest import Run, controls, submitted
 from tests.kit import not_memory
-
-
-def submitted(onward: Run, url: str, *words: str) -> str:
-    return onward("submit", *words, "--db", url).out.strip()
 
 
 @pytest.fixture

@@ -94,3 +94,156 @@ def test_text():
     assert [age(s) for s in (-1, 5, 65, 3700, 90000)] == ["0 s", "5 s", "1 m", "1 h", "1 d"]
     assert (iso(0.5), iso(float("inf")), iso(None)) == ("1970-01-01T00:00:00.500Z", None, None)
     assert (count(1, "task"), count(2000, "task")) == ("1 task", "2,000 tasks")
+
+
+# ── the programming model ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_waits_messages_and_what_ended_them():
+    assert told(
+        (r.SIGNAL, "signal go", {"signal": "go"}),
+        (r.HANDED_BACK, "", {"reason": "signal"}),
+        (r.MESSAGE, "", {"n": 1, "kind": "signal", "name": "go", "ref": None, "value": {"to": "eu"}}),
+        (r.WAITED, "signal go", {"n": 1}),
+        (r.QUESTION, "question", {"question": "Where?", "choices": ["eu", "us"]}),
+        (r.MESSAGE, "", {"n": 2, "kind": "answer", "name": "", "ref": 5, "value": "eu"}),
+        (r.WAITED, "question", {"n": 2}),
+        (r.APPROVAL, "approval", {"what": "Ship?", "risk": "external_action"}),
+        (r.MESSAGE, "", {"n": 3, "kind": "decision", "ref": 8, "value": {"decision": "deny", "reason": "old", "by": "me"}}),
+        (r.WAITED, "approval", {"n": 3}),
+        (r.APPROVAL, "approval#2", {"what": "Again?"}),
+        (r.MESSAGE, "", {"n": 4, "kind": "expired", "name": "", "ref": 11, "value": None}),
+        (r.WAITED, "approval#2", {"expired": True}),
+        (r.CHILD, "child bake#2", {"child": "c" * 26}),
+        (r.MESSAGE, "", {"n": 5, "kind": "child", "name": "c" * 26, "value": {"state": "failed", "error": {"type": "E", "message": "burnt"}}}),
+        (r.WAITED, "child bake#2", {"n": 5}),
+    ) == [
+        "asleep: waits for signal go",
+        'note: received signal go {"to": "eu"}',
+        "done: signal go came",
+        "person: asks: Where? (eu, us)",
+        'note: received an answer "eu"',
+        "done: answered",
+        "person: asks for approval: Ship? external_action",
+        "note: denied by me old",
+        "done: decided",
+        "person: asks for approval: Again?",
+        "note: the time for an answer is up",
+        "again: nobody decided in time",
+        f"asleep: waits for child bake {'c' * 26}",
+        f"note: child {'c' * 26} failed E: burnt",
+        "done: child bake has ended",
+    ]  # fmt: skip
+
+
+def test_effects_in_doubt():
+    assert told(
+        (r.SHIFT, "", {}),
+        (r.ANNOUNCED, "pay", {}),
+        (r.SHIFT, "", {}),
+        (r.DOUBTED, "", {"step": "pay", "reason": "the worker died"}),
+        (r.SHIFT, "", {}),
+        (r.MESSAGE, "", {"n": 1, "kind": "resolve", "name": "not_happened", "ref": 2, "value": None}),
+    ) == [
+        "begin: shift 1",
+        "crash: shift 1 broke off in step pay (worker killed or lease lost)",
+        "begin: shift 2",
+        "person: in doubt: did pay happen? the worker died",
+        "begin: shift 3",
+        "note: a person says of pay: not_happened",
+    ]
+
+
+def test_sagas_and_branches_stand_further_in():
+    error = {"type": "Fatal", "message": "no visa"}
+    assert told(
+        (r.SAGA, "trip", {}),
+        (r.STEP_DONE, "[trip]flight", {"ms": 0, "result": None}),
+        (r.STEP_DONE, "[trip/gather.1]car", {"ms": 0, "result": None}),
+        (r.SLEEP, "[trip/gather.0]sleep", {"for": 5}),
+        (r.SLEPT, "[trip/gather.0]sleep", {}),
+        (r.STEP_DONE, "[trip/gather.0/gather#2.3]map", {"ms": 0, "result": None}),
+        (r.UNDOING, "trip", {"error": error}),
+        (r.STEP_DONE, "[trip/undo]flight", {"ms": 0, "result": None}),
+        (r.UNDONE, "trip", {"undone": ["[trip]flight"], "not_undone": ["[trip/gather.1]car"]}),
+        (r.RETRY, "", {"error": error, "attempt": 1}),
+        (r.SAGA, "trip", {}),
+        (r.STEP_FAILED, "[trip@2]flight", {"error": error}),
+        (r.SAGA_DONE, "trip", {}),
+        (r.VERSION, "version two-factor", {}),
+        (r.UNDONE, "other", {}),
+    ) == [
+        "note: trip begun",
+        "done:   flight",
+        "done:     [1] car",
+        "asleep:     asleep for 5.00 s",
+        "asleep:     awake again",
+        "done:       [0.3] map",
+        "failed: trip given up Fatal: no visa",
+        "done:     undo flight",
+        "failed: trip not wholly undone undone: flight; NOT undone: [1] car",
+        "again: attempt 1 of the task failed Fatal: no visa; again",
+        "note: trip begun, round 2",
+        "failed:   flight failed Fatal: no visa",
+        "note: trip completed",
+        "note: version two-factor marked",
+        "again: other undone there was nothing to undo",
+    ]
+
+
+def test_a_cancel_that_undoes_first_is_no_crash():
+    assert told(
+        (r.SHIFT, "", {}),
+        (r.SAGA, "saga", {}),
+        (r.CANCEL, "", {}),
+        (r.SHIFT, "", {}),
+        (r.UNDOING, "saga", {"error": {"type": "Cancelled", "message": "cancelled"}}),
+        (r.UNDONE, "saga", {"undone": [], "not_undone": []}),
+        (r.CANCELLED, "", {"undone": ["[saga]a"], "not_undone": ["[saga]b"]}),
+    ) == [
+        "begin: shift 1",
+        "note: saga begun",
+        "note: cancel requested what it did is undone first",
+        "begin: shift 2",
+        "failed: saga given up Cancelled: cancelled",
+        "again: saga undone there was nothing to undo",
+        "failed: cancelled undone: a; NOT undone: b",
+    ]
+
+
+def test_several_steps_at_once_break_off_together():
+    lines = told(
+        (r.SHIFT, "", {}),
+        (r.STEP_STARTED, "[gather.0]a", {}),
+        (r.STEP_STARTED, "[gather.1]a", {}),
+        (r.STEP_STARTED, "[gather.2]a", {}),
+        (r.STEP_DONE, "[gather.1]a", {"ms": 1, "result": None}),
+        (r.SHIFT, "", {}),
+    )
+    assert "crash: shift 1 broke off in steps [0] a, [2] a (worker killed or lease lost)" in lines
+
+
+def test_the_command_stands_as_long_as_the_thing_is_open():
+    story = Story("a" * 18 + "12345678")
+    records = [
+        r.Record(1, 0, r.APPROVAL, "approval", b'{"what": "Ship?"}', 1.0),
+        r.Record(2, 0, r.SIGNAL, "[gather.1]signal x y", b'{"signal": "x y"}', 1.0),
+    ]
+    lines = [line for record in records for line in story.tell(record)]
+    assert [line.command for line in lines] == ["onward approve 12345678.1", "onward signal 12345678 'x y'"]
+    assert [one.reason for one in story.standing.open] == ["approval", "signal"]
+    story.tell(r.Record(3, 0, r.WAITED, "approval", b'{"n": 1}', 1.0))
+    assert [story.as_it_stands(line).command for line in lines] == ["", "onward signal 12345678 'x y'"]
+    story.tell(r.Record(4, 0, r.CANCELLED, "", b"{}", 1.0))
+    assert [story.as_it_stands(line).command for line in lines] == ["", ""]
+
+
+def test_what_waited_in_a_saga_that_was_given_up_waits_no_more():
+    story = Story("t" * 26)
+    story.tell(r.Record(1, 0, r.SAGA, "saga", b"{}", 1.0))
+    for seq, key in ((2, "[saga]question"), (3, "[saga/gather.0]question"), (4, "[sagas]question"), (5, "question")):
+        story.tell(r.Record(seq, 0, r.QUESTION, key, b'{"question": "?"}', 1.0))
+    story.tell(r.Record(6, 0, r.UNDOING, "saga", b"{}", 1.0))
+    assert [one.key for one in story.standing.open] == ["[sagas]question", "question"]
+    story.tell(r.Record(7, 0, r.CANCEL, "", b"{}", 1.0))
+    assert story.standing.open == []

@@ -25,7 +25,20 @@ from tests.sim.weather import Weather
 
 VERBS = [name for name, member in vars(Store).items() if inspect.iscoroutinefunction(member)]
 LOCAL = {"open", "close", "attend"}
-REPEATABLE = {"submit", "save", "beat", "join", "leave", "release", "rescue", "wake", "offer", "prioritize", "get"}
+REPEATABLE = {
+    "submit",
+    "save",
+    "beat",
+    "join",
+    "leave",
+    "release",
+    "rescue",
+    "wake",
+    "offer",
+    "limit",
+    "prioritize",
+    "get",
+}
 """Verbs whose second call must tell the same as the first."""
 
 
@@ -213,7 +226,7 @@ class Network:
 class Door:
     """The Store as one process sees it. The verbs are added below, from the protocol."""
 
-    where, one_machine, inline, hears = "the simulated store", False, True, True
+    where, one_machine, inline, hears, apart = "the simulated store", False, True, True, True
 
     def __init__(self, network: Network, process: Process) -> None:
         self.network, self.process = network, process

@@ -14,7 +14,7 @@ from unittest import mock
 
 import apsw
 
-from onward.engine import replay, shift, worker
+from onward.engine import replay, shift, upkeep, worker
 from onward.store import sqlite, writer
 from onward.store.port import Batch, Submitted
 from onward.store.sqlite import SqliteStore
@@ -205,7 +205,7 @@ plant("line-goes-on", patches=instead(writer.Writer, "lose", _lose_only))
 plant("strangers-stay", patches=instead(worker.Worker, "_give_back", _nothing_later))
 plant("stranger-too-soon", patches=never(worker.Worker, "_asked_then", 0))
 plant("dead-and-deaf", patches=instead(worker.Worker, "_declared_dead", _nothing))
-plant("nobody-rescues", patches=instead(worker.Worker, "_rescue", _nothing_later))
+plant("nobody-rescues", patches=instead(upkeep.Upkeep, "_rescue", _nothing_later))
 plant("replay-forgets", patches=instead(replay.Replay, "next", _nothing))
 plant("outage-is-failure", patches=instead(shift.Shift, "_page", _page_once))
 plant("crash-is-attempt", patches=instead(SqliteStore, "claim", _crash_is_attempt))

@@ -335,7 +335,7 @@ class Machine(RuleBasedStateMachine):
     @rule(number=index)
     def cancel(self, number: int) -> None:
         task = self.pick(self.tasks.values(), number)
-        assert self.do(self.store.cancel(task.id)) == (task.ended is None)
+        assert self.do(self.store.cancel(task.id)).won == (task.ended is None)
         MET["a holder cancelled"] += task.worker is not None and task.ended is None
         if task.ended is None:
             task.journal += [(0, r.CANCEL), (0, r.CANCELLED)]

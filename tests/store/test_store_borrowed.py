@@ -272,3 +272,14 @@ async def test_what_is_no_connection_is_refused_with_a_sentence(app: Onward) -> 
     with pytest.raises(UsageError, match="asyncpg, psycopg, SQLAlchemy, sqlite3 or apsw, not dict"):
         await app.submit("nothing", 1, connection={})
     assert await sql(app.store, "SELECT count(*) FROM onward_tasks") == [(0,)]
+
+
+@both
+async def test_a_group_and_its_turn(store: Store, url: str, borrow: Any) -> None:
+    await store.submit([new(group="big") for _ in range(5)])
+    async with borrow(url) as borrowed:
+        await store.submit([new(group="small") for _ in range(2)], borrowed.connection)
+        await borrowed.commit()
+    await join(store, "w1")
+    first = [(await store.get(one.id)).group for one in await claim(store, room=4)]  # type: ignore[union-attr]
+    assert sorted(first) == ["big", "big", "small", "small"]

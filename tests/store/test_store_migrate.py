@@ -15,6 +15,9 @@ from onward.store import migrate
 from onward.store.port import Store
 from tests.kit import join, new, not_memory, only_file, only_postgres, row, sql, submit
 
+NEXT = len(migrate.load("sqlite")) + 1
+"""The number of the migration after the last."""
+
 
 def plus_one(store: Any, sql: str = "CREATE TABLE onward_extra (n INTEGER)") -> Store:
     """The same store in a program that is one migration ahead."""
@@ -120,11 +123,12 @@ async def test_an_older_postgres_is_refused_until_somebody_migrates(fresh_url: s
     await open_and_close(fresh_url)
     ahead = plus_one(open_store(fresh_url))
     with pytest.raises(
-        SchemaMismatch, match=r"table version 1 .* needs 2; run `onward migrate`, it is safe while workers run"
+        SchemaMismatch,
+        match=rf"table version {NEXT - 1} .* needs {NEXT}; run `onward migrate`, it is safe while workers run",
     ):
         await ahead.open()
     await ahead.open(migrate=True)
-    assert await ahead.version() == (2, 2)
+    assert await ahead.version() == (NEXT, NEXT)
     assert await sql(ahead, "SELECT count(*) FROM onward_extra") == [(0,)]
     await ahead.close()
 
@@ -134,7 +138,7 @@ async def test_an_older_file_is_brought_up_to_date(fresh_url: str) -> None:
     await open_and_close(fresh_url)
     ahead = plus_one(open_store(fresh_url))
     await ahead.open()
-    assert await ahead.version() == (2, 2)
+    assert await ahead.version() == (NEXT, NEXT)
     await ahead.close()
 
 
@@ -163,7 +167,7 @@ async def test_a_migration_that_fails_half_way_leaves_nothing(fresh_url: str) ->
     await open_and_close(fresh_url)  # what was there is as it was
     again = plus_one(open_store(fresh_url), "CREATE TABLE onward_half (n INTEGER)")
     await again.open(migrate=True)
-    assert await again.version() == (2, 2)
+    assert await again.version() == (NEXT, NEXT)
     await again.close()
 
 

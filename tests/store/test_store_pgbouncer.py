@@ -12,6 +12,7 @@ import pytest
 from onward import Onward, State
 from onward.app import open_store
 from onward.core import record as r
+from onward.core.limit import Limit, LimitRow
 from onward.store.port import Batch, Store
 from rig.pgbouncer import PgBouncer, obtain
 from rig.postgres import Postgres
@@ -128,3 +129,16 @@ async def test_a_bouncer_that_is_gone_for_a_while(bouncer: PgBouncer, pooled: St
 
         handle = await eventually(submitted)
         assert await handle.result(timeout=15) == 2
+
+
+async def test_limits_hold_behind_it(pooled: Store) -> None:
+    await join(pooled, "w1")
+    await pooled.limit([LimitRow("task", "work", Limit(concurrency=1))])
+    ids = await submit(pooled, *[new(group="web") for _ in range(3)])
+    seen = []
+    while held := await claim(pooled):
+        seen += [one.id for one in held]
+        batch = completion(held[0])
+        batch.gates = {one.id: one.gate for one in held if one.gate is not None}
+        await pooled.save("w1", batch)
+    assert seen == ids

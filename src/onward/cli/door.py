@@ -1,4 +1,4 @@
-"""The way from arguments to an open app, and from a shortened id to a whole one."""
+"""The way from arguments to an open app, and from a shortened id to a whole one: of a task, a question, an approval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 from onward.app import Onward
 from onward.cli.loading import load
-from onward.errors import TaskNotFound, UsageError
+from onward.cli.text import count, safe
+from onward.errors import NotFound, TaskNotFound, UsageError
+from onward.messages import Ask
 from onward.service import Service
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
@@ -17,6 +19,9 @@ from onward.store.sqlite_file import MEMORY
 
 WHOLE = 26
 """The length of an id."""
+
+ROOM_FOR_WHOLE_IDS = 100
+"""Columns from which on a table has room for whole ids; below it shows their last eight characters."""
 
 PAGE = 1000
 RECENT = 10_000
@@ -81,3 +86,36 @@ async def _ending(service: Service, wanted: str) -> list[str]:
         if cursor is None or len(found) > 3:
             break
     return found
+
+
+# ── questions and approvals ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def whole_ask(app: Onward, given: str | None, kind: str, command: str) -> Ask:
+    """The question or approval that is meant: by its id, whose first part may be shortened; by its task, when that has one
+    that is open; without a word, the only one that is open. `command` is for the sentence that says what to do."""
+    if given is not None and "." in given:
+        task, _, number = given.strip().rpartition(".")
+        try:
+            task_id = await whole_id(app.service, task)
+        except TaskNotFound:
+            raise NotFound(f"there is no {kind} {given!r}; `onward {kind}s` lists those that are open") from None
+        return await app.service.messages.ask(f"{task_id}.{number}")
+    asks = await app.asks(kind)
+    if given is not None:
+        task_id = await whole_id(app.service, given)
+        asks = [ask for ask in asks if ask.task_id == task_id]
+    if not asks:
+        whose = "" if given is None else f" of task {given!r}"
+        raise NotFound(f"no {kind}{whose} is open; `onward {kind}s` lists those that are, `onward list` the tasks")
+    if len(asks) > 1:
+        some = ", ".join(f"{command} {short_ask(ask.id)} ({safe(ask.text):.40})" for ask in asks[:3])
+        more = f", … (`onward {kind}s` lists all)" if len(asks) > 3 else ""
+        raise UsageError(f"{count(len(asks), kind)} are open, say which: {some}{more}")
+    return asks[0]
+
+
+def short_ask(ask_id: str) -> str:
+    """The id of a question or an approval, short enough to type."""
+    task, _, number = ask_id.rpartition(".")
+    return f"{task[-8:]}.{number}"

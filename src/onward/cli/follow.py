@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -18,12 +18,13 @@ from rich.text import Text
 from onward.app import Onward
 from onward.cli import door
 from onward.cli.screen import Screen, story_line
-from onward.cli.tasks import situation
+from onward.cli.standing import Open, plain_key
+from onward.cli.tasks import situation, standing, waits_json
 from onward.cli.text import safe, span
 from onward.cli.timeline import Line, Mark, Story
-from onward.cli.views import record_json, task_json
-from onward.core.record import ENDS, PARKED, QUARANTINED, Record
-from onward.core.task import NEEDS_A_PERSON, State, Task
+from onward.cli.views import payload, record_json, task_json
+from onward.core.record import DOUBTED, ENDS, HANDED_BACK, PARKED, QUARANTINED, Record
+from onward.core.task import ASKS_A_PERSON, NEEDS_A_PERSON, State, Task
 from onward.errors import OnwardError, ResultTimeout, TaskCancelled, TaskFailed
 
 WAITS_FOR_A_PERSON = 5
@@ -45,17 +46,25 @@ class Person(OnwardError):
     status = 409
     exit_status = WAITS_FOR_A_PERSON
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, waits: Sequence[Open] = ()) -> None:
         self.task_id = task.task_id
-        super().__init__(
-            f"task {task.task_id} ({task.task}) is {task.reason} and waits for a person; "
+        super().__init__(f"task {task.task_id} ({task.task}) {_why(task, waits)}")
+
+
+def _why(task: Task, waits: Sequence[Open]) -> str:
+    """What a person has to do."""
+    if task.reason in NEEDS_A_PERSON or not waits:
+        return (
+            f"is {task.reason} and waits for a person; "
             f"`onward show {task.task_id[-8:]}` tells why, `onward resume {task.task_id[-8:]}` lets it go on"
         )
+    for_people = [one for one in waits if one.reason in ASKS_A_PERSON]
+    return "waits for a person: " + "; ".join(f"{one.words}: `{one.command}`" for one in for_people)
 
 
 def exit_status(task: Task) -> int:
     """What a task that was waited for means for a shell."""
-    if task.reason in NEEDS_A_PERSON:
+    if task.reason in ASKS_A_PERSON:
         return WAITS_FOR_A_PERSON
     return 0 if task.state is State.COMPLETED else 1
 
@@ -69,7 +78,7 @@ async def until_settled(app: Onward, task_id: str, timeout: float | None) -> Tas
             return await app.service.wait(task_id, left)
         except ResultTimeout:
             task = await app.get(task_id)
-        if task.ended or task.reason in NEEDS_A_PERSON:
+        if task.ended or task.reason in ASKS_A_PERSON:
             return task
         if end is not None and time.monotonic() >= end:
             raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "")
@@ -85,7 +94,9 @@ async def follow(args: Namespace) -> int:
 async def watch(screen: Screen, app: Onward, task_id: str, timeout: float | None) -> int:
     """Show what happens to a task; the exit status that it means."""
     task = await app.get(task_id)
-    view = _Lines(screen) if screen.json else _Moving(screen, app, task) if screen.live else _Plain(screen)
+    view = (
+        _Lines(screen) if screen.json else _Moving(screen, app, task) if screen.live else _Plain(screen, task.task_id)
+    )
     try:
         async with asyncio.timeout(timeout), view.shown(), loneliness(screen, app, task_id):
             async for record in _records(app, task_id):
@@ -97,8 +108,13 @@ async def watch(screen: Screen, app: Onward, task_id: str, timeout: float | None
         screen.aside(f"no longer watching; task {task_id} goes on: onward follow {task_id[-8:]}")
         raise
     task = await app.get(task_id)
-    view.end(task)
+    view.end(task, await person_waits(app, task))
     return exit_status(task)
+
+
+async def person_waits(app: Onward, task: Task) -> list[Open]:
+    """What a task that waits for a person waits for."""
+    return await standing(app.service, task) if task.reason in ASKS_A_PERSON else []
 
 
 @contextlib.asynccontextmanager
@@ -138,10 +154,18 @@ async def _records(app: Onward, task_id: str) -> AsyncIterator[Record]:
     async with contextlib.aclosing(app.service.tail(task_id)) as tail:  # type: ignore[type-var]
         async for record in tail:
             yield record
-            if record.kind in {PARKED, QUARANTINED}:
+            if _left_to_a_person(record):
                 task = await app.get(task_id)
-                if task.reason in NEEDS_A_PERSON and task.updated_at <= record.at:
+                if task.reason in ASKS_A_PERSON and task.updated_at <= record.at:
                     return
+
+
+def _left_to_a_person(record: Record) -> bool:
+    """Whether this ends a shift in a way that a person may have to do something about."""
+    if record.kind != HANDED_BACK:
+        return record.kind in {PARKED, QUARANTINED, DOUBTED}
+    said = payload(record)
+    return isinstance(said, dict) and said.get("reason") in ASKS_A_PERSON
 
 
 class _View:
@@ -159,14 +183,14 @@ class _View:
         """One more."""
         raise NotImplementedError
 
-    def end(self, task: Task) -> None:
+    def end(self, task: Task, waits: Sequence[Open]) -> None:
         """The task has ended, or waits for a person."""
         if task.state is State.FAILED:
             raise TaskFailed(task.task_id, task.task, task.error or {})
         if task.state is State.CANCELLED:
             raise TaskCancelled(task.task_id, task.task)
-        if task.reason in NEEDS_A_PERSON:
-            raise Person(task)
+        if task.reason in ASKS_A_PERSON:
+            raise Person(task, waits)
         if task.result is not None:
             self._screen.value(task.result)
 
@@ -177,16 +201,16 @@ class _Lines(_View):
     def record(self, record: Record) -> None:
         self._screen.line(record_json(record))
 
-    def end(self, task: Task) -> None:
-        self._screen.line(task_json(task))
+    def end(self, task: Task, waits: Sequence[Open]) -> None:
+        self._screen.line(task_json(task) | (waits_json(waits) if waits else {}))
 
 
 class _Plain(_View):
     """A line of text for each thing that happens."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, task_id: str) -> None:
         super().__init__(screen)
-        self._story = Story()
+        self._story = Story(task_id)
 
     def record(self, record: Record) -> None:
         for line in self._story.tell(record):
@@ -200,7 +224,7 @@ class _Moving(_View):
     def __init__(self, screen: Screen, app: Onward, task: Task) -> None:
         super().__init__(screen)
         self._app, self._task = app, task
-        self._story = Story()
+        self._story = Story(task.task_id)
         self._past: list[Line] | None = []
         self._spinner = Spinner("dots", style="cyan")
         self._why = ""
@@ -256,7 +280,7 @@ class _Moving(_View):
         task = await self._app.get(self._task.task_id)
         if task.state is State.RUNNING:
             return ""
-        return situation(task, time.time())
+        return situation(task, time.time(), self._story.standing.open)
 
     def _moving(self) -> RenderableType:
         parts: list[RenderableType] = []
@@ -273,7 +297,7 @@ class _Moving(_View):
             text = Text(self._why, "yellow")
         elif self._story.step is not None:
             text = Text.assemble(
-                safe(self._story.step), (f"  {span(time.time() - self._story.step_since)}", "dim")
+                plain_key(self._story.step), (f"  {span(time.time() - self._story.step_since)}", "dim")
             )  # fmt: skip
         else:
             text = Text("running", "dim")

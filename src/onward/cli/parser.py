@@ -24,6 +24,7 @@ The database is --db, else ONWARD_DB, else sqlite:///onward.db. An id may be
 shortened to its first or last characters. `onward COMMAND --help` tells more."""
 
 FOREVER = "forever"
+_ASK = "its id, as listed; the part before the dot may be shortened like the id of a task"
 _DURATION = re.compile(r"(\d+(\.\d+)?(ms|s|m|h|d|w)?)+")
 
 
@@ -55,7 +56,11 @@ def build() -> Parser:
     parser.add_argument("--version", action="store_true", help="print the version and leave")
     _common(parser, db=None, json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (_demo, _worker, _submit, _list, _show, _follow, _cancel, _resume, _prioritize, _migrate, _doctor):
+    for add in (_demo, _worker, _submit, _list, _show, _follow, _cancel, _resume, _prioritize):
+        add(_Commands(commands))
+    for add in (_approvals, _approve, _deny, _questions, _answer, _signal, _resolve):
+        add(_Commands(commands))
+    for add in (_schedules, _check, _replay, _fork, _migrate, _doctor):
         add(_Commands(commands))
     return parser
 
@@ -67,17 +72,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.command is None and not args.version:
         parser.print_help(sys.stderr)
         sys.exit(2)
-    if rest and not _take_input(args, rest):
+    if rest and not _take_last(args, rest):
         parser.prog = f"onward {args.command or ''}".strip()
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return args
 
 
-def _take_input(args: argparse.Namespace, rest: list[str]) -> bool:
-    """INPUT may stand after an option: argparse before 3.12 does not find it there, as in `submit greet --key k '"you"'`."""
-    if args.command != "submit" or args.input is not None or len(rest) > 1 or rest[0].startswith("--"):
+LAST = {"submit": "input", "approve": "id", "deny": "id", "answer": "text", "signal": "value", "resolve": "verdict"}
+"""Commands whose last word may be left out, and what it is."""
+
+
+def _take_last(args: argparse.Namespace, rest: list[str]) -> bool:
+    """The last word may stand after an option: argparse before 3.12 does not find it there, as in
+    `submit greet --key k '"you"'`."""
+    last = LAST.get(args.command or "")
+    if last is None or getattr(args, last) is not None or len(rest) > 1 or rest[0].startswith("--"):
         return False
-    args.input = rest[0]
+    setattr(args, last, rest[0])
     return True
 
 
@@ -147,7 +158,7 @@ def _worker(commands: _Commands) -> None:
         "do tasks, with the handlers of an app",
         "SIGTERM or Ctrl-C hands running tasks back, a second one exits at once.\n\n  onward worker shop.tasks:app --slots 20",
     )
-    parser.add_argument("app", metavar="MODULE:APP", help="where the app is, as in `from MODULE import APP`")
+    _of_app(parser)
     parser.add_argument("--slots", type=_positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
     parser.add_argument(
         "--queues", type=_names, default=(), metavar="A,B", help="only these queues; all when not given"
@@ -171,6 +182,7 @@ def _submit(commands: _Commands) -> None:
     parser.add_argument("--key", help="the same key with the same input gives the same task")
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher goes first")
     parser.add_argument("--queue", metavar="NAME", help="the queue to wait in")
+    parser.add_argument("--group", metavar="NAME", help="whose it is: groups get their turns, and have their limits")
     parser.add_argument("--delay", metavar="TIME", help="do not start before, as in 90, 10m or 1h30m")
     parser.add_argument("--deadline", metavar="TIME", help="fail when it has not ended so long after its first start")
     parser.add_argument("--label", action="append", default=[], type=_label, metavar="K=V", help="can be repeated")
@@ -214,6 +226,142 @@ def _resume(commands: _Commands) -> None:
 def _prioritize(commands: _Commands) -> None:
     parser = commands.add_for_one("prioritize", "tasks:prioritize", "change the priority of a task")
     parser.add_argument("priority", metavar="N", type=int, help="a whole number; higher goes first")
+
+
+def _check(commands: _Commands) -> None:
+    parser = commands.add(
+        "check",
+        "code:check",
+        "which unfinished tasks new code would park, before it is deployed",
+        "No step is run and nothing is written. Exit status 1 when a task would park.\n\n  onward check shop.tasks:app",
+    )
+    _of_app(parser)
+    _patience(parser)
+
+
+def _replay(commands: _Commands) -> None:
+    parser = commands.add_for_one(
+        "replay",
+        "code:replay",
+        "run a handler over the journal of a task, with no effects: does it agree?",
+        "Exit status 1 when it does not.\n\n  onward replay 7k2m shop.tasks:app",
+    )
+    _of_app(parser)
+    _patience(parser)
+
+
+def _fork(commands: _Commands) -> None:
+    parser = commands.add_for_one(
+        "fork",
+        "code:fork",
+        "start a new task from the first records of another",
+        "What was done up to there is inherited; what came after is\ndone anew, and listed first.\n\n"
+        "  onward fork 7k2m --at 12\n"
+        '  onward fork 7k2m --input \'{"to": "us"}\'   begins at the first record',
+    )
+    parser.add_argument(
+        "--at", type=_positive, metavar="N", help="the last record to inherit; without it, the places are listed"
+    )
+    parser.add_argument("--input", metavar="JSON", help="another input: JSON, or @FILE, or - for stdin")
+    parser.add_argument("--app", metavar="MODULE:APP", help="check the input against this app's handlers")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _of_app(parser: Parser) -> None:
+    parser.add_argument("app", metavar="MODULE:APP", help="where the app is, as in `from MODULE import APP`")
+
+
+def _patience(parser: Parser) -> None:
+    parser.add_argument(
+        "--patience", metavar="TIME", default="5", help="how long the code of one handler may take (5), as in 5 or 1m"
+    )
+
+
+def _approvals(commands: _Commands) -> None:
+    commands.add("approvals", "people:approvals", "what tasks want to have approved, the oldest first")
+
+
+def _questions(commands: _Commands) -> None:
+    commands.add("questions", "people:questions", "what tasks ask, the oldest first")
+
+
+def _approve(commands: _Commands) -> None:
+    parser = commands.add(
+        "approve",
+        "people:approve",
+        "allow what a task wants to do",
+        "Without an id it shows and approves the only one that is open.",
+    )
+    parser.add_argument("id", metavar="APPROVAL", nargs="?", help=_ASK)
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the journal")
+
+
+def _deny(commands: _Commands) -> None:
+    parser = commands.add(
+        "deny",
+        "people:deny",
+        "refuse what a task wants to do; it gets Denied, with the reason",
+        "Without an id it shows and denies the only one that is open.",
+    )
+    parser.add_argument("id", metavar="APPROVAL", nargs="?", help=_ASK)
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the task and the journal")
+
+
+def _answer(commands: _Commands) -> None:
+    parser = commands.add(
+        "answer",
+        "people:answer",
+        "answer a question of a task",
+        'examples:\n  onward answer 1k2m3n4p.7 eu-west\n  onward answer 1k2m3n4p.7 --value \'{"to": "eu"}\'',
+    )
+    parser.add_argument("id", metavar="QUESTION", help=_ASK)
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="the answer, as a text")
+    parser.add_argument("--value", metavar="JSON", help="the answer as JSON instead, or @FILE, or - for stdin")
+
+
+def _signal(commands: _Commands) -> None:
+    parser = commands.add_for_one(
+        "signal",
+        "people:signal",
+        "send a signal to a task",
+        'A signal that the task does not wait for yet is kept.\n\n  onward signal 1k2m3n4p go \'{"to": "eu"}\'',
+    )
+    parser.add_argument("name", metavar="NAME", help="the name that the task waits for")
+    parser.add_argument("value", metavar="VALUE", nargs="?", help="JSON, or @FILE, or - for stdin; null when not given")
+    parser.add_argument("--key", help="the same key is the same signal, however often it is sent")
+
+
+def _resolve(commands: _Commands) -> None:
+    parser = commands.add_for_one(
+        "resolve",
+        "people:resolve",
+        "say what became of an effect in doubt",
+        "Without a verdict it lists the effects in doubt and what the words mean.",
+    )
+    parser.add_argument("verdict", metavar="VERDICT", nargs="?", help="happened, not_happened or undo")
+    parser.add_argument("--result", metavar="JSON", help="what came of an effect that happened; null when not given")
+    parser.add_argument("--step", metavar="NAME", help="which effect, when several are in doubt")
+
+
+def _schedules(commands: _Commands) -> None:
+    parser = commands.add(
+        "schedules",
+        "schedules:list_schedules",
+        "what submits tasks by the clock, and its next tick",
+        "examples:\n"
+        "  onward schedules\n"
+        "  onward schedules pause nightly\n"
+        "  onward schedules trigger nightly   submits its task now; prints the id",
+    )
+    verbs = _Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    for name, sentence in (
+        ("pause", "no tick until it is unpaused"),
+        ("unpause", "go on with the next tick"),
+        ("remove", "remove it; its tasks stay"),
+        ("trigger", "submit its task now; prints the id"),
+    ):
+        verb = verbs.add(name, f"schedules:{name}", sentence)
+        verb.add_argument("name", metavar="NAME", help="the schedule, by its name")
 
 
 def _migrate(commands: _Commands) -> None:

@@ -130,8 +130,12 @@ def console(stream: Any) -> Console:
 
 def sign(console: Console, mark: Mark) -> tuple[str, str]:
     """The sign of a mark, in an alphabet that the console has, and its style."""
-    signs = _SIGNS if console.encoding.lower().startswith("utf") else _PLAIN_SIGNS
+    signs = _SIGNS if _speaks_unicode(console) else _PLAIN_SIGNS
     return signs[mark], _STYLES[mark]
+
+
+def _speaks_unicode(console: Console) -> bool:
+    return console.encoding.lower().startswith("utf")
 
 
 def state_text(state: State, text: str = "") -> Text:
@@ -187,6 +191,8 @@ def story_line(console: Console, line: Line, began: float, room: int = 24) -> Te
         text.append(f"  {span(line.took):>7}", "dim")
     if line.detail:
         text.append(f"  {line.detail}", "dim" if quiet else "")
+    if line.command:
+        text.append(f"  {'→' if _speaks_unicode(console) else '->'} ", "dim").append(line.command, "bold")
     shown = Text.assemble((f"{'+' + span(line.at - began):>11}", "dim"), "  ", (mark, style), "  ", text)
     if quiet and console.is_terminal:
         shown.truncate(console.width - 1, overflow="ellipsis")

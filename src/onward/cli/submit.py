@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from onward.app import Onward
 from onward.cli import door
-from onward.cli.follow import Person, exit_status, loneliness, until_settled, watch
+from onward.cli.follow import Person, exit_status, loneliness, person_waits, until_settled, watch
 from onward.cli.parser import FOREVER
 from onward.cli.screen import Screen
+from onward.cli.standing import Open
+from onward.cli.tasks import waits_json
 from onward.cli.text import short
 from onward.cli.views import task_json
 from onward.core.durations import seconds
@@ -34,6 +37,7 @@ async def submit(args: Namespace) -> int:
         deadline=args.deadline,
         delay=args.delay,
         labels=dict(args.label),
+        group=args.group,
     )
     async with door.app_of(args) as app:
         (task_id,) = await app.service.submit([wish], unchecked=args.anyway)
@@ -63,20 +67,21 @@ async def _wait(screen: Screen, app: Onward, task_id: str, timeout: float | None
             raise
         screen.document(task_json(await app.get(task_id)))
         return late.exit_status
+    waits = await person_waits(app, task)
     if screen.json:
-        screen.document(task_json(task))
+        screen.document(task_json(task) | (waits_json(waits) if waits else {}))
     else:
-        _print_result(screen, task)
+        _print_result(screen, task, waits)
     return exit_status(task)
 
 
-def _print_result(screen: Screen, task: Task) -> None:
+def _print_result(screen: Screen, task: Task, waits: Sequence[Open]) -> None:
     if task.state is State.FAILED:
         raise TaskFailed(task.task_id, task.task, task.error or {})
     if task.state is State.CANCELLED:
         raise TaskCancelled(task.task_id, task.task)
     if task.state is not State.COMPLETED:
-        raise Person(task)
+        raise Person(task, waits)
     screen.value(task.result)
 
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 import math
 import time
 from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
 
 from rich.text import Text
 
 from onward.cli import door
 from onward.cli.screen import Screen, facts, indented, print_story, print_table, state_text
-from onward.cli.text import age, clock, local, readable, safe, short, span
+from onward.cli.standing import Open, Standing, plain_key
+from onward.cli.text import age, clock, count, local, readable, safe, short, span
 from onward.cli.timeline import Story
-from onward.cli.views import record_json, task_json
+from onward.cli.views import payload, record_json, task_json
 from onward.core.record import Record
-from onward.core.task import NEEDS_A_PERSON, Reason, State, Task, Tasks
+from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
 from onward.service import Service
 
 PAGE = 1000
 MOST = 2000
 """Characters of an input or a result that are shown to people."""
 
-ROOM_FOR_WHOLE_IDS = 100
-"""Columns from which on a table of tasks has room for whole ids; below it shows their last eight characters."""
+MOST_JOURNALS = 50
+"""Waiting tasks of one page whose journals are read for what they wait for."""
 
 
 async def list_tasks(args: Namespace) -> int:
@@ -32,10 +35,12 @@ async def list_tasks(args: Namespace) -> int:
         tasks, cursor = await app.list(
             state=args.state, task=args.task, queue=args.queue, limit=args.limit, cursor=args.cursor
         )
+        waits = {task.task_id: await standing(app.service, task) for task in _hearing(tasks)}
     if screen.json:
-        screen.document({"tasks": [task_json(task) for task in tasks], "next": cursor})
+        found = [task_json(task) | waits_json(waits.get(task.task_id, [])) for task in tasks]
+        screen.document({"tasks": found, "next": cursor})
     elif tasks:
-        _print_tasks(screen, tasks)
+        _print_tasks(screen, tasks, waits)
     else:
         screen.aside("no tasks" if args.cursor is None else "no more tasks")
     if cursor is not None:
@@ -43,9 +48,26 @@ async def list_tasks(args: Namespace) -> int:
     return 0
 
 
-def _print_tasks(screen: Screen, tasks: Tasks) -> None:
+def _hearing(tasks: Tasks) -> Tasks:
+    return [task for task in tasks if task.reason in HEARS][:MOST_JOURNALS]
+
+
+async def standing(service: Service, task: Task) -> list[Open]:
+    """What a task waits for."""
+    found = Standing(task.task_id)
+    for record in await journal(service, task.task_id):
+        found.read(record)
+    return found.open
+
+
+def waits_json(waits: Sequence[Open]) -> dict[str, Any]:
+    """What a task waits for, for programs."""
+    return {"waits_for": [one.json() for one in waits]}
+
+
+def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]]) -> None:
     now = time.time()
-    length = 26 if screen.out.width >= ROOM_FOR_WHOLE_IDS else 8
+    length = 26 if screen.out.width >= door.ROOM_FOR_WHOLE_IDS else 8
     rows = [
         (
             Text(task.task_id[-length:]),
@@ -53,14 +75,14 @@ def _print_tasks(screen: Screen, tasks: Tasks) -> None:
             Text(safe(task.task)),
             Text(safe(task.queue)),
             Text(age(now - task.created_at), "dim"),
-            Text(situation(task, now), "dim"),
+            Text(situation(task, now, waits.get(task.task_id, [])), "dim"),
         )
         for task in tasks
     ]
     print_table(screen.out, ["ID", "STATE", "TASK", "QUEUE", "AGE", ""], rows, max(length, screen.out.width // 5))
 
 
-def situation(task: Task, now: float) -> str:
+def situation(task: Task, now: float, waits: Sequence[Open] = ()) -> str:
     """Why a task is where it is, in a few words."""
     if task.state is State.COMPLETED:
         return "" if task.result is None else short(readable(task.result), 200)
@@ -70,12 +92,17 @@ def situation(task: Task, now: float) -> str:
         return ""
     if task.reason in NEEDS_A_PERSON:
         return f"{task.reason}: waits for a person"
+    if task.reason in HEARS and waits:
+        more = f" (and {count(len(waits) - 1, 'more wait')})" if len(waits) > 1 else ""
+        return f"{short(waits[0].words, 200)}{more} · {waits[0].command}"
+    if task.reason == Reason.CANCELLING:
+        return "cancelling: what it did is being undone"
     attempt = f", attempt {task.attempt}" if task.attempt > 1 else ""
     if task.due_at is not None and math.isfinite(task.due_at):
         return f"{task.reason} until {clock(task.due_at)} ({span(task.due_at - now)}){attempt}"
     if task.reason == Reason.RUNNING:
         return f"on worker {short((task.worker or '')[-8:])}{attempt}"
-    return f"{safe(task.reason)}{attempt}"
+    return f"{safe(task.reason).replace('in_doubt', 'in doubt')}{attempt}"
 
 
 async def show(args: Namespace) -> int:
@@ -84,12 +111,31 @@ async def show(args: Namespace) -> int:
     async with door.opened(args) as app:
         task = await app.get(await door.whole_id(app.service, args.id))
         records = await journal(app.service, task.task_id)
+    story = Story(task.task_id)
+    lines = [line for record in records for line in story.tell(record)]
+    waits = [] if task.ended else story.standing.open
+    undone = _undone(task, records, story.standing)
     if screen.json:
-        screen.document({**task_json(task), "journal": [record_json(record) for record in records]})
+        told = {**task_json(task), **waits_json(waits), **undone}
+        screen.document({**told, "journal": [record_json(record) for record in records]})
     else:
-        print_task(screen, task)
-        print_journal(screen, records)
+        print_task(screen, task, waits, undone)
+        screen.say()
+        print_story(screen.out, [story.as_it_stands(line) for line in lines], story.began or 0.0)
     return 0
+
+
+def _undone(task: Task, records: list[Record], found: Standing) -> dict[str, list[str]]:
+    """What an end took back, what it could not, and what nobody knows of."""
+    if task.state not in {State.FAILED, State.CANCELLED}:
+        return {}
+    last = payload(records[-1]) if records else {}
+    said = task.error or (last if isinstance(last, dict) else {})
+    return {
+        "undone": said.get("undone", []),
+        "not_undone": said.get("not_undone", []),
+        "in_doubt": found.unsettled,
+    }
 
 
 async def journal(service: Service, task_id: str) -> list[Record]:
@@ -100,9 +146,12 @@ async def journal(service: Service, task_id: str) -> list[Record]:
     return records + page
 
 
-def print_task(screen: Screen, task: Task) -> None:
+def print_task(
+    screen: Screen, task: Task, waits: Sequence[Open] = (), undone: dict[str, list[str]] | None = None
+) -> None:
     """A task, in a few facts."""
     now = time.time()
+    keys = {name: ", ".join(plain_key(key) for key in keys) for name, keys in (undone or {}).items() if keys}
     ended = "" if task.finished_at is None else f" · took {span(task.finished_at - task.created_at)}"
     why = situation(task, now) if not task.ended else ""
     screen.say(
@@ -117,16 +166,25 @@ def print_task(screen: Screen, task: Task) -> None:
                     ("input", _value(task.input)),
                     ("result", _value(task.result)),
                     ("error", Text(safe(f"{error.get('type')}: {error.get('message')}"), "red") if error else None),
+                    ("undone", keys.get("undone")),
+                    ("not undone", Text(keys["not_undone"], "red") if "not_undone" in keys else None),
+                    ("in doubt", Text(f"{keys['in_doubt']} (nobody knows)", "red") if "in_doubt" in keys else None),
+                    *[("waits for", _wait(one)) for one in waits],
                     ("created", f"{local(task.created_at)} ({age(now - task.created_at)} ago)"),
                     ("deadline", None if task.deadline_at is None else local(task.deadline_at)),
                     ("queue", f"{task.queue} · priority {task.priority} · attempt {task.attempt}"),
                     ("key", task.key),
                     ("labels", ", ".join(f"{k}={v}" for k, v in task.labels.items()) or None),
                     ("worker", task.worker),
+                    ("parent", task.parent),
                 ]
             )
         )
     )
+
+
+def _wait(one: Open) -> Text:
+    return Text.assemble(one.words, "  ", (one.command, "bold")) if one.command else Text(one.words)
 
 
 def _value(value: object) -> str | None:
@@ -136,20 +194,18 @@ def _value(value: object) -> str | None:
     return f"{text[:MOST]}… ({len(text):,} characters; --json has all of them)"
 
 
-def print_journal(screen: Screen, records: list[Record]) -> None:
-    """A journal as a timeline, with the time since the submit at the left."""
-    story = Story()
-    lines = [line for record in records for line in story.tell(record)]
-    screen.say()
-    print_story(screen.out, lines, story.began or 0.0)
-
-
 async def cancel(args: Namespace) -> int:
     """`onward cancel`."""
     screen = Screen(args)
     async with door.opened(args) as app:
         task = await app.cancel(await door.whole_id(app.service, args.id))
-    return _changed(screen, task, "is cancelled")
+    what = "is cancelled"
+    if task.state is not State.CANCELLED:
+        what = f"is being cancelled, what it did is undone first: onward follow {task.task_id[-8:]}"
+    if task.in_flight:
+        was = "was" if task.in_flight == 1 else "were"
+        what += f" ({count(task.in_flight, 'task')} of its tree {was} in the middle of something)"
+    return _changed(screen, task, what)
 
 
 async def resume(args: Namespace) -> int:

@@ -1,6 +1,6 @@
 """A journal as a story: records in, lines for people out. Pure, and the same for `show`, `follow` and `demo`.
 
-A shift that ends in good order says so. A `shift.started` that follows a shift which never did means that the worker
+What happens in a branch or a saga stands further in. A shift that ends in good order says so. A `shift.started` that follows a shift which never did means that the worker
 was killed or lost its lease in between: the story says it, because the journal has no record of it.
 """
 
@@ -11,12 +11,17 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+from onward.cli.standing import Standing, child_name, indent, placed_key, plain_key, question
 from onward.cli.text import clock, readable, safe, short, span
 from onward.cli.views import payload
 from onward.core import record as r
+from onward.core.task import HEARS, Reason
 
 DETAIL = 200
 """Characters of a result that a line shows."""
+
+TOLD_BEFORE = HEARS | {Reason.ASLEEP, Reason.RETRYING}
+"""Reasons for the end of a shift that the record before it has told."""
 
 
 class Mark(enum.StrEnum):
@@ -35,30 +40,34 @@ class Mark(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the story: the moment, its kind, what happened, how long it took, and what came of it."""
+    """One line of the story: the moment, its kind, what happened, how long it took, and what came of it; and what a person
+    would type while it is open (`key` names it then)."""
 
     at: float
     mark: Mark
     text: str
     took: float | None = None
     detail: str = ""
+    command: str = ""
+    key: str = ""
 
 
 class Story:
     """Tell it one record after the other; it remembers what it needs to see a crash, and what runs now."""
 
-    def __init__(self) -> None:
+    def __init__(self, task_id: str = "") -> None:
+        self.standing = Standing(task_id)
         self.began: float | None = None
         self.shifts = 0
         self.crashes = 0
         self.steps = 0
-        self.step: str | None = None
-        """The step that is running, as far as it was announced."""
-        self.step_since = 0.0
+        self._running: dict[str, float] = {}
+        self._sagas: dict[str, int] = {}
         self.progress: tuple[str, int, int] = ("", 0, 0)
         self._open = False
         self._tellers: dict[str, Callable[[r.Record, dict[str, Any]], Line | None]] = {
             r.SUBMITTED: lambda record, _: Line(record.at, Mark.NOTE, "submitted"),
+            r.FORKED: self._forked,
             r.SHIFT: self._shift,
             r.HANDED_BACK: self._handed_back,
             r.STEP_STARTED: self._step_started,
@@ -66,14 +75,29 @@ class Story:
             r.STEP_DONE: self._step_done,
             r.STEP_FAILED: self._step_failed,
             r.SLEEP: self._asleep,
-            r.SLEPT: lambda record, _: Line(record.at, Mark.ASLEEP, "awake again"),
+            r.SLEPT: lambda record, _: Line(record.at, Mark.ASLEEP, f"{indent(record.key)}awake again"),
+            r.ANNOUNCED: self._step_started,
+            r.DOUBTED: self._doubted,
+            r.SIGNAL: self._awaited,
+            r.QUESTION: self._awaited,
+            r.APPROVAL: self._awaited,
+            r.CHILD: self._awaited,
+            r.WAITED: self._waited,
+            r.MESSAGE: self._message,
+            r.SAGA: self._saga,
+            r.SAGA_DONE: lambda record, _: Line(record.at, Mark.NOTE, f"{placed_key(record.key)} completed"),
+            r.UNDOING: lambda record, said: Line(
+                record.at, Mark.FAILED, f"{placed_key(record.key)} given up", detail=_error(said)
+            ),
+            r.UNDONE: self._undone,
+            r.VERSION: lambda record, _: Line(record.at, Mark.NOTE, f"{placed_key(record.key)} marked"),
             r.PROGRESS: self._progress,
             r.RETRY: self._retry,
             r.PARKED: self._person,
             r.QUARANTINED: self._person,
             r.RESUMED: lambda record, _: Line(record.at, Mark.BEGIN, "resumed"),
-            r.CANCEL: lambda record, _: Line(record.at, Mark.NOTE, "cancel requested"),
-            r.DEADLINE: lambda record, _: Line(record.at, Mark.FAILED, "the deadline has passed"),
+            r.CANCEL: self._cancel,
+            r.DEADLINE: self._deadline,
             r.COMPLETED: self._completed,
             r.FAILED: self._failed,
             r.CANCELLED: self._cancelled,
@@ -91,7 +115,26 @@ class Story:
         line = (
             teller(record, said) if teller else Line(record.at, Mark.NOTE, safe(f"{record.kind} {record.key}".strip()))
         )
+        self.standing.read(record)
+        if line is not None and line.key:
+            line = dataclasses.replace(line, command=self.standing.command(line.key))
         return lines if line is None else [*lines, line]
+
+    def as_it_stands(self, line: Line) -> Line:
+        """The line without its command when that has been seen to."""
+        if not line.command or self.standing.command(line.key):
+            return line
+        return dataclasses.replace(line, command="")
+
+    @property
+    def step(self) -> str | None:
+        """The step that is running, as far as it was announced; the last to start, where there are several."""
+        return next(reversed(self._running), None)
+
+    @property
+    def step_since(self) -> float:
+        """When it started."""
+        return next(reversed(self._running.values()), 0.0)
 
     # ── shifts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -103,33 +146,39 @@ class Story:
 
     def _crash(self, record: r.Record) -> Line:
         self.crashes += 1
-        where = f" in step {safe(self.step)}" if self.step else ""
-        self.step = None
+        steps = [plain_key(key) for key in self._running]
+        where = f" in step{'s' if len(steps) > 1 else ''} {', '.join(steps)}" if steps else ""
+        self._running.clear()
         return Line(
             record.at, Mark.CRASH, f"shift {self.shifts} broke off{where}", detail="(worker killed or lease lost)"
         )
 
     def _over(self) -> None:
         self._open = False
-        self.step = None
+        self._running.clear()
+
+    def _forked(self, record: r.Record, said: dict[str, Any]) -> Line:
+        self._over()
+        whence = f"all above from {safe(said.get('from'))}, records 1 to {safe(said.get('at'))}"
+        return Line(record.at, Mark.BEGIN, "forked", detail=whence)
 
     def _handed_back(self, record: r.Record, said: dict[str, Any]) -> Line | None:
         self._over()
         reason = said.get("reason")
-        if reason in {"asleep", "retrying"}:  # told by the record before
+        if reason in TOLD_BEFORE:
             return None
         return Line(record.at, Mark.NOTE, f"shift {self.shifts} ended", detail=short(reason or ""))
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _step_started(self, record: r.Record, _: dict[str, Any]) -> None:
-        self.step, self.step_since = record.key, record.at
+        self._running.setdefault(record.key, record.at)
 
     def _step_done(self, record: r.Record, said: dict[str, Any]) -> Line:
-        self.step = None
+        self._running.pop(record.key, None)
         self.steps += 1
         attempts = said.get("attempts", 1)
-        text = safe(record.key) + (f" (attempt {attempts})" if attempts != 1 else "")
+        text = placed_key(record.key) + (f" (attempt {attempts})" if attempts != 1 else "")
         took = said.get("ms")
         result = said.get("result")
         return Line(
@@ -144,16 +193,16 @@ class Story:
         return Line(
             record.at,
             Mark.AGAIN,
-            f"{safe(record.key)}, attempt {said.get('attempt', '?')} failed",
+            f"{placed_key(record.key)}, attempt {said.get('attempt', '?')} failed",
             detail=f"{_error(said)}; {_again(record, said)}",
         )
 
     def _step_failed(self, record: r.Record, said: dict[str, Any]) -> Line:
-        self.step = None
+        self._running.pop(record.key, None)
         error = said.get("error")
         attempts = error.get("attempts", 1) if isinstance(error, dict) else 1
         times = "" if attempts == 1 else f" after {attempts} attempts"
-        return Line(record.at, Mark.FAILED, f"{safe(record.key)} failed{times}", detail=_error(said))
+        return Line(record.at, Mark.FAILED, f"{placed_key(record.key)} failed{times}", detail=_error(said))
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -163,9 +212,105 @@ class Story:
         return Line(
             record.at,
             Mark.ASLEEP,
-            f"asleep{length}",
+            f"{indent(record.key)}asleep{length}",
             detail=f"until {clock(until)}" if isinstance(until, int | float) else "",
         )
+
+    def _awaited(self, record: r.Record, said: dict[str, Any]) -> Line:
+        for_people = record.kind in {r.QUESTION, r.APPROVAL}
+        match record.kind:
+            case r.QUESTION:
+                text = f"asks: {question(said.get('question', ''), said.get('choices'))}"
+            case r.APPROVAL:
+                text = f"asks for approval: {said.get('what', '')}"
+            case r.SIGNAL:
+                text = f"waits for signal {said.get('signal', '')}"
+            case _:
+                text = f"waits for child {child_name(record.key)}"
+        until = said.get("until")
+        parts = [
+            said.get("risk"),
+            said.get("child"),
+            f"until {clock(until)}" if isinstance(until, int | float) else None,
+        ]
+        return Line(
+            record.at,
+            Mark.PERSON if for_people else Mark.ASLEEP,
+            indent(record.key) + safe(text),
+            detail=", ".join(safe(part) for part in parts if part),
+            key=record.key,
+        )
+
+    def _waited(self, record: r.Record, said: dict[str, Any]) -> Line:
+        wait = self.standing.waits.get(record.key)
+        kind = wait.kind if wait else ""
+        late = said.get("expired") is True
+        if kind == r.SIGNAL and wait:
+            text = f"no signal {wait.text} came in time" if late else f"signal {wait.text} came"
+        elif kind == r.CHILD:
+            name = child_name(record.key)
+            text = f"child {name} had not ended in time" if late else f"child {name} has ended"
+        elif kind in {r.QUESTION, r.APPROVAL}:
+            verb = "answered" if kind == r.QUESTION else "decided"
+            text = f"nobody {verb} in time" if late else verb
+        else:
+            text = "waited"
+        return Line(record.at, Mark.AGAIN if late else Mark.DONE, indent(record.key) + safe(text))
+
+    def _message(self, record: r.Record, said: dict[str, Any]) -> Line:
+        value, name = said.get("value"), said.get("name", "")
+        detail = "" if value is None else short(readable(value), DETAIL)
+        about = value if isinstance(value, dict) else {}
+        match said.get("kind"):
+            case "signal":
+                text = f"received signal {name}"
+            case "answer":
+                text = "received an answer"
+            case "decision":
+                text, detail = _decision(about)
+            case "expired":
+                text = "the time for an answer is up"
+            case "child":
+                text, detail = f"child {name} {about.get('state', 'ended')}", _error(about)
+            case "resolve":
+                step = plain_key(self.standing.announced(said.get("ref")) or "the effect")
+                text = f"a person says of {step}: {name}"
+            case _:
+                text = f"received {said.get('kind', 'a message')}"
+        return Line(record.at, Mark.NOTE, safe(text), detail=detail)
+
+    def _doubted(self, record: r.Record, said: dict[str, Any]) -> Line:
+        self._over()
+        step = str(said.get("step", ""))
+        return Line(
+            record.at,
+            Mark.PERSON,
+            f"in doubt: did {plain_key(step)} happen?",
+            detail=safe(said.get("reason", "")),
+            key=step,
+        )
+
+    # ── sagas ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _saga(self, record: r.Record, _: dict[str, Any]) -> Line:
+        times = self._sagas[record.key] = self._sagas.get(record.key, 0) + 1
+        again = f", round {times}" if times > 1 else ""
+        return Line(record.at, Mark.NOTE, f"{placed_key(record.key)} begun{again}")
+
+    def _undone(self, record: r.Record, said: dict[str, Any]) -> Line:
+        text, mark = f"{placed_key(record.key)} undone", Mark.AGAIN
+        if said.get("not_undone"):
+            text, mark = f"{placed_key(record.key)} not wholly undone", Mark.FAILED
+        return Line(record.at, mark, text, detail=undone_words(said) or "there was nothing to undo")
+
+    def _cancel(self, record: r.Record, _: dict[str, Any]) -> Line:
+        self._over()  # the worker that has it is stopped by this
+        owed = "what it did is undone first" if self.standing.sagas else ""
+        return Line(record.at, Mark.NOTE, "cancel requested", detail=owed)
+
+    def _deadline(self, record: r.Record, _: dict[str, Any]) -> Line:
+        self._over()
+        return Line(record.at, Mark.FAILED, "the deadline has passed")
 
     def _progress(self, record: r.Record, said: dict[str, Any]) -> Line:
         step, total = (n if isinstance(n := said.get(name), int) else 0 for name in ("step", "total"))
@@ -198,9 +343,25 @@ class Story:
         self._over()
         return Line(record.at, Mark.FAILED, "failed", detail=_error(said))
 
-    def _cancelled(self, record: r.Record, _: dict[str, Any]) -> Line:
+    def _cancelled(self, record: r.Record, said: dict[str, Any]) -> Line:
         self._over()
-        return Line(record.at, Mark.FAILED, "cancelled")
+        return Line(record.at, Mark.FAILED, "cancelled", detail=undone_words(said))
+
+
+def undone_words(said: dict[str, Any]) -> str:
+    """What was undone and what was not, in a few words."""
+    parts = []
+    for name, word in (("undone", "undone"), ("not_undone", "NOT undone")):
+        keys = said.get(name)
+        if isinstance(keys, list) and keys:
+            parts.append(f"{word}: {', '.join(plain_key(str(key)) for key in keys)}")
+    return "; ".join(parts)
+
+
+def _decision(about: dict[str, Any]) -> tuple[str, str]:
+    verb = {"approve": "approved", "deny": "denied"}.get(str(about.get("decision")), "decided")
+    by = f" by {about['by']}" if about.get("by") else ""
+    return f"{verb}{by}", safe(about.get("reason") or "")
 
 
 def _error(said: dict[str, Any]) -> str:

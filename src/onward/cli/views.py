@@ -1,4 +1,4 @@
-"""Tasks and records as JSON: the same names as at every other door."""
+"""Tasks, asks and records as JSON: the same names as at every other door."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from onward.cli.text import iso
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import OnwardError
+from onward.messages import Ask
+from onward.schedules import Schedule
 
 
 def task_json(task: Task) -> dict[str, Any]:
@@ -30,7 +32,26 @@ def task_json(task: Task) -> dict[str, Any]:
         "due_at": iso(task.due_at),
         "key": task.key,
         "labels": task.labels,
+        "group": task.group,
         "worker": task.worker,
+        "parent": task.parent,
+        **({} if task.in_flight is None else {"in_flight": task.in_flight}),
+    }
+
+
+def ask_json(ask: Ask) -> dict[str, Any]:
+    """A question or an approval for programs."""
+    return {
+        "id": ask.id,
+        "kind": ask.kind,
+        "task_id": ask.task_id,
+        "task": ask.task,
+        "text": ask.text,
+        "risk": ask.risk,
+        "data": ask.data,
+        "choices": list(ask.choices),
+        "asked_at": iso(ask.asked_at),
+        "expires_at": iso(ask.expires_at),
     }
 
 
@@ -43,6 +64,26 @@ def record_json(record: Record) -> dict[str, Any]:
         "shift": record.shift,
         "at": iso(record.at),
         "data": payload(record),
+    }
+
+
+def schedule_json(schedule: Schedule) -> dict[str, Any]:
+    """A schedule for programs."""
+    return {
+        "name": schedule.name,
+        "task": schedule.task,
+        "input": schedule.input,
+        "cron": schedule.cron,
+        "every": schedule.every,
+        "timezone": schedule.timezone,
+        "missed": schedule.missed,
+        "queue": schedule.queue,
+        "priority": schedule.priority,
+        "deadline": schedule.deadline,
+        "labels": schedule.labels,
+        "next_at": iso(schedule.next_at),
+        "last_at": iso(schedule.last_at),
+        "paused": schedule.paused,
     }
 
 

@@ -1,6 +1,7 @@
 """What travels through a handler without being an error: a shift that ends before its handler does.
 
-BaseExceptions, so that `except Exception` in a handler lets them pass. After one of them the context is dead.
+BaseExceptions, so that `except Exception` in a handler lets them pass. After one of them the context is dead, but for
+Cancel, which the sagas on its way undo their work for.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ class Control(BaseException):
 
 
 class Suspend(Control):
-    """The task waits and gives its slot back; it returns through its journal."""
+    """The task waits and gives its slot back; it returns through its journal. `inbox` is how many messages it has read:
+    when there are more, it does not wait at all."""
 
-    def __init__(self, due_at: float, reason: str) -> None:
-        self.due_at, self.reason = due_at, reason
+    def __init__(self, due_at: float, reason: str, inbox: int | None = None) -> None:
+        self.due_at, self.reason, self.inbox = due_at, reason, inbox
         super().__init__(reason)
 
 
@@ -28,3 +30,15 @@ class HandBack(Control):
 
 class Park(Control):
     """The code and the journal disagree; a person has to look."""
+
+
+class Doubt(Control):
+    """Nobody knows whether an effect happened; a person has to say."""
+
+    def __init__(self, key: str, why: str, inbox: int) -> None:
+        self.key, self.why, self.inbox = key, why, inbox
+        super().__init__(why)
+
+
+class Cancel(Control):
+    """Somebody cancelled the task: what is owed is undone on the way out."""

@@ -34,13 +34,28 @@ class Reason(enum.StrEnum):
     DELAYED = "delayed"
     RUNNING = "running"
     RETRYING = "retrying"
+    CANCELLING = "cancelling"
     ASLEEP = "asleep"
+    SIGNAL = "signal"
+    QUESTION = "question"
+    APPROVAL = "approval"
+    CHILD = "child"
+    IN_DOUBT = "in_doubt"
+    PAUSED = "paused"
     PARKED = "parked"
     QUARANTINED = "quarantined"
+    QUOTA = "quota"
 
 
-PENDING_REASONS = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.RETRYING})
+PENDING_REASONS = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.RETRYING, Reason.CANCELLING, Reason.QUOTA})
 NEEDS_A_PERSON = frozenset({Reason.PARKED, Reason.QUARANTINED})
+"""Those that `resume` wakes."""
+
+HEARS = frozenset({Reason.SIGNAL, Reason.QUESTION, Reason.APPROVAL, Reason.CHILD, Reason.IN_DOUBT})
+"""Those that a message wakes."""
+
+ASKS_A_PERSON = NEEDS_A_PERSON | {Reason.QUESTION, Reason.APPROVAL, Reason.IN_DOUBT}
+"""Those in which nothing goes on before a person has done something."""
 
 NEVER = math.inf
 """The due time of a task that only somebody can wake."""
@@ -65,6 +80,20 @@ class NewTask(NamedTuple):
     delay: float
     key: str | None
     fingerprint: str
+    parent: str | None = None
+    group: str | None = None
+
+
+class Message(NamedTuple):
+    """Something for a task from outside: a signal, an answer, a decision, the end of a child, a word on an effect in doubt.
+    `ref` is the number of the record that it answers; of several answers to one record the first counts."""
+
+    id: str
+    kind: str
+    name: str
+    ref: int | None
+    data: bytes
+    number: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +118,10 @@ class Task:
     key: str | None
     labels: dict[str, str]
     worker: str | None
+    parent: str | None = None
+    group: str | None = None
+    in_flight: int | None = None
+    """Only in the answer to a cancel: how many tasks of the tree were in the middle of something."""
 
     @property
     def ended(self) -> bool:

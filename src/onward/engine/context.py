@@ -1,29 +1,32 @@
 """The context: what a handler sees of the engine.
 
-It names things and nothing more. Everything that happens goes through the small `Host` beneath it (run a step, wait,
-mention, now), so that another engine can host the same handlers.
+It names things and nothing more. Everything that happens goes through the small `Host` beneath it (run a step, wait, mark
+a place, mention, start a child, now), so that another engine can host the same handlers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import random
-import re
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from onward.core import record as r
 from onward.core import wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import NO_RETRY, Retry
-from onward.errors import InvalidInput, UsageError
+from onward.engine.scope import SCOPE
+from onward.errors import BadSetting, Denied, InvalidInput, TaskCancelled, TaskFailed, UsageError, WaitTimeout
 
 T = TypeVar("T")
-_CLASHES = re.compile(r"^\[|#\d+$|[\x00-\x1f\ud800-\udfff]")
-
-
-_NONE: Mapping[str, Any] = {}
+_NOTHING: Mapping[str, Any] = {}
+EFFECTS = ("read", "idempotent", "once")
+UNDO_RETRY = Retry(attempts=6)
+RAISE: Any = object()
+"""The default of a wait that has none: when its time is up, it raises."""
 
 
 class Call:
@@ -33,11 +36,27 @@ class Call:
     timeout: float | None = None
     mark: str = ""
     """A hash of the arguments; empty when they are not JSON."""
+    undo: Callable[..., Any] | None = None
+    effect: str | None = None
+    reconcile: Callable[..., Any] | None = None
 
     def __init__(
-        self, key: str, function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NONE
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NOTHING
     ) -> None:
-        self.key, self.function, self.args, self.kwargs = key, function, args, kwargs
+        self.name, self.function, self.args, self.kwargs = name, function, args, kwargs
+
+    def as_undo(self, result: Any) -> Call:
+        """The call that takes this one back: with the same arguments, and the result where it asks for it by name."""
+        assert self.undo is not None
+        kwargs = dict(self.kwargs) | ({"result": result} if _takes_result(self.undo) else {})
+        call = Call(self.name, self.undo, self.args, kwargs)
+        call.retry = UNDO_RETRY
+        return call
+
+    def as_reconcile(self) -> Call:
+        """The call that asks whether this one happened."""
+        assert self.reconcile is not None
+        return Call(self.name, self.reconcile, self.args, self.kwargs)
 
 
 class Host(Protocol):
@@ -45,15 +64,36 @@ class Host(Protocol):
 
     task_id: str
     attempt: int
-    key: str | None
     rng: random.Random
 
     async def run(self, call: Call) -> Any:
         """The recorded result of the step, or the result of running it now, recorded. Raises StepFailed."""
         ...
 
-    async def wait(self, key: str, delay: float) -> None:
-        """Return `delay` seconds after this was first asked, with the slot free in between."""
+    async def wait(self, kind: str, name: str, data: dict[str, Any], timeout: float | None) -> dict[str, Any] | None:
+        """The message that this waits for, with the slot free meanwhile; None when the time was up."""
+        ...
+
+    async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
+        """Submit a child task, once; its id."""
+        ...
+
+    async def gather(
+        self, makers: Sequence[Callable[[], Awaitable[Any]]], *, limit: int | None, return_exceptions: bool
+    ) -> list[Any]:
+        """Run several lines at once, each in a scope of its own."""
+        ...
+
+    def saga(self, name: str) -> Any:
+        """A block that is undone when it fails."""
+        ...
+
+    async def version(self, name: str) -> bool:
+        """Whether this task came here with the new code."""
+        ...
+
+    def transaction(self, call: Call) -> Any:
+        """A step in a transaction of the store's own database."""
         ...
 
     def mention(self, data: dict[str, Any]) -> None:
@@ -70,7 +110,7 @@ class Context:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._seen: dict[str, int] = {}
+        self._run = host.run
 
     @property
     def task_id(self) -> str:
@@ -86,9 +126,12 @@ class Context:
     def key(self) -> str:
         """The effect key of the step that runs now: the same in every attempt of this step and of no other, so that an
         outside service can recognise a call it has seen before."""
-        if self._host.key is None:
+        running = SCOPE.get().key
+        if running is None:
             raise UsageError("ctx.key names the effect of a running step: use it inside the function given to ctx.step")
-        return f"{self._host.task_id}:{self._host.key}"
+        return f"{self._host.task_id}:{running}"
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def step(
         self,
@@ -98,26 +141,134 @@ class Context:
         name: str | None = None,
         retry: Retry | int | None = None,
         timeout: Duration | None = None,
+        undo: Callable[..., Any] | None = None,
+        effect: str | None = None,
+        reconcile: Callable[..., Any] | None = None,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
         """Run the function and keep its result; after a crash, hand out the kept result instead of running it again.
 
         Until its result is recorded the function may run again after a crash: give the outside `ctx.key` to recognise
-        it. `retry` (a Retry, or a number of attempts) is for failures of this step alone; a task's own retry comes back
+        it. Where that is not enough, say so: `effect="once"` is announced before it starts and never repeated unless a
+        person says that it did not happen; `reconcile` (called with the same arguments; None means that it did not
+        happen, anything else is its result) is asked before it is repeated. `undo` (the same arguments, and `result`
+        where it has a parameter of that name) takes it back when the saga around it fails.
+
+        `retry` (a Retry, or a number of attempts) is for failures of this step alone; a task's own retry comes back
         to the failed step as well. `timeout` is for one attempt. Plain functions run in a thread.
         """
-        call = Call(self._key(name or _name(function)), function, args, kwargs)
+        call = Call(name or _name(function), function, args, kwargs)
         if retry is not None:
             call.retry = Retry(attempts=retry) if isinstance(retry, int) else retry
         if timeout is not None:
             call.timeout = seconds(timeout, "timeout")
         if args or kwargs:
             call.mark = _mark(args, kwargs)
-        return self._host.run(call)
+        if undo is not None:
+            call.undo = undo
+        if effect is not None or reconcile is not None:
+            call.effect, call.reconcile = _effect(effect), reconcile
+        return self._run(call)
+
+    def saga(self, name: str = "saga") -> Any:
+        """`async with ctx.saga():` When the block fails, is cancelled or runs out of time, its finished steps with an `undo`
+        are undone, the last first. Sagas may lie in each other."""
+        return self._host.saga(name)
+
+    def transaction(
+        self, function: Callable[..., Any] | None = None, /, *args: Any, name: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Your writes and the record of the step commit together, or not at all: exactly once.
+
+        `await ctx.transaction(function, …)` calls it with a connection of the store's own database and the arguments, and
+        keeps its result. `async with ctx.transaction() as connection:` does the same for a block; after a crash the block's
+        statements are not sent again but answered from the record.
+        """
+        if function is None:
+            return self._host.transaction(Call(name or "transaction", _nobody))
+        call = Call(name or _name(function), function, args, kwargs)
+        if args or kwargs:
+            call.mark = _mark(args, kwargs)
+        return self._host.transaction(call).run()
+
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def sleep(self, duration: Duration, *, name: str = "sleep") -> None:
         """Wait without holding a slot, across restarts, until `duration` after this line was first reached."""
-        await self._host.wait(self._key(name), seconds(duration, "sleep"))
+        await self._host.wait(r.SLEEP, name, {"for": seconds(duration, "sleep")}, seconds(duration, "sleep"))
+
+    async def signal(self, name: str, *, timeout: Duration | None = None, default: Any = RAISE) -> Any:
+        """The value of the next signal of that name (`app.signal(id, name, value)`); one that came before is kept."""
+        message = await self._host.wait(r.SIGNAL, f"signal {name}", {"signal": name}, _timeout(timeout))
+        return message["value"] if message is not None else _default(default, f"no signal {name!r} came in time")
+
+    async def ask(
+        self, question: str, *, choices: Iterable[str] = (), timeout: Duration | None = None, default: Any = RAISE
+    ) -> Any:
+        """Ask a person, and return the answer (`app.answer`, `onward answer`)."""
+        said = {"question": str(question), "choices": list(choices)} if choices else {"question": str(question)}
+        message = await self._host.wait(r.QUESTION, "question", said, _timeout(timeout))
+        return message["value"] if message is not None else _default(default, f"nobody answered in time: {question}")
+
+    async def approve(
+        self,
+        what: str,
+        *,
+        risk: str | None = None,
+        data: Any = None,
+        timeout: Duration | None = None,
+        default: str = "deny",
+    ) -> dict[str, Any]:
+        """Go on only when a person approves (`app.decide`, `onward approve`); raises Denied, with the reason, when not. When
+        nobody decides in time, `default` does."""
+        if default not in {"approve", "deny"}:
+            raise BadSetting("default", default, "'approve' or 'deny'")
+        said = {"what": str(what), "risk": risk, "data": data}
+        said = {name: value for name, value in said.items() if value is not None}
+        message = await self._host.wait(r.APPROVAL, "approval", said, _timeout(timeout))
+        late = {"decision": default, "reason": "nobody decided in time"}
+        decided: dict[str, Any] = late if message is None else message["value"]
+        if decided["decision"] != "approve":
+            raise Denied(str(what), decided.get("reason") or "")
+        return decided
+
+    # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def submit(self, handler: Callable[..., Any] | str, input: Any = None, /, **options: Any) -> Child:  # noqa: A002
+        """Start a child task, once, whatever crashes. Options as for `app.submit`. Await the answer for its result."""
+        name = handler if isinstance(handler, str) else _name(handler)
+        return Child(self._host, await self._host.child(name, input, options), name)
+
+    async def gather(
+        self, *work: Awaitable[Any], limit: int | None = None, return_exceptions: bool = False
+    ) -> list[Any]:
+        """Run steps, children or coroutines that use the context at once, at most `limit` of them; the results in order.
+        All run to their end; then the first failure, in order, is raised."""
+        makers = [functools.partial(_itself, one) for one in work]
+        try:
+            return await self._host.gather(makers, limit=limit, return_exceptions=return_exceptions)
+        finally:
+            for one in work:  # those that did not get their turn before the shift ended
+                if inspect.iscoroutine(one) and inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
+                    one.close()
+
+    async def map(
+        self, function: Callable[..., Any] | str, items: Iterable[Any], *, limit: int | None = None, **options: Any
+    ) -> list[Any]:
+        """A step of the function for each item, at once, at most `limit` of them; the results in order. A handler's name
+        makes each a child task instead. Options as for `step` and `submit`."""
+
+        async def child(item: Any) -> Any:
+            return await (await self.submit(str(function), item, **options))
+
+        def maker(item: Any) -> Callable[[], Awaitable[Any]]:
+            if isinstance(function, str):
+                return lambda: child(item)
+            return lambda: self.step(function, item, **options)
+
+        return await self._host.gather([maker(item) for item in items], limit=limit, return_exceptions=False)
+
+    # ── the same in every replay ─────────────────────────────────────────────────────────────────────────────────
 
     async def now(self) -> float:
         """The time (seconds since 1970) at which this line was first reached."""
@@ -131,29 +282,51 @@ class Context:
         """A random UUID that stays the same in every replay."""
         return str(await self._made("uuid", lambda: str(uuid.UUID(int=self._host.rng.getrandbits(128), version=4))))
 
+    async def version(self, name: str) -> bool:
+        """True for tasks that come to this line with the new code, False for those that had passed it before the line was
+        there: `if await ctx.version("two-factor"): …` lets old tasks keep the old way."""
+        return await self._host.version(name)
+
     async def _made(self, name: str, make: Callable[[], Any]) -> Any:
         async def step() -> Any:
             return make()
 
-        return await self._host.run(Call(self._key(name), step))
+        return await self._run(Call(name, step))
 
     def progress(self, message: str = "", step: int = 0, total: int = 0) -> None:
         """Tell whoever watches how far it is; `total` 0 is unknown."""
         self._host.mention({"message": str(message), "step": step, "total": total})
 
-    def _key(self, name: str) -> str:
-        count = self._seen.get(name, 0) + 1
-        if count == 1 and (_CLASHES.search(name) or not name):
-            raise UsageError(
-                f"a step cannot be named {name!r}: names must not be empty, start with '[', end in '#' "
-                "and a number, or hold control characters and halves of characters"
-            )
-        self._seen[name] = count
-        return name if count == 1 else f"{name}#{count}"
+
+class Child:
+    """A child task: await it for its result."""
+
+    def __init__(self, host: Host, task_id: str, task: str) -> None:
+        self._host, self.id, self.task = host, task_id, task
+
+    def __repr__(self) -> str:
+        return f"<child task {self.id}>"
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self.result().__await__()
+
+    async def result(self, timeout: Duration | None = None) -> Any:
+        """Its result; raises TaskFailed or TaskCancelled, as it ended, or WaitTimeout."""
+        said = {"child": self.id}
+        message = await self._host.wait(r.CHILD, f"child {self.task}", said, _timeout(timeout))
+        if message is None:
+            raise WaitTimeout(f"child task {self.id} ({self.task}) had not ended in time")
+        ended = message["value"]
+        if ended["state"] == "completed":
+            return ended.get("result")
+        if ended["state"] == "cancelled":
+            raise TaskCancelled(self.id, self.task)
+        raise TaskFailed(self.id, self.task, ended.get("error") or {})
 
 
 class PlainContext:
-    """The same for a handler that is a plain function: its methods wait instead of being awaited."""
+    """The same for a handler that is a plain function: its methods wait instead of being awaited, and `with` takes the
+    place of `async with`."""
 
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
         self._context, self._loop = context, loop
@@ -166,11 +339,43 @@ class PlainContext:
         @functools.wraps(found)
         def wait(*args: Any, **kwargs: Any) -> Any:
             answer = found(*args, **kwargs)
-            return (
-                asyncio.run_coroutine_threadsafe(answer, self._loop).result() if asyncio.iscoroutine(answer) else answer
-            )
+            if hasattr(answer, "__aenter__"):
+                return _PlainBlock(answer, self._loop)
+            return self._settled(answer) if inspect.isawaitable(answer) and not isinstance(answer, Child) else answer
 
         return wait
+
+    def _settled(self, answer: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
+
+
+class _PlainBlock:
+    """An asynchronous block of a plain function. The scope that it opens is that of the function's own thread."""
+
+    def __init__(self, block: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._block, self._loop = block, loop
+
+    def __enter__(self) -> Any:
+        return self._run(self._block.__aenter__())
+
+    def __exit__(self, *exc: object) -> Any:
+        return self._run(self._block.__aexit__(*exc))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def there() -> tuple[T, Any]:
+            return await work, SCOPE.get()
+
+        answer, scope = asyncio.run_coroutine_threadsafe(there(), self._loop).result()
+        SCOPE.set(scope)
+        return answer
+
+
+async def _itself(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+def _nobody() -> None:
+    """A block has no function."""
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -186,3 +391,26 @@ def _mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         return wire.fingerprint([args, kwargs])
     except InvalidInput:  # an argument that is not JSON is the caller's own business
         return ""
+
+
+def _effect(effect: str | None) -> str | None:
+    if effect is not None and effect not in EFFECTS:
+        raise BadSetting("effect", effect, f"one of {', '.join(EFFECTS)}")
+    return effect
+
+
+def _takes_result(function: Callable[..., Any]) -> bool:
+    try:
+        return "result" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _timeout(timeout: Duration | None) -> float | None:
+    return None if timeout is None else seconds(timeout, "timeout")
+
+
+def _default(default: Any, why: str) -> Any:
+    if default is RAISE:
+        raise WaitTimeout(why)
+    return default

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from onward.core.limit import Limit
 from onward.core.retry import Retry
 from onward.errors import InvalidInput, UsageError
 
@@ -75,6 +76,8 @@ class Handler:
     retry: Retry = DEFAULT_RETRY
     deadline: float | None = None
     queue: str = "default"
+    group: str | None = None
+    limit: Limit | None = None
 
     @functools.cached_property
     def parameters(self) -> list[inspect.Parameter]:
@@ -143,9 +146,20 @@ class Handler:
                 f"task {self.name!r}: the input for {parameter.name!r} {_first_problem(error)}"
             ) from None
 
+    @functools.cached_property
+    def grouping(self) -> tuple[str, bool] | None:
+        """The argument that names a task's group, and whether an input that is no object is that argument."""
+        if self.group is None:
+            return None
+        named, needed, _ = self._shape
+        if self.group not in named:
+            raise UsageError(f"the handler {self.name!r} has no argument {self.group!r} to group its tasks by")
+        return self.group, self.group == next(iter(needed), next(iter(named)))
+
     def offer(self) -> bytes:
-        """What others need to know of it: its queue and deadline for submits from afar, its schema for forms."""
-        return json.dumps({"queue": self.queue, "deadline": self.deadline, "input": self.schema()}).encode()
+        """What others need to know of it: its queue, deadline and grouping for submits from afar, its schema for forms."""
+        said = {"queue": self.queue, "deadline": self.deadline, "group": self.grouping, "input": self.schema()}
+        return json.dumps(said).encode()
 
     def schema(self) -> dict[str, Any]:
         """JSON schema of the input."""

@@ -1,15 +1,17 @@
-"""Replay: a journal read once, at claim, and asked for each step that the handler comes to.
+"""Replay: a journal read once, at claim, and asked for each thing that the handler comes to.
 
-Within one branch the handler is sequential, so the recorded steps of a branch stand in the order in which the code will
-ask for them. A step that is not the next one there means that the code was changed under a living task: that is never
-guessed at, the task parks with both names.
+Within one scope the handler is sequential, so what the journal has of a scope stands in the order in which the code will
+ask for it. Something else than the next one there means that the code was changed under a living task: that is never
+guessed at, the task parks with both names. The same holds across scopes, but for branches of one gather, which run side by
+side: while the journal has anything further, in this scope or in one before, after or around it, nothing can be new here.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from onward.core import record as r
@@ -17,99 +19,266 @@ from onward.core.control import Park
 from onward.core.record import Record
 from onward.errors import Fatal, StepFailed
 
+STEPS = frozenset({r.STEP_DONE, r.STEP_FAILED, r.ANNOUNCED})
+SAID = {r.QUESTION: ("question", "choices"), r.APPROVAL: ("what", "risk", "data"), r.CHILD: ("child",)}
+"""What a wait asks for: an answer belongs to this, and to nothing else of the same name."""
+
 
 @dataclasses.dataclass(slots=True)
 class Known:
-    """What the journal knows of one step."""
+    """What the journal knows of one thing that the handler did."""
 
     key: str
     kind: str
     data: dict[str, Any]
+    seq: int
     over: bool = True
 
     def failure(self) -> StepFailed:
         """The failure as it was raised at first, also for the task's policy: what could not heal then cannot now."""
-        error = self.data["error"]
-        failed = StepFailed(self.key, error["attempts"], error["type"], error["message"])
-        failed.__cause__ = Fatal(error["message"]) if error.get("fatal") else None
-        return failed
+        return failure_of(self.key, self.data["error"])
 
 
-def branch_of(key: str) -> str:
-    """The part of a key that names its branch (`[0.1]name#2`); empty for the handler's own line."""
-    return key[: key.index("]") + 1] if key.startswith("[") else ""
+def failure_of(key: str, error: dict[str, Any]) -> StepFailed:
+    """A recorded error as an exception."""
+    failed = StepFailed(key, error.get("attempts", 1), error["type"], error["message"])
+    failed.__cause__ = Fatal(error["message"]) if error.get("fatal") else None
+    return failed
+
+
+def path_of(key: str) -> str:
+    """The path of the scope that a key belongs to (`gather.1` of `[gather.1]name#2`); empty for the handler's own line."""
+    return key[1 : key.index("]")] if key.startswith("[") else ""
+
+
+def path_in(key: str, round_: int) -> str:
+    """The path of the scope of a saga, from the saga's own key and the number of the try."""
+    path, _, name = key[1:].partition("]") if key.startswith("[") else ("", "", key)
+    return (f"{path}/{name}" if path else name) + (f"@{round_}" if round_ > 1 else "")
+
+
+@functools.lru_cache(maxsize=4096)
+def _ways(path: str) -> tuple[tuple[str, str], ...]:
+    """The scopes from the outermost to this one; for each branch also the gather that it is one of (`gather.` of
+    `gather.1`)."""
+    parts = path.split("/") if path else []
+    scopes = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
+    return tuple(
+        (scope, scope[: scope.rindex(".") + 1] if "." in part else "")
+        for scope, part in zip(scopes, parts, strict=True)
+    )
 
 
 class Replay:
-    """The steps of a journal, by branch."""
+    """What a journal has, scope by scope."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._branches: dict[str, collections.deque[Known]] = {}
+        self._lines: dict[str, collections.deque[Known]] = {}
+        self._unread: collections.Counter[str] = collections.Counter()
+        """How much is unread in each scope with all below it, and in each gather."""
         self._retries: dict[str, int] = {}
+        self._rounds: dict[str, int] = {}
+        self.messages: dict[int, dict[str, Any]] = {}
+        """What came in, by number, as far as no wait has taken it."""
+        self.inbox = 0
+        """The number of the last message that was copied into the journal."""
         self.started_at: float | None = None
         self.unread = 0
+        self.versions: set[str] = set()
+        """Changes of the code that this task came to with the new code."""
+        self.forked = 0
+        """The number of the record that says that this task is a fork."""
+        self.open_sagas: set[str] = set()
+        self.stop = ""
+        """The record that asked for an end (a cancel, a deadline), when there is one."""
         for record in records:
             self._read(record)
 
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
+
     def _read(self, record: Record) -> None:
         match record.kind:
-            case r.STEP_DONE | r.STEP_FAILED:
-                self._line(record.key).append(Known(record.key, record.kind, record.value))
-                self.unread += 1
-                self._retries.pop(record.key, None)
-            case r.SLEEP:
-                self._line(record.key).append(Known(record.key, record.kind, record.value, over=False))
-                self.unread += 1
-            case r.SLEPT:
-                self._line(record.key)[-1].over = True
+            case r.STEP_DONE | r.STEP_FAILED | r.ANNOUNCED:
+                self._step(record)
+            case r.SLEEP | r.SIGNAL | r.QUESTION | r.APPROVAL | r.CHILD:
+                self._add(record, over=False)
+            case r.SLEPT | r.WAITED:
+                self._close(record)
+            case r.VERSION:
+                self.versions.add(record.key)
+            case r.SAGA | r.SAGA_DONE | r.UNDOING | r.UNDONE:
+                self._add(record)
+                if record.kind == r.SAGA:
+                    self.open_sagas.add(record.key)
+                elif record.kind in {r.SAGA_DONE, r.UNDONE}:
+                    self.open_sagas.discard(record.key)
+            case r.MESSAGE:
+                self.receive(record.value)
             case r.STEP_RETRY:
                 self._retries[record.key] = record.value["attempt"]
-            case r.RETRY:
-                self._forget_failures()
-            case r.RESUMED:  # somebody wants it to go on: the time it may take starts anew
-                self._forget_failures()
-                self.started_at = None
+            case r.RETRY | r.RESUMED:
+                self._again(record.kind)
+            case r.FORKED:
+                self._retries.clear()
+                self.started_at, self.stop, self.forked = None, "", record.seq
+            case r.CANCEL | r.DEADLINE:
+                self.stop = record.kind
             case r.SHIFT if self.started_at is None:
                 self.started_at = record.at
 
     def _line(self, key: str) -> collections.deque[Known]:
-        return self._branches.setdefault(branch_of(key), collections.deque())
+        return self._lines.setdefault(path_of(key), collections.deque())
 
-    def _forget_failures(self) -> None:
-        """The task is tried again: failures that the handler had not got over run anew. One that it caught, and went on
-        from, stays as it was, or the steps after it would have lost their place."""
+    def _count(self, path: str, by: int) -> None:
+        self.unread += by
+        for scope, gather in _ways(path):
+            self._unread[scope] += by
+            if gather:
+                self._unread[gather] += by
+
+    def _add(self, record: Record, *, over: bool = True) -> None:
+        self._line(record.key).append(Known(record.key, record.kind, record.value, record.seq, over))
+        self._count(path_of(record.key), 1)
+
+    def _drop_last(self, path: str) -> Known:
+        self._count(path, -1)
+        return self._lines[path].pop()
+
+    def _step(self, record: Record) -> None:
+        line = self._line(record.key)
+        if line and line[-1].kind == r.ANNOUNCED and line[-1].key == record.key:
+            self._drop_last(path_of(record.key))
+        self._add(record, over=record.kind != r.ANNOUNCED)
+        self._retries.pop(record.key, None)
+
+    def _close(self, record: Record) -> None:
+        known, told = self._line(record.key)[-1], record.value
+        known.over = True
+        if "n" in told:
+            known.data = known.data | self.messages[told["n"]]
+            if known.kind != r.CHILD:  # an ended child may be asked for its result again
+                del self.messages[told["n"]]
+        known.data = known.data | told
+
+    def receive(self, message: dict[str, Any]) -> None:
+        """A message, from the journal or on its way into it."""
+        self.inbox = message["n"]
+        if message["kind"] == "resolve":
+            for line in self._lines.values():
+                if line and line[-1].kind == r.ANNOUNCED and line[-1].seq == message["ref"]:
+                    line[-1].data = line[-1].data | {"verdict": message}
+        else:
+            self.messages[message["n"]] = message
+
+    def _again(self, kind: str) -> None:
+        """The task is tried again, or somebody wants it to go on. Failures that the handler had not got over run anew, and
+        so do sagas that were undone, under new keys. What it caught, and went on from, stays as it was, or the steps after
+        it would have lost their place."""
         self._retries.clear()
-        for line in self._branches.values():
-            while line and line[-1].kind == r.STEP_FAILED:
-                line.pop()
-                self.unread -= 1
+        if kind == r.RESUMED:  # the time that it may take starts anew
+            self.started_at, self.stop = None, ""
+        for path in sorted(self._lines):  # a scope comes before those in it
+            line = self._lines.get(path)
+            while line and line[-1].kind in {r.STEP_FAILED, r.UNDONE} and not self._got_over(path, line[-1].seq):
+                known = self._drop_last(path)
+                if known.kind == r.UNDONE:
+                    self._drop_saga(known.key, path)
 
-    def next(self, key: str, kind: str, mark: str) -> Known | None:
-        """What is known of the step that the code comes to now; None when it is new. Parks when the journal has another
-        step, or other arguments, in this place."""
-        line = self._branches.get(branch_of(key))
+    def _got_over(self, path: str, seq: int) -> bool:
+        """Whether a scope around this one went on after that record."""
+        around = ["", *(scope for scope, _ in _ways(path))][:-1] if path else []
+        return any(line[-1].seq > seq for at in around if (line := self._lines.get(at)))
+
+    def _drop_saga(self, key: str, path: str) -> None:
+        while (line := self._lines[path]) and line[-1].key == key:
+            self._drop_last(path)
+        gone = path_in(key, self.round(key))
+        for below in [below for below in self._lines if below == gone or below.startswith(f"{gone}/")]:
+            self._count(below, -len(self._lines[below]))
+            del self._lines[below]
+        self._rounds[key] = self.round(key) + 1
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def round(self, key: str) -> int:
+        """The number of the try of a saga."""
+        return self._rounds.get(key, 1)
+
+    def next(self, key: str, kinds: frozenset[str], mark: str = "") -> Known | None:
+        """What is known of that which the code comes to now; None when it is new. Parks when the journal has another thing,
+        or other arguments, in this place."""
+        path = path_of(key)
+        line = self._lines.get(path)
         if not line:
             return None
         known = line.popleft()
-        self.unread -= 1
+        self._count(path, -1)
         if known.key != key:
-            raise Park(
-                f"the code asks for step {key!r} where the journal has {known.key!r}; it was changed under this task"
-            )
-        if (kind == r.SLEEP) != (known.kind == r.SLEEP):
-            raise Park(
-                f"the code asks for {key!r} as {kind} where the journal has {known.kind}; it was changed under this task"
-            )
+            raise _changed(f"the code asks for step {key!r} where the journal has {known.key!r}")
+        if known.kind not in kinds:
+            raise _changed(f"the code asks for {key!r} as {min(kinds)} where the journal has {known.kind}")
         if known.data.get("args", "") != mark:
-            raise Park(
-                f"the code calls step {key!r} with other arguments than the journal has; it was changed under this task"
-            )
+            raise _changed(f"the code calls step {key!r} with other arguments than the journal has")
         return known
+
+    def check_last(self, key: str) -> None:
+        """Something new, or still open, comes after all that the journal has, but for what runs beside it. Parks when not:
+        it was put into a line, a block or a branch that had gone past this place, or something before it is gone."""
+        path = path_of(key)
+        line = self._lines.get(path)
+        if self.ahead(path) > len(line or ()):
+            there = min((known for known in self._following(path)), key=lambda known: known.seq)
+            raise _changed(f"the code asks for step {key!r} where the journal has {there.key!r}")
+
+    def check_said(self, known: Known, said: dict[str, Any]) -> None:
+        """Parks when a wait asks for another thing than the one that was, or will be, answered."""
+        for name in SAID.get(known.kind, ()):
+            if known.data.get(name) != said.get(name):
+                raise _changed(f"the code asks {known.key!r} with another {name!r} than the journal has")
+
+    def check_over(self, path: str) -> None:
+        """A scope has come to its end. Parks when the journal has more of it."""
+        if self._unread[path]:
+            raise self._unasked(path, lambda at: _within(at, path))
+
+    def check_branches(self, gather: str, count: int) -> None:
+        """A gather (`gather.`, or `gather#2.` …) begins with so many branches. Parks when the journal has more of them."""
+        if self._unread[gather] > sum(self._unread[f"{gather}{number}"] for number in range(count)):
+            known = [f"{gather}{number}" for number in range(count)]
+            raise self._unasked(gather, lambda at: at.startswith(gather) and not any(_within(at, one) for one in known))
+
+    def _unasked(self, path: str, fits: Callable[[str], bool]) -> Park:
+        there = min((line[0] for at, line in self._lines.items() if line and fits(at)), key=lambda known: known.seq)
+        return _changed(f"{path.rstrip('.')} ended without asking for step {there.key!r}, which the journal has")
+
+    def peek(self, key: str) -> Known | None:
+        """The next thing that the journal has in the scope of this key."""
+        line = self._lines.get(path_of(key))
+        return line[0] if line else None
+
+    def ahead(self, path: str) -> int:
+        """How much the journal still has that does not run beside this scope: in it, below it, around it, or after it."""
+        return self.unread - sum(self._unread[gather] - self._unread[scope] for scope, gather in _ways(path) if gather)
+
+    def _following(self, path: str) -> Iterable[Known]:
+        ways = _ways(path)
+        for at, line in self._lines.items():
+            beside = any(gather and at.startswith(gather) and not _within(at, scope) for scope, gather in ways)
+            if line and at != path and not beside:
+                yield line[0]
 
     def failures(self, key: str) -> int:
         """Failed attempts of a step that was being retried when the last shift ended."""
         return self._retries.pop(key, 0) if self._retries else 0
 
     def leftover(self) -> str | None:
-        """A recorded step that the code never asked for, now that the handler has returned."""
-        return next((line[0].key for line in self._branches.values() if line), None)
+        """Something recorded that the code never asked for, now that the handler has ended."""
+        return next((line[0].key for line in self._lines.values() if line), None)
+
+
+def _within(path: str, scope: str) -> bool:
+    return path == scope or path.startswith(f"{scope}/")
+
+
+def _changed(how: str) -> Park:
+    return Park(f"{how}; it was changed under this task")

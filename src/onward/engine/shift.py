@@ -12,38 +12,31 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import random
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 from onward.core import record as r
 from onward.core import wire
-from onward.core.clock import Clock
-from onward.core.control import Control, Fenced, HandBack, Park, Suspend
-from onward.core.retry import HOPELESS
+from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend
 from onward.core.task import NEVER, Reason, State
 from onward.engine.bounded import bounded
+from onward.engine.branches import Branches
 from onward.engine.context import Call, Context, PlainContext
-from onward.engine.handlers import Handler, is_async, revived
-from onward.engine.lease import Lease
-from onward.engine.replay import Known, Replay
-from onward.engine.threads import Threads
-from onward.errors import (
-    DeadlineExceeded,
-    Expired,
-    OnwardError,
-    StepFailed,
-    StepTimeout,
-    StoreUnavailable,
-    UsageError,
-)
-from onward.store.port import SUSPECT_AFTER, Claimed, End, Store, Wait
-from onward.store.writer import Hold, Writer
+from onward.engine.desk import Desk
+from onward.engine.handlers import Handler, is_async
+from onward.engine.pen import Pen
+from onward.engine.replay import Replay
+from onward.engine.saga import Saga
+from onward.engine.scope import SCOPE, Scope
+from onward.engine.steps import Steps
+from onward.engine.transaction import Transaction
+from onward.engine.waits import Wait as Waiting
+from onward.engine.waits import Waits
+from onward.errors import DeadlineExceeded, Expired, OnwardError, StepFailed
+from onward.store.port import SUSPECT_AFTER, Claimed, End, Wait
+from onward.store.writer import Hold
 
 log = logging.getLogger("onward.shift")
-
-LINGER = 1.0
-"""A wait of up to this many seconds is spent in memory: leaving and coming back would cost more than the slot."""
 
 PAGE = 2_000
 
@@ -51,52 +44,36 @@ Ending = tuple[str, dict[str, Any], End | Wait]
 """The last record of a shift (kind, data) and what becomes of the task."""
 
 
-class Desk(Protocol):
-    """What a shift needs of its worker."""
-
-    store: Store
-    writer: Writer
-    clock: Clock
-    rng: random.Random
-    threads: Threads
-    lease: Lease
-
-    def now(self) -> float:
-        """The database's time, as far as this process knows it."""
-        ...
-
-    def due(self, at: float) -> None:
-        """A task was put to sleep until then."""
-        ...
-
-
 class Shift:
     """One claimed task being done."""
 
+    pen = Pen
+
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
-        self._lease, self._writer = desk.lease, desk.writer
         self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, desk.rng
-        self.hold = Hold(claimed.id, claimed.shift, claimed.shift)
-        self._monotonic = desk.clock.monotonic
-        self.began = self._monotonic()
-        self.key: str | None = None
+        self.hold = Hold(claimed.id, claimed.shift, claimed.shift, gate=claimed.gate)
+        self.began = desk.clock.monotonic()
         self.settling = False
         self.over = False
-        self._key_since = 0.0
-        self._announced = False
-        self._why: Control | OnwardError | None = None
-        self._ended_by: Control | None = None
-        self._task: asyncio.Task[Any] | None = None
         self._options: dict[str, Any] = wire.decode(claimed.options)
         self._allowed: float | None = self._options.get("deadline", handler.deadline)
-        self._replay = Replay()
+        self._root = Scope()
+        self._root.resumed = claimed.shift > 2
+        self._pen = self.pen(desk, self.hold)
+        self._waits = Waits(desk, self._pen, claimed.id, claimed.inbox)
+        self._steps = Steps(desk, self._pen, self._waits)
+        self._branches = Branches(self._pen, self._waits, self._root)
+        self._versions: dict[str, bool] = {}
+        self.run = self._steps.run
+        self.gather = self._branches.gather
 
     # ── from claim to settle ─────────────────────────────────────────────────────────────────────────────────────
 
     async def work(self) -> None:
         """Do the shift, whatever comes."""
-        self._task = asyncio.current_task()
+        self._pen.task = asyncio.current_task()
+        SCOPE.set(self._root)
         try:
             await self._settle(*await self._ending())
         except Fenced:
@@ -120,46 +97,52 @@ class Shift:
             self._check_returned()
         except BaseException as error:
             return self._left_by(self._cause(error))
-        return r.COMPLETED, {"result": result}, End(self.task_id, State.COMPLETED, self.attempt, 0)
+        return r.COMPLETED, {"result": result}, self._end(State.COMPLETED)
 
     def _check_returned(self) -> None:
-        if self._ended_by is not None:
+        if self._pen.ended_by is not None:
             log.warning(
                 "task %s: its handler caught %s and returned; it should let it pass",
                 self.task_id,
-                type(self._ended_by).__name__,
+                type(self._pen.ended_by).__name__,
             )
-            raise self._ended_by
-        if left := self._replay.leftover():
-            raise Park(
-                f"the handler returned without asking for step {left!r}, which the journal has; it was changed under this task"
-            )
+            raise self._pen.ended_by
+        if self._pen.stop is not None:
+            raise self._pen.stop
+        if left := self._pen.replay.leftover():
+            raise Park(_unasked("returned", left))
 
     def _cause(self, error: BaseException) -> BaseException:
         """Why the handler was left: a cancellation is only the messenger of what the worker or the clock had to say."""
-        if self._ended_by is not None:
-            return self._ended_by
+        pen = self._pen
+        if pen.ended_by is not None:
+            return pen.ended_by
         if isinstance(error, asyncio.CancelledError):
-            if self._why is not None:
-                return self._why
-            if self._task is not None and self._task.cancelling():
+            if pen.why is not None:
+                return pen.why
+            if pen.task is not None and pen.task.cancelling():
                 raise error
         return error
 
     def _left_by(self, error: BaseException) -> Ending:
         match error:
             case Suspend():
-                return (
-                    r.HANDED_BACK,
-                    {"reason": error.reason},
-                    Wait(self.task_id, error.due_at, error.reason, self.attempt),
-                )
+                wait = Wait(self.task_id, error.due_at, error.reason, self.attempt, error.inbox)
+                return r.HANDED_BACK, {"reason": error.reason}, wait
             case HandBack():
                 return r.HANDED_BACK, {"reason": "handed back"}, Wait(self.task_id, None, Reason.QUEUED, self.attempt)
             case Park():
                 return self._waiting(r.PARKED, Reason.PARKED, str(error))
+            case Doubt():
+                log.warning("task %s: nobody knows whether step %r happened: %s", self.task_id, error.key, error.why)
+                wait = Wait(self.task_id, NEVER, Reason.IN_DOUBT, self.attempt, error.inbox)
+                return r.DOUBTED, {"step": error.key, "reason": error.why}, wait
+            case Cancel():
+                return r.CANCELLED, self._undone(), self._end(State.CANCELLED)
             case Control():
                 raise error
+            case DeadlineExceeded() if self._pen.stop is None and self._pen.sagas:
+                return r.DEADLINE, {}, Wait(self.task_id, None, Reason.QUEUED, self.attempt)  # the next shift undoes
             case _:
                 return self._failure(error)
 
@@ -167,19 +150,27 @@ class Shift:
         log.warning("task %s is %s: %s", self.task_id, reason, why)
         return kind, {"reason": why}, Wait(self.task_id, NEVER, reason, self.attempt)
 
+    def _end(self, state: State) -> End:
+        return End(self.task_id, state, self.attempt, 0, self._claimed.parent)
+
+    def _undone(self) -> dict[str, Any]:
+        """What the sagas took back on the way out, and what they could not."""
+        told = {"undone": self._pen.undone, "not_undone": self._pen.not_undone}
+        return {name: keys for name, keys in told.items() if keys}
+
     def _failure(self, error: BaseException) -> Ending:
-        told = wire.error_value(error) | {"attempts": self.attempt}
+        told = wire.error_value(error) | {"attempts": self.attempt} | self._undone()
         # A failed step has been judged by its own policy; here the task's policy judges what the step died of.
-        pause = (
-            None
-            if isinstance(error, DeadlineExceeded | Expired)
-            else self._handler.retry.pause(self.attempt, _root(error), self.rng)
-        )
+        late = isinstance(error, DeadlineExceeded | Expired)
+        pause = None if late else self._handler.retry.pause(self.attempt, _root(error), self.rng)
         if pause is None:
+            if not late and (left := self._pen.replay.leftover()):
+                why = _unasked(f"raised {told['type']}: {told['message']}", left)
+                return self._waiting(r.PARKED, Reason.PARKED, why)
             if self.attempt > 1:
                 told["message"] = f"{told['message']} (attempt {self.attempt} of the task)"
-            return r.FAILED, {"error": told}, End(self.task_id, State.FAILED, self.attempt, 0)
-        due = min(self.now() + pause, self._deadline_at() or NEVER)
+            return r.FAILED, {"error": told}, self._end(State.FAILED)
+        due = min(self.now() + pause, self._deadline_at())
         return (
             r.RETRY,
             {"error": told, "attempt": self.attempt, "due_at": due},
@@ -188,55 +179,58 @@ class Shift:
 
     async def _settle(self, kind: str, data: dict[str, Any], ending: End | Wait) -> None:
         self.settling = True
-        if kind == r.FAILED and isinstance(self._why, DeadlineExceeded):
-            self._writer.mention(self.hold, r.DEADLINE, "", b"{}")
+        writer = self._pen.writer
+        if kind == r.FAILED and isinstance(self._pen.why, DeadlineExceeded):
+            writer.mention(self.hold, r.DEADLINE, "", b"{}")
         try:
-            await self._writer.settle(self.hold, kind, wire.encode(data, "the result of the task"), ending)
+            await writer.settle(self.hold, kind, wire.encode(data, "the result of the task"), ending)
         except OnwardError as error:  # it is not JSON, or the database will not have it
             told = wire.error_value(error) | {"attempts": self.attempt}
-            ending = End(self.task_id, State.FAILED, self.attempt, 0)
-            await self._writer.settle(self.hold, r.FAILED, wire.encode({"error": told}), ending)
+            kind, ending = r.FAILED, self._end(State.FAILED)
+            await writer.settle(self.hold, r.FAILED, wire.encode({"error": told}), ending)
         if isinstance(ending, End):
             self._desk.store.nudge("ended")
+            if ending.parent is not None:
+                self._desk.store.nudge("ready")
         elif ending.due_at is not None and ending.due_at < NEVER:
             self._desk.due(ending.due_at)
+        elif kind == r.DEADLINE:
+            self._desk.store.nudge("ready")
+        if self.hold.gate is not None:  # whoever waited for its place
+            self._desk.store.nudge("ready")
 
     # ── the handler ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _read_journal(self) -> None:
-        if self._claimed.shift == 2:  # only its submit is there
-            self._replay.started_at = self._claimed.claimed_at
-            return
-        records: list[r.Record] = []
-        while len(page := await self._page(records[-1].seq if records else 0)) == PAGE:
-            records += page
-        self._replay = Replay([record for record in records + page if record.seq <= self._claimed.shift])
+        replay = Replay()
+        if self._claimed.shift > 2:  # more than its submit is there
+            records: list[r.Record] = []
+            while len(page := await self._page(records[-1].seq if records else 0)) == PAGE:
+                records += page
+            replay = Replay([record for record in records + page if record.seq <= self._claimed.shift])
+        if replay.forked == self._claimed.shift - 1:  # no shift of this task has begun anything
+            self._root.resumed = False
+        replay.started_at = replay.started_at or self._claimed.claimed_at
+        self._pen.read(replay, self._allowed)
+        self._waits.deadline = self._deadline_at()
+        await self._waits.read_inbox()
 
     async def _page(self, after: int) -> list[r.Record]:
-        """Part of the journal, however long it takes: an outage of the store is no failure of the task."""
-        pause = 0.05
-        while True:
-            try:
-                return await self._desk.store.journal(self.task_id, after, PAGE)
-            except StoreUnavailable as error:
-                log.warning("task %s: cannot read its journal, trying again: %s", self.task_id, error)
-                await self._desk.clock.sleep(pause * self.rng.uniform(0.5, 1))
-                pause = min(pause * 2, 1.0)
+        return await self._pen.patiently(lambda: self._desk.store.journal(self.task_id, after, PAGE))
 
-    def _deadline_at(self) -> float | None:
-        started = self._replay.started_at or self._claimed.claimed_at
-        return None if self._allowed is None else started + self._allowed
+    def _deadline_at(self) -> float:
+        started = self._pen.replay.started_at or self._claimed.claimed_at
+        own = NEVER if self._allowed is None else started + self._allowed
+        if self._claimed.parent is None:  # (the fork of a child is nobody's)
+            return own
+        return min(own, float(self._options.get("until", NEVER)))
 
     async def _in_time(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        expires = self._options.get("expires")
-        if (
-            expires is not None
-            and self._claimed.shift == 2
-            and self._claimed.claimed_at > self._claimed.created_at + expires
-        ):
+        expires, claimed = self._options.get("expires"), self._claimed
+        if expires is not None and claimed.shift == 2 and claimed.claimed_at > claimed.created_at + expires:
             raise Expired(expires)
         deadline = self._deadline_at()
-        if deadline is None or self._allowed is None:
+        if deadline == NEVER or self._pen.stop is not None:  # what is owed is undone however long it takes
             return await work()
         left = deadline - self.now()
         if left <= 0:
@@ -245,8 +239,9 @@ class Shift:
 
     def _too_late(self) -> OnwardError:
         """The deadline has passed: whatever the handler is in the middle of learns it from here."""
-        self._why = DeadlineExceeded(self._allowed or 0.0)
-        return self._why
+        late = DeadlineExceeded(self._allowed or 0.0)
+        self._pen.tell(late)
+        return late
 
     async def _call_handler(self) -> Any:
         args, kwargs = self._handler.arguments(wire.decode(self._claimed.input))
@@ -258,188 +253,67 @@ class Shift:
         answer = await self._desk.threads.run(function, plain, *args, **kwargs)
         return await answer if inspect.isawaitable(answer) else answer
 
-    # ── the Host under ctx ───────────────────────────────────────────────────────────────────────────────────────
+    # ── the Host under ctx (steps and branches have their own modules) ───────────────────────────────────────────
 
     def now(self) -> float:
         return self._desk.now()
 
     def mention(self, data: dict[str, Any]) -> None:
-        if self._ended_by is None and not self._replay.unread:  # what is replayed was told before
-            self._mention(r.PROGRESS, "", data)
+        if self._pen.ended_by is None and not self._pen.replay.unread:  # what is replayed was told before
+            self._pen.mention(r.PROGRESS, "", data)
 
-    async def run(self, call: Call) -> Any:
-        if self.key is not None:
-            self._refuse(call.key)
-        if self._replay.unread:
-            known = self._replay_next(call.key, r.STEP_DONE, call.mark)
-            if known is not None:
-                return self._recorded(call, known)
-        started = self._monotonic()
-        if self._ended_by is not None or self._why is not None or started >= self._lease.until:
-            await self._may_go_on()
-        self.key, self._key_since, self._announced = call.key, started, False
-        try:
-            attempt = self._replay.failures(call.key) + 1
-            try:  # the common case, without a detour
-                if call.timeout is None and is_async(call.function):
-                    value = await call.function(*call.args, **call.kwargs)
-                else:
-                    value = await self._call(call)
-                value, data = self._kept(call, attempt, value)
-            except Control:
-                raise
-            except BaseException as error:
-                value, data = await self._attempts(call, attempt, error)
-            self._announced = True  # while its result is being saved it is too late to tell of its start
-            await self._writer.append(self.hold, r.STEP_DONE, call.key, data)
-        except Fenced as fenced:
-            raise self._end(fenced) from None
-        finally:
-            self.key = None
-        return value
+    async def wait(self, kind: str, name: str, data: dict[str, Any], timeout: float | None) -> dict[str, Any] | None:
+        return await self._waits.wait(Waiting(kind, name, data, timeout))
 
-    async def wait(self, key: str, delay: float) -> None:
-        if self.key is not None:
-            self._refuse(key)
-        known = self._replay_next(key, r.SLEEP, "")
-        if known is not None and known.over:
-            return
-        await self._may_go_on()
-        until = self.now() + delay if known is None else known.data["until"]
-        if known is None:
-            self._mention(r.SLEEP, key, {"until": until, "for": delay})
-        self.key, self._announced = key, True  # a sleep is nothing to announce, but takes its turn like a step
-        try:
-            await self._pause(until, Reason.ASLEEP)
-        finally:
-            self.key = None
-        self._mention(r.SLEPT, key, {})
+    def saga(self, name: str) -> Saga:
+        return Saga(self._pen, self._steps, name)
 
-    async def _pause(self, until: float, reason: Reason) -> None:
-        """Wait for a moment in memory, or for longer outside of it."""
-        left = until - self.now()
-        if left > LINGER:
-            raise self._end(Suspend(min(until, self._deadline_at() or NEVER), reason))
-        if left > 0:
-            await self._desk.clock.sleep(left)
+    async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
+        deadline = self._deadline_at()
 
-    def _refuse(self, key: str) -> NoReturn:
-        raise UsageError(
-            f"step {key!r} was started while step {self.key!r} of the same task was still running; "
-            "await one before the next (ctx.gather runs several at once)"
-        )
+        async def start() -> str:
+            key = f"{self.task_id}:{SCOPE.get().key}"
+            until = None if deadline == NEVER else deadline
+            return await self._desk.submit(name, value, options, key, self.task_id, until)
 
-    def _replay_next(self, key: str, kind: str, mark: str) -> Known | None:
-        try:
-            return self._replay.next(key, kind, mark)
-        except Park as park:
-            raise self._end(park) from None
+        call = Call(f"submit {name}", start)
+        call.mark = wire.fingerprint([value, {k: v for k, v in options.items() if k != "connection"}])
+        return str(await self._steps.run(call))
 
-    def _end(self, control: Control) -> Control:
-        """From here on the context is dead: whatever the handler does with this exception, it gets it again."""
-        self._ended_by = control
-        return control
+    async def version(self, name: str) -> bool:
+        scope, pen = SCOPE.get(), self._pen
+        key = f"{scope.prefix}version {name}"
+        if key not in self._versions:
+            known = key in pen.replay.versions
+            self._versions[key] = known or not pen.replay.ahead(scope.path)
+            if self._versions[key] and not known:
+                await pen.may_go_on()
+                pen.mention(r.VERSION, key, {})
+        return self._versions[key]
 
-    async def _may_go_on(self) -> None:
-        if self._ended_by is not None:
-            raise self._ended_by
-        if isinstance(self._why, Control):
-            raise self._end(self._why)
-        if self._why is not None:
-            raise self._why
-        if not self._lease.holds():
-            await self._lease.until_held()
-            await self._may_go_on()
-
-    def _recorded(self, call: Call, known: Known) -> Any:
-        if known.kind == r.STEP_FAILED:
-            raise known.failure()
-        return revived(call.function, known.data["result"])
-
-    async def _append(self, kind: str, key: str, data: bytes) -> None:
-        try:
-            await self._writer.append(self.hold, kind, key, data)
-        except Fenced as fenced:
-            raise self._end(fenced) from None
-
-    def _mention(self, kind: str, key: str, data: dict[str, Any]) -> None:
-        try:
-            self._writer.mention(self.hold, kind, key, wire.encode(data))
-        except Fenced as fenced:
-            raise self._end(fenced) from None
-
-    # ── attempts of a step ───────────────────────────────────────────────────────────────────────────────────────
-
-    async def _attempts(self, call: Call, attempt: int, error: BaseException) -> tuple[Any, bytes]:
-        """The attempts after one that failed."""
-        while True:
-            if (
-                isinstance(error, asyncio.CancelledError)
-                and self._task is not None
-                and (self._task.cancelling() or self._why is not None)
-            ):
-                raise error
-            await self._step_failed(call, attempt, error)
-            attempt += 1
-            try:
-                return self._kept(call, attempt, await self._call(call))
-            except Control:
-                raise
-            except BaseException as another:
-                error = another
-
-    def _kept(self, call: Call, attempt: int, value: Any) -> tuple[Any, bytes]:
-        """The value as a replay would see it, and the record of it."""
-        result = wire.encode(value, "its result")
-        took = int((self._monotonic() - self._key_since) * 1000)
-        head = b'{"ms":%d,"result":' % took if took else b'{"ms":0,"result":'
-        tail = b"}" if attempt == 1 and not call.mark else _extras(call.mark, attempt)
-        same = wire.same_as_recorded(value, result)
-        return (same if same is value else revived(call.function, same)), head + result + tail
-
-    async def _call(self, call: Call) -> Any:
-        if call.timeout is not None:
-            bare = Call(call.key, call.function, call.args, call.kwargs)
-            late = StepTimeout(call.key, call.timeout)
-            return await bounded(self._call(bare), self._desk.clock, call.timeout, lambda: late)
-        if is_async(call.function):
-            return await call.function(*call.args, **call.kwargs)
-        answer = await self._desk.threads.run(call.function, *call.args, **call.kwargs)
-        return await answer if inspect.isawaitable(answer) else answer
-
-    async def _step_failed(self, call: Call, attempt: int, error: BaseException) -> None:
-        """Record the failure and raise it, or wait for the next attempt."""
-        told = wire.error_value(error) | {"attempts": attempt}
-        pause = call.retry.pause(attempt, error, self.rng)
-        if pause is None:
-            told |= {"fatal": True} if isinstance(error, HOPELESS) else {}
-            await self._append(r.STEP_FAILED, call.key, wire.encode({"error": told, "args": call.mark}))
-            raise StepFailed(call.key, attempt, told["type"], told["message"]) from error
-        until = self.now() + pause
-        self._mention(r.STEP_RETRY, call.key, {"error": told, "attempt": attempt, "due_at": until})
-        await self._pause(until, Reason.RETRYING)
-        await self._may_go_on()  # another attempt is as good as another step
+    def transaction(self, call: Call) -> Transaction:
+        return Transaction(self._desk, self._pen, self._steps, self._waits, call)
 
     # ── what the worker does to a shift ──────────────────────────────────────────────────────────────────────────
 
     def announce(self, after: float) -> None:
-        """Tell watchers about a step that takes its time. A quick one is told by its result alone, in one write."""
-        if self.key is not None and not self._announced and self._monotonic() - self._key_since > after:
-            self._announced = True
-            with contextlib.suppress(Fenced):
-                self._writer.mention(self.hold, r.STEP_STARTED, self.key, b"{}")
+        """Tell watchers about steps that take their time. A quick one is told by its result alone, in one write."""
+        for scope in self._branches.scopes:
+            if scope.key is not None and not scope.told and self._desk.clock.monotonic() - scope.since > after:
+                scope.told = True
+                with contextlib.suppress(Fenced):
+                    self._pen.writer.mention(self.hold, r.STEP_STARTED, scope.key, b"{}")
 
     def stop(self, why: Control, *, now: bool) -> None:
         """End the shift at its next step, or at once."""
-        self._why = self._why or why
-        if now and self._task is not None and not self.settling and not self.over:
-            self._task.cancel()
+        self._pen.tell(why)
+        if now and self._pen.task is not None and not self.settling and not self.over:
+            self._pen.task.cancel()
+
+
+def _unasked(how: str, step: str) -> str:
+    return f"the handler {how} without asking for step {step!r}, which the journal has; it was changed under this task"
 
 
 def _root(error: BaseException) -> BaseException:
     return error.__cause__ if isinstance(error, StepFailed) and error.__cause__ is not None else error
-
-
-def _extras(mark: str, attempt: int) -> bytes:
-    args = b',"args":"%b"' % mark.encode() if mark else b""
-    return args + (b',"attempts":%d}' % attempt if attempt > 1 else b"}")

@@ -1,8 +1,8 @@
 """The worker: a process with slots. It claims tasks, does a shift of each, and lets go.
 
-Four chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the
-heartbeat (a thread); and upkeep, which frees the tasks of workers that died. A wake-up is a hint: with none at all,
-polling still finds every task.
+Five chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the
+heartbeat (a thread); upkeep, which frees the tasks of workers that died; and the ticker, for schedules. A wake-up is a
+hint: with none at all, polling still finds every task.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from typing import Any
 from onward.core.clock import Clock
 from onward.core.control import Fenced, HandBack
 from onward.core.ids import Ids
+from onward.core.limit import LimitRow
 from onward.engine.handlers import Handler
 from onward.engine.lease import Heart, Lease
-from onward.engine.presence import Watch, machine
+from onward.engine.presence import machine
+from onward.engine.schedules import Ticker
 from onward.engine.shift import Shift
 from onward.engine.threads import Threads
+from onward.engine.upkeep import CancelChildren, Upkeep
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port import Beat, Claimed, Outlook, Store, WorkerRow
 from onward.store.writer import Writer
@@ -36,13 +39,15 @@ MOST = 500
 ANNOUNCE_AFTER = 0.1
 """Seconds after which a running step is announced to watchers."""
 
-WATCH_EVERY = 0.5
 TURNS = 0.0001
 """Seconds after which a thread that has something to do gets its turn: SQLite's writer and the heartbeat have little to do
 in Python, and must not wait for it behind a busy loop for Python's 5 ms."""
 
 QUIET = 10.0
 """Seconds for which a busy worker takes nothing new, so that a suspect can run alone."""
+
+Submit = Callable[[str, Any, dict[str, Any], str, str, "float | None"], Coroutine[Any, Any, str]]
+"""How a shift submits a child: name, input, options, key, parent, deadline."""
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
 
@@ -75,12 +80,18 @@ class Worker:
         clock: Clock,
         rng: random.Random,
         ids: Ids,
+        submit: Submit,
+        cancel_children: CancelChildren,
+        ticker: Ticker,
+        limits: tuple[LimitRow, ...] = (),
         spawn: Spawn = spawn,
     ) -> None:
         self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
         self.slots, self.finished, self.id = slots, 0, ""
         self._handlers, self._queues, self._version = handlers, queues, version
         self._poll, self._ids, self._spawn = poll, ids, spawn
+        self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
+        self.submit, self._ticker = submit, ticker
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
@@ -96,7 +107,16 @@ class Worker:
         self._offset = clock.now() - clock.monotonic()
         self._measured = (clock.monotonic(), 0)
         self.lease = Lease(clock, lease)
-        self._watch = Watch(self._died, one_machine=store.one_machine)
+        self._upkeep = Upkeep(
+            store,
+            clock,
+            rng,
+            self.lease,
+            me=lambda: self.id,
+            now=self.now,
+            spawn=spawn,
+            cancel_children=cancel_children,
+        )
         self.writer = Writer(store, clock, self.now, rng)
         self._heart = Heart(
             store, clock, lease=lease, every=heartbeat, worker=lambda: self.id, rate=self._rate, heard=self._heard
@@ -108,13 +128,16 @@ class Worker:
         """Join the others and begin to claim."""
         sys.setswitchinterval(min(sys.getswitchinterval(), TURNS))
         await self.store.offer([(handler.name, handler.offer()) for handler in self._handlers.values()])
+        await self._ticker.save()
+        await self.store.limit(self._limits)
         await self._join()
         self._stop_listening = self.store.listen("ready", self.wake)
         self._heart.start()
         self._chores = [
             self._spawn(self.writer.run(), "onward-writer"),
             self._spawn(self._claim_forever(), "onward-claim"),
-            self._spawn(self._upkeep_forever(), "onward-upkeep"),
+            self._spawn(self._upkeep.run(), "onward-upkeep"),
+            self._spawn(self._ticker.run(), "onward-ticker"),
             self._spawn(self._announce_forever(), "onward-announce"),
         ]
 
@@ -136,7 +159,7 @@ class Worker:
         await asyncio.gather(*self._chores, return_exceptions=True)
         self._chores = []
         await self._heart.stop()
-        self._watch.close()
+        self._upkeep.close()
         self.threads.close()
         try:
             await self.store.leave(self.id)
@@ -362,6 +385,8 @@ class Worker:
             if shift.began < sent and shift.task_id not in beat.held and not shift.settling:
                 self.writer.lose([shift.hold])
                 shift.stop(Fenced(), now=True)
+        for task_id in beat.paused & self._shifts.keys():
+            self._shifts[task_id].stop(HandBack(), now=False)
         if self._answered < self._asked_then:  # the claim that was under way then may still bring them
             return
         strangers = beat.held - self._shifts.keys()
@@ -399,45 +424,6 @@ class Worker:
             else:
                 self.wake()
                 return
-
-    # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _upkeep_forever(self) -> None:
-        next_sweep = self.clock.monotonic() + self.lease.duration  # a newcomer cannot tell an outage from a death
-        while True:
-            try:
-                await self._look_after_others()
-                if self.clock.monotonic() >= next_sweep and self.lease.may_judge():
-                    next_sweep = self.clock.monotonic() + self.lease.duration / 4 * self.rng.uniform(0.8, 1.2)
-                    await self._rescue([], self.lease.duration)
-            except StoreUnavailable:
-                self.lease.doubt()
-            except Exception:
-                log.exception("upkeep failed")
-            await self.clock.sleep(WATCH_EVERY)
-
-    async def _look_after_others(self) -> None:
-        if self.store.inline:
-            return
-        self._watch.peers([row for row in await self.store.workers() if row.id != self.id])
-        absent = self._watch.confirmed(await self.store.absent(self.lease.duration) - {self.id}, self.clock.monotonic())
-        if absent and self.lease.may_judge():
-            await self._rescue(sorted(absent))
-
-    def _died(self, worker: str) -> None:
-        self._spawn(self._rescue_now(worker), "onward-rescue")
-
-    async def _rescue_now(self, worker: str) -> None:
-        try:
-            await self._rescue([worker])
-        except OnwardError as error:
-            log.warning("could not free the tasks of worker %s yet: %s", worker, error)
-
-    async def _rescue(self, dead: list[str], lease: float | None = None) -> None:
-        freed = await self.store.rescue(dead, lease, self.now())
-        if freed:
-            log.warning("%d tasks of dead workers are ready to go on", freed)
-            self.store.nudge("ready")
 
     async def _announce_forever(self) -> None:
         while True:

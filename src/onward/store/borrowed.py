@@ -14,19 +14,21 @@ from typing import Any
 
 from onward.core.task import NewTask
 from onward.errors import UsageError
+from onward.store import statements
 from onward.store.port import Submitted
 
 # The second and third find the row of the first, or nothing: a key or an id that was there before leaves all three without
 # effect. (A task that has ended has no queue row, but always a journal.)
 _INSERTS = (
-    "INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options) "
-    "VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options) ON CONFLICT DO NOTHING",
-    "INSERT INTO onward_queue (task_id, queue, task, priority, due_at, reason) "
-    "SELECT id, queue, task, priority, :due_at, :reason FROM onward_tasks WHERE id = :id "
+    "INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp) "
+    "VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group) ON CONFLICT DO NOTHING",
+    "INSERT INTO onward_queue (task_id, queue, task, priority, parent, grp, turn, due_at, reason) "
+    "SELECT id, queue, task, priority, parent, grp, :turn, :due_at, :reason FROM onward_tasks WHERE id = :id "
     "AND NOT EXISTS (SELECT 1 FROM onward_journal WHERE task_id = :id) ON CONFLICT DO NOTHING",
     "INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) "
     "SELECT id, 1, 0, 'task.submitted', '', :empty, created_at FROM onward_tasks WHERE id = :id ON CONFLICT DO NOTHING",
 )
+_TURN = statements.text("turn")
 _FOUND = "SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key"
 _PARAMETER = re.compile(r":([a-z_]+)")
 _LIBRARIES = {"asyncpg", "psycopg", "sqlalchemy", "sqlite3", "apsw"}
@@ -41,8 +43,14 @@ async def submit_through(connection: Any, new: Sequence[NewTask], now: float) ->
             "empty": b"{}",
             "due_at": now + task.delay if task.delay > 0 else None,
             "reason": "delayed" if task.delay > 0 else "queued",
+            "turn": None,
         }
-        for statement in _INSERTS:
+        task_row, *others = _INSERTS
+        await _run(connection, task_row, values)
+        if task.group is not None:  # not before the first write: SQLite would refuse to write on what it has read
+            (row,) = await _run(connection, _TURN, values, answer=True)
+            (values["turn"],) = row.values() if isinstance(row, dict) else row
+        for statement in others:
             await _run(connection, statement, values)
         (row,) = await _run(connection, _FOUND, values, answer=True)
         found, fingerprint = row.values() if isinstance(row, dict) else row  # as its owner likes rows to be

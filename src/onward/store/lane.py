@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol, TypeVar
 
 import apsw
@@ -25,9 +26,9 @@ Job = Callable[[apsw.Connection], T]
 class Lane(Protocol):
     """A way to a connection."""
 
-    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False) -> T:
+    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False, alone: bool = False) -> T:
         """Run the job inside a transaction; its answer comes after the commit. A single statement is a transaction by
-        itself, when no other job shares it."""
+        itself, when no other job shares it. `alone` shares its transaction with none."""
         ...
 
     def close(self) -> None: ...
@@ -72,8 +73,23 @@ class Inline:
     def __init__(self, connect: Callable[[], apsw.Connection], begin: str = "BEGIN IMMEDIATE") -> None:
         self._connection = connect()
         self._begin = begin
+        self._held: asyncio.Future[None] | None = None
 
-    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False) -> T:  # noqa: ARG002 -- no line
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[apsw.Connection]:
+        """The connection for one borrower; everybody else waits."""
+        while self._held is not None:
+            await asyncio.shield(self._held)
+        self._held = asyncio.get_running_loop().create_future()
+        try:
+            yield self._connection
+        finally:
+            self._held.set_result(None)
+            self._held = None
+
+    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False, alone: bool = False) -> T:  # noqa: ARG002 -- no line
+        while self._held is not None:
+            await asyncio.shield(self._held)
         return transact(self._connection, self._begin, job)
 
     def close(self) -> None:
@@ -81,10 +97,10 @@ class Inline:
 
 
 class _Call:
-    __slots__ = ("answer", "error", "future", "job", "loop", "single")
+    __slots__ = ("alone", "answer", "error", "future", "job", "loop", "single")
 
-    def __init__(self, job: Job[Any], loop: asyncio.AbstractEventLoop, single: bool) -> None:
-        self.job, self.loop, self.single = job, loop, single
+    def __init__(self, job: Job[Any], loop: asyncio.AbstractEventLoop, single: bool, alone: bool) -> None:
+        self.job, self.loop, self.single, self.alone = job, loop, single, alone
         self.future: asyncio.Future[Any] = loop.create_future()
         self.answer: Any = None
         self.error: BaseException | None = None
@@ -118,8 +134,8 @@ class Threaded:
         if self._failure is not None:
             raise self._failure
 
-    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False) -> T:
-        call = _Call(job, asyncio.get_running_loop(), single)
+    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False, alone: bool = False) -> T:
+        call = _Call(job, asyncio.get_running_loop(), single, alone)
         with self._lock:
             if self._closed:
                 raise RuntimeError("the store is closed")
@@ -150,7 +166,12 @@ class Threaded:
         with self._lock:
             while not self._waiting and not self._closed:
                 self._lock.wait()
-            return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]
+            calls: list[_Call] = []
+            while self._waiting and len(calls) < self._most and not (calls and self._waiting[0].alone):
+                calls.append(self._waiting.popleft())
+                if calls[-1].alone:
+                    break
+            return calls
 
     def _commit(self, connection: apsw.Connection, calls: list[_Call]) -> None:
         try:

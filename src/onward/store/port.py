@@ -16,11 +16,13 @@ record, and many rows in the order of their ids, so two statements never wait fo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
-from onward.core.task import NewTask, State, Task, Tasks
+from onward.core.schedule import ScheduleRow, Timetable
+from onward.core.task import Message, NewTask, State, Task, Tasks
 
 # What is made for every task, or every record, is a named tuple: a frozen dataclass takes five times as long to make.
 
@@ -48,6 +50,11 @@ class Claimed(NamedTuple):
     crashes: int
     created_at: float
     claimed_at: float
+    parent: str | None
+    inbox: int
+    """How many messages it has got."""
+    gate: str | None = None
+    """What it is held under, where a limit has a say; empty for the limit of its queue alone."""
 
 
 class End(NamedTuple):
@@ -57,15 +64,58 @@ class End(NamedTuple):
     state: State
     attempt: int
     seq: int
+    parent: str | None = None
 
 
 class Wait(NamedTuple):
-    """A settle that lets a task go: until `due_at`, or at once for the next worker when that is None."""
+    """A settle that lets a task go: until `due_at`, or at once for the next worker when that is None. With `inbox`, the task
+    waits only when it has got that many messages and no more."""
 
     id: str
     due_at: float | None
     reason: str
     attempt: int
+    inbox: int | None = None
+
+
+class Sent(NamedTuple):
+    """What a message came to: its number, or that of the one that was first (`first` is False), or None for a task that has
+    ended."""
+
+    number: int | None
+    first: bool = True
+    there: Message | None = None
+
+
+class Stopped(NamedTuple):
+    """What a cancel came to: whether it ended the task, or (`requested`) had it undo first; and whether a worker held it."""
+
+    won: bool
+    requested: bool = False
+    held: bool = False
+
+    def __bool__(self) -> bool:
+        return self.won
+
+
+class Foreign(Exception):
+    """What somebody else's code raised inside our transaction: carried past those who put our own errors into words."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__(repr(error))
+
+
+class Ask(NamedTuple):
+    """Something that a task asks of people: a question or an approval."""
+
+    task_id: str
+    seq: int
+    kind: str
+    key: str
+    data: bytes
+    at: float
+    task: str
 
 
 @dataclasses.dataclass(slots=True)
@@ -75,6 +125,8 @@ class Batch:
     entries: list[Entry] = dataclasses.field(default_factory=list)
     ends: list[End] = dataclasses.field(default_factory=list)
     waits: list[Wait] = dataclasses.field(default_factory=list)
+    gates: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Of the tasks that end or wait, those that were held under a limit: another may take their place."""
 
     def split(self) -> Iterable[Batch]:
         """The same, a batch for each task."""
@@ -85,6 +137,8 @@ class Batch:
             parts[end.id].ends.append(end)
         for wait in self.waits:
             parts[wait.id].waits.append(wait)
+        for task_id, gate in self.gates.items():
+            parts[task_id].gates[task_id] = gate
         return parts.values()
 
 
@@ -108,11 +162,13 @@ class WorkerRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beat:
-    """The answer to a heartbeat: alive is False when the worker was declared dead; `held` is what the store says it holds."""
+    """The answer to a heartbeat: alive is False when the worker was declared dead; `held` is what the store says it holds, and
+    `paused` what of it is to stop."""
 
     alive: bool
     now: float
     held: frozenset[str]
+    paused: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -179,7 +235,8 @@ class Store(Protocol):
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
-        """Write tasks, queue rows and first records; all or none. A key that is there already gives the task it belongs
+        """Write tasks, queue rows and first records; all or none. Of tasks with a group, each that waits stands further
+        behind, so that other groups get their turns. A key that is there already gives the task it belongs
         to instead, and so does an id (a submit whose answer was lost is simply sent again). With `connection`, inside
         the caller's own transaction."""
         ...
@@ -192,12 +249,50 @@ class Store(Protocol):
         """How full a queue is."""
         ...
 
-    async def cancel(self, task_id: str) -> bool:
-        """Append the end of a task unless it has ended; True when this call ended it. Fences the worker that holds it."""
+    async def cancel(self, task_id: str) -> Stopped:
+        """Append the end of a task unless it has ended, or, where a saga is open, the request to end it: the next shift
+        undoes what is owed. Either fences the worker that holds it."""
+        ...
+
+    async def pause(self, task_id: str) -> bool | None:
+        """Have nobody start this task until it is resumed; True when a worker holds it (its next heartbeat tells it), None
+        when it has ended."""
+        ...
+
+    async def children(self, task_id: str) -> list[str]:
+        """The unfinished children of a task."""
+        ...
+
+    async def orphans(self) -> list[str]:
+        """Unfinished tasks whose parent was cancelled (some of them, when there are many)."""
+        ...
+
+    async def send(self, task_id: str, message: Message) -> Sent:
+        """Put a message into the inbox of an unfinished task, and wake the task when it waits for one. Of messages with the
+        same id, or that answer the same record, the first counts."""
+        ...
+
+    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
+        """The messages with numbers above `after`, in order."""
+        ...
+
+    async def asks(self) -> list[Ask]:
+        """What unfinished tasks ask of people and nobody has answered, the oldest first."""
+        ...
+
+    async def doubts(self) -> list[str]:
+        """Tasks with an effect in doubt."""
         ...
 
     async def resume(self, task_id: str) -> bool:
         """Reopen a failed task, or make one that waits for a person ready; False when it is neither."""
+        ...
+
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int) -> None:  # noqa: A002
+        """Write a task (with this id, of the same name, queue and options) whose journal is records 1…`at` of another, then
+        `task.forked`; its inbox is the first `inbox` messages of the other, which those records hold, and the next one gets
+        the number after them. All or nothing. An id that is there already is a fork whose answer was lost: nothing is
+        written again. Whether the journal may be cut there is the caller's business."""
         ...
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
@@ -208,8 +303,31 @@ class Store(Protocol):
         """Remember that handlers of these names exist somewhere, and what is said of them."""
         ...
 
+    async def limit(self, limits: Sequence[LimitRow]) -> None:
+        """Set these limits, or lift those that are None; others stay as they are. What is held already counts, and what
+        waited for a limit that is changed asks again. Every claim that begins after the answer keeps them."""
+        ...
+
     async def offered(self) -> dict[str, bytes]:
         """All handlers ever offered, by name."""
+        ...
+
+    async def transact(self, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> bool:
+        """Run the body with a connection of this database, inside a transaction that also takes the record it returns. True
+        when both are committed; False when the record's number was taken, and then nothing is. Not longer than `seconds`:
+        on SQLite everybody else waits meanwhile."""
+        ...
+
+    # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def schedules(self, *, soonest: int | None = None) -> Timetable:
+        """All schedules by name, or so many of those that tick (the paused do not), the soonest first; and the time."""
+        ...
+
+    async def turn(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
+        """Change a schedule that still has the mark `seen` into `to`, and submit these tasks: both in one transaction, or
+        neither. `seen` None adds it, `to` None removes it. False, and nothing done, when it has another mark by now: of
+        several who turn it from the same mark, one does. A key of a task that is there already is left as it is."""
         ...
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,8 +336,12 @@ class Store(Protocol):
         self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
     ) -> list[Claimed]:
         """Take up to `room` ready tasks of the queue whose handler is among `names`, by priority and then in order of
-        submission; each gets its `shift.started` record. Never a task that another worker holds, never for a worker
-        whose lease has ended. `alone` takes a suspect instead. Nothing ready: an empty list."""
+        submission, but groups by turns; each gets its `shift.started` record. Never a task that another worker holds,
+        never for a worker whose lease has ended. `alone` takes a suspect instead. Nothing ready: an empty list.
+
+        No more tasks are held than the limits of queue and groups allow, whoever claims at the same time. A task whose
+        limit is reached waits (reason `quota`) and is in nobody's way; it is ready again when another of its group lets
+        go, in the commit that lets go, or when the rate allows one more."""
         ...
 
     async def save(self, worker: str, batch: Batch) -> set[str]:
@@ -233,7 +355,8 @@ class Store(Protocol):
         ...
 
     async def wake(self) -> Outlook:
-        """Make sleepers whose time has come ready, and look around."""
+        """Make sleepers whose time has come ready, and look around; also for tasks that wait for a limit which is free,
+        as after a limit was set while others were held."""
         ...
 
     async def release(self, worker: str, task_ids: Sequence[str]) -> None:

@@ -12,24 +12,45 @@ import contextlib
 import json
 import operator
 import urllib.parse
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import asyncpg
 
 from onward.core.crash import crashpoint
-from onward.core.record import CANCEL, CANCELLED, RESUMED, Record
-from onward.core.task import NEEDS_A_PERSON, NewTask, State, Task, Tasks
+from onward.core.limit import LimitRow
+from onward.core.record import Entry, Record
+from onward.core.schedule import ScheduleRow, Timetable
+from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.errors import StoreUnavailable
-from onward.store import migrate, rows, statements
+from onward.store import limits, migrate, rows
+from onward.store import postgres_limits as gates
+from onward.store import postgres_schedules as timed
+from onward.store import postgres_steer as steer
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
 from onward.store.nudge import Hub
 from onward.store.pool import Pool
-from onward.store.port import Batch, Beat, Claimed, Depth, End, Outlook, Store, Submitted, Wait, WorkerRow
+from onward.store.port import (
+    Ask,
+    Batch,
+    Beat,
+    Claimed,
+    Depth,
+    Foreign,
+    Outlook,
+    Sent,
+    Stopped,
+    Store,
+    Submitted,
+    WorkerRow,
+)
+from onward.store.postgres_fork import fork
+from onward.store.postgres_run import S, run
+from onward.store.postgres_save import write
 from onward.store.postgres_session import Loan, behind_a_pooler, connect, health, plain
 
-S = statements.load("postgres")
+T = TypeVar("T")
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
@@ -51,6 +72,8 @@ class PostgresStore:
         self._hub = Hub(self._send)
         self._listener: Listener | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._limited: set[str] = set()
+        self._looked_at = ""
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -117,12 +140,12 @@ class PostgresStore:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
         return Loan(self._pool, self.where, pooled=self._pooled)
 
-    async def _fetch(self, name: str, **values: Any) -> list[Any]:
+    async def _fetch(self, name: str, /, **values: Any) -> list[Any]:
         statement = S[name]
         async with self._connection() as connection:
             return await connection.fetch(statement.sql, *statement(**values))  # type: ignore[no-any-return]
 
-    async def _execute(self, name: str, **values: Any) -> int:
+    async def _execute(self, name: str, /, **values: Any) -> int:
         statement = S[name]
         async with self._connection() as connection:
             return _count(await connection.execute(statement.sql, *statement(**values)))
@@ -143,7 +166,9 @@ class PostgresStore:
         if len(new) != 1:
             return {row[0] for row in await self._insert_many(new)}
         (task,) = new
-        if task.key is not None:
+        if task.group is not None:
+            return {row[0] for row in await self._insert_many(new)}
+        if task.key is not None or task.parent is not None:
             return {row[0] for row in await self._fetch("submit_one", **task._asdict())}
         try:
             async with self._connection() as connection:
@@ -153,18 +178,8 @@ class PostgresStore:
         return {task.id}
 
     async def _insert_many(self, new: Sequence[NewTask]) -> list[Any]:
-        return await self._fetch(
-            "submit",
-            ids=[n.id for n in new],
-            tasks=[n.task for n in new],
-            queues=[n.queue for n in new],
-            priorities=[n.priority for n in new],
-            inputs=[n.input for n in new],
-            options=[n.options for n in new],
-            keys=[n.key for n in new],
-            fingerprints=[n.fingerprint for n in new],
-            delays=[n.delay for n in new],
-        )
+        grouped = any(n.group for n in new)
+        return await self._fetch("submit_grouped" if grouped else "submit", **rows.submit_values(new))
 
     async def _submitted(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted]:
         there = [n for n in new if n.id not in created]
@@ -190,52 +205,55 @@ class PostgresStore:
         ((waiting, rate),) = await self._fetch("depth", queue=queue)
         return Depth(waiting, rate)
 
-    async def cancel(self, task_id: str) -> bool:
-        async def job(connection: Any) -> bool:
-            row = await _first(connection, "lock_queue_row", id=task_id)
-            if row is None:
-                return False
-            head = (await _first(connection, "head", id=task_id))["seq"]
-            await _run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
-            await _run(connection, "outsider_record", id=task_id, seq=head + 2, kind=CANCELLED, data=b"{}")
-            await _run(
-                connection,
-                "outsider_end",
-                id=task_id,
-                state=State.CANCELLED.value,
-                attempt=row["attempt"],
-                seq=head + 2,
-            )
-            await _run(connection, "drop_queue", id=task_id)
-            return True
-
-        return await self._from_outside(job)
+    async def cancel(self, task_id: str) -> Stopped:
+        return await self._from_outside(lambda c: steer.cancel(c, task_id))
 
     async def resume(self, task_id: str) -> bool:
-        async def job(connection: Any) -> bool:
-            outcome = await _first(connection, "lock_outcome", id=task_id)
-            row = await _first(connection, "lock_queue_row", id=task_id)
-            if outcome is not None and outcome["state"] == State.FAILED:
-                await _run(connection, "drop_outcome", id=task_id)
-                await _run(connection, "reopen", id=task_id)
-            elif row is not None and row["reason"] in NEEDS_A_PERSON and row["worker"] is None:
-                await _run(connection, "unpark", id=task_id)
-            else:
-                return False
-            head = (await _first(connection, "head", id=task_id))["seq"]
-            await _run(connection, "outsider_record", id=task_id, seq=head + 1, kind=RESUMED, data=b"{}")
-            return True
+        return await self._from_outside(lambda c: steer.resume(c, task_id))
 
-        return await self._from_outside(job)
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int) -> None:  # noqa: A002
+        await self._from_outside(lambda c: fork(c, task_id, origin, at, input, inbox))
 
-    async def _from_outside(self, job: Callable[[Any], Any]) -> bool:
+    async def _from_outside(self, job: Callable[[Any], Awaitable[T]]) -> T:
         """A transaction that appends as nobody's shift; looks again when a worker was quicker with the next number."""
         while True:
             try:
                 async with self._connection() as connection, connection.transaction():
-                    return bool(await job(connection))
+                    return await job(connection)
             except asyncpg.UniqueViolationError:
                 await asyncio.sleep(0)
+
+    async def pause(self, task_id: str) -> bool | None:
+        found = await self._fetch("pause", id=task_id)
+        return found[0]["worker"] is not None if found else None
+
+    async def children(self, task_id: str) -> list[str]:
+        return [row["task_id"] for row in await self._fetch("children", id=task_id)]
+
+    async def orphans(self) -> list[str]:
+        return [row["task_id"] for row in await self._fetch("orphans")]
+
+    async def send(self, task_id: str, message: Message) -> Sent:
+        return await self._from_outside(lambda c: steer.send(c, task_id, message))
+
+    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
+        return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after)]
+
+    async def asks(self) -> list[Ask]:
+        return [Ask(*row.values()) for row in await self._fetch("asks")]
+
+    async def doubts(self) -> list[str]:
+        return [row["task_id"] for row in await self._fetch("doubts")]
+
+    async def transact(self, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds), self._connection() as connection, connection.transaction():
+                await steer.record_with(connection, body)
+        except steer.Taken:
+            return False
+        except Foreign as foreign:
+            raise foreign.error from None
+        return True
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
         return bool(await self._fetch("prioritize", id=task_id, priority=priority))
@@ -244,19 +262,47 @@ class PostgresStore:
         ordered = sorted(handlers)
         await self._execute("offer", names=[name for name, _ in ordered], schemas=[schema for _, schema in ordered])
 
+    async def limit(self, limits: Sequence[LimitRow]) -> None:
+        async with self._connection() as connection, connection.transaction():
+            await gates.set_limits(connection, limits)
+
     async def offered(self) -> dict[str, bytes]:
         return {row["name"]: row["schema"] for row in await self._fetch("offered")}
+
+    async def schedules(self, *, soonest: int | None = None) -> Timetable:
+        async with self._connection() as connection:
+            return await timed.schedules(connection, soonest)
+
+    async def turn(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
+        async with self._connection() as connection, connection.transaction():
+            done = await timed.turn(connection, name, seen, to, tasks)
+        if tasks:
+            crashpoint("tick.after")
+        return done
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def claim(
         self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
     ) -> list[Claimed]:
-        mark = json.dumps({"worker": worker}).encode()
-        found = await self._fetch(
-            "claim", worker=worker, queue=queue, names=list(names), room=room, alone=alone, data=mark
-        )
-        return [Claimed._make(row) for row in found]
+        asked = {"worker": worker, "queue": queue, "names": list(names), "room": room, "alone": alone}
+        if queue not in self._limited:
+            found = await self._fetch("claim", data=json.dumps({"worker": worker}).encode(), **asked)
+            if found or not limits.rules(await self._fetch("limits"), queue, names):
+                return [Claimed._make(row) for row in found]
+            self._limited.add(queue)
+        claimed = await limits.in_rounds(lambda most, wide: self._claim_round(asked, most, wide), room, self.nudge)
+        if queue in self._limited:
+            return claimed
+        return await self.claim(worker, queue, names, room, alone=alone)  # there is no limit any more
+
+    async def _claim_round(self, asked: dict[str, Any], most: int, wide: int) -> limits.Round:
+        async with self._connection() as connection, connection.transaction():
+            rules = limits.rules(await connection.fetch(S["limits"].sql), asked["queue"], asked["names"])
+            if rules:
+                return await gates.claim(connection, asked, rules, most, wide)
+        self._limited.discard(asked["queue"])
+        return limits.Round([])
 
     async def save(self, worker: str, batch: Batch) -> set[str]:
         crashpoint("save.before")
@@ -279,30 +325,8 @@ class PostgresStore:
         return True
 
     async def _write_batch(self, batch: Batch) -> None:
-        ids, seqs, shifts, kinds, keys, datas, ats = zip(*sorted(batch.entries), strict=True)
-        if not batch.ends and not batch.waits:
-            async with self._connection() as connection:
-                await connection.execute(S["save"].sql, ids, seqs, shifts, kinds, keys, datas, ats)
-            return
-        ends, waits = sorted(batch.ends, key=_by_id), sorted(batch.waits, key=_by_id)
-        await self._execute(
-            "settle",
-            ids=ids,
-            seqs=seqs,
-            shifts=shifts,
-            kinds=kinds,
-            keys=keys,
-            datas=datas,
-            ats=ats,
-            end_ids=[e.id for e in ends],
-            states=[e.state.value for e in ends],
-            end_attempts=[e.attempt for e in ends],
-            end_seqs=[e.seq for e in ends],
-            wait_ids=[w.id for w in waits],
-            due_ats=[w.due_at for w in waits],
-            reasons=[w.reason for w in waits],
-            wait_attempts=[w.attempt for w in waits],
-        )
+        async with self._connection() as connection:
+            await write(connection, batch)
 
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
         return [Record(*row.values()) for row in await self._fetch("journal", id=task_id, after=after, limit=limit)]
@@ -312,10 +336,15 @@ class PostgresStore:
         if woken := row["next_due_in"] is not None and row["next_due_in"] <= 0:
             await self._execute("wake")
             (row,) = await self._fetch("outlook")
+        if row["quota"]:
+            async with self._connection() as connection:
+                self._looked_at = await gates.look(connection, self._looked_at)
         return Outlook(woken, tuple(row["queues"]), row["next_due_in"], tuple(row["suspects"]))
 
     async def release(self, worker: str, task_ids: Sequence[str]) -> None:
-        await self._execute("release", worker=worker, ids=list(task_ids))
+        async with self._connection() as connection, connection.transaction():
+            await run(connection, "lock_rows", ids=list(task_ids))
+            await run(connection, "release", worker=worker, ids=list(task_ids))
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -326,15 +355,18 @@ class PostgresStore:
 
     async def beat(self, worker: str, lease: float, rate: float) -> Beat:
         (row,) = await self._fetch("beat", worker=worker, lease=lease, rate=rate)
-        return Beat(row["alive"] > 0, row["now"], frozenset(row["held"]))
+        return Beat(row["alive"] > 0, row["now"], frozenset(row["held"]), frozenset(row["paused"]))
 
     async def leave(self, worker: str) -> None:
         async with self._connection() as connection, connection.transaction():
-            await _run(connection, "let_go", worker=worker)
-            await _run(connection, "leave", worker=worker)
+            await run(connection, "leave", worker=worker)  # its row first, as in a rescue
+            await run(connection, "lock_held", worker=worker)
+            await run(connection, "let_go", worker=worker)
 
     async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
-        return await self._execute("rescue", dead=list(dead), lease=lease, now=now)
+        async with self._connection() as connection, connection.transaction():
+            await run(connection, "bury", dead=list(dead), lease=lease, now=now)
+            return _count(await connection.execute(S["rescue"].sql))
 
     async def workers(self) -> list[WorkerRow]:
         return [rows.worker(row) for row in await self._fetch("workers")]
@@ -401,18 +433,6 @@ class PostgresStore:
             before=before or "~",
         )
         return [rows.task(row) for row in found]
-
-
-async def _run(connection: Any, name: str, **values: Any) -> None:
-    await connection.execute(S[name].sql, *S[name](**values))
-
-
-async def _first(connection: Any, name: str, **values: Any) -> Any:
-    return await connection.fetchrow(S[name].sql, *S[name](**values))
-
-
-def _by_id(ending: End | Wait) -> str:
-    return ending.id
 
 
 def _count(tag: str) -> int:

@@ -42,6 +42,7 @@ SESSION = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
+    "default_transaction_isolation": "read committed",  # what was counted behind a lock must be what is there now
     "idle_in_transaction_session_timeout": "5s",
 }
 

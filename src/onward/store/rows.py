@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.core import wire
-from onward.core.task import State, Task, open_state
-from onward.store.port import WorkerRow
+from onward.core.schedule import ScheduleRow
+from onward.core.task import NewTask, State, Task, open_state
+from onward.store.port import Batch, WorkerRow
 
 
 def task(row: Mapping[str, Any]) -> Task:
@@ -32,12 +33,30 @@ def task(row: Mapping[str, Any]) -> Task:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         finished_at=row["finished_at"],
-        deadline_at=None if deadline is None or started is None else started + deadline,
+        # A fork has the shifts of another task before its own: its time counts from when it was made, at the earliest.
+        deadline_at=None if deadline is None or started is None else max(started, row["created_at"]) + deadline,
         due_at=row["due_at"],
         key=row["key"],
         labels=options.get("labels", {}),
         worker=row["worker"],
+        parent=row["parent"],
+        group=row["grp"],
     )
+
+
+def tidings(batch: Batch) -> list[tuple[str, str, str, bytes]]:
+    """What a batch has to tell parents of the ends of their children: parent, message, child, data."""
+    datas = {(entry[0], entry[1]): entry[5] for entry in batch.entries}
+    return [
+        (end.parent, f"{end.id}.{end.seq}", end.id, tiding(end.state, datas[end.id, end.seq]))
+        for end in batch.ends
+        if end.parent is not None
+    ]
+
+
+def tiding(state: State, ending: bytes) -> bytes:
+    """The last record of a task as a message to its parent."""
+    return b'{"state":"%b"%b' % (state.encode(), b"}" if ending == b"{}" else b"," + ending[1:])
 
 
 def worker(row: Mapping[str, Any]) -> WorkerRow:
@@ -61,3 +80,41 @@ def worker_values(row: WorkerRow) -> dict[str, Any]:
         "address": row.address,
         "version": row.version,
     }
+
+
+def submit_values(new: Sequence[NewTask]) -> dict[str, Any]:
+    """The parameters of PostgreSQL's sections `submit` and `submit_grouped`: tasks as columns."""
+    return {
+        "ids": [n.id for n in new],
+        "tasks": [n.task for n in new],
+        "queues": [n.queue for n in new],
+        "priorities": [n.priority for n in new],
+        "inputs": [n.input for n in new],
+        "options": [n.options for n in new],
+        "keys": [n.key for n in new],
+        "fingerprints": [n.fingerprint for n in new],
+        "delays": [n.delay for n in new],
+        "parents": [n.parent for n in new],
+        "groups": [n.group for n in new],
+    }
+
+
+def schedule(row: Sequence[Any]) -> ScheduleRow:
+    """A schedule from the sections `schedules` and `soonest`."""
+    found = ScheduleRow(*row)
+    return found._replace(paused=bool(found.paused))
+
+
+def turn(seen: str | None, to: ScheduleRow | None) -> str:
+    """The section that turns a schedule from one mark to the next: a new one, a change, or its end."""
+    return "schedule_drop" if to is None else "schedule_add" if seen is None else "schedule_turn"
+
+
+def turn_values(name: str, seen: str | None, to: ScheduleRow | None) -> dict[str, Any]:
+    """Its parameters."""
+    return ({} if to is None else to._asdict()) | {"name": name, "seen": seen}
+
+
+def turned_before(there: str | None, to: ScheduleRow | None) -> bool:
+    """Whether a turn that changed nothing had been done already, and only its answer was lost."""
+    return there == (None if to is None else to.mark)

@@ -10,63 +10,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import apsw
 
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
-from onward.core.record import CANCEL, CANCELLED, RESUMED, SHIFT, Record
-from onward.core.task import NEEDS_A_PERSON, NewTask, State, Task, Tasks
+from onward.core.limit import LimitRow
+from onward.core.record import SHIFT, Entry, Record
+from onward.core.schedule import ScheduleRow, Timetable
+from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.errors import OnwardError, StoreUnavailable
-from onward.store import migrate, rows, sqlite_file, statements
+from onward.store import limits, migrate, rows, sqlite_file
+from onward.store import sqlite_limits as gates
+from onward.store import sqlite_schedules as timed
+from onward.store import sqlite_steer as steer
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
 from onward.store.nudge import Datagrams, Hub, send_datagrams
-from onward.store.port import Batch, Beat, Claimed, Depth, Outlook, Store, Submitted, WorkerRow
+from onward.store.port import (
+    Ask,
+    Batch,
+    Beat,
+    Claimed,
+    Depth,
+    Foreign,
+    Outlook,
+    Sent,
+    Stopped,
+    Store,
+    Submitted,
+    WorkerRow,
+)
 from onward.store.sqlite_file import MEMORY, health, plainly
+from onward.store.sqlite_fork import fork
+from onward.store.sqlite_run import SIZES, S, first, insert, run, views
+from onward.store.sqlite_transact import Taken, borrow
 
 T = TypeVar("T")
-S = statements.load("sqlite")
-
-
-def _rows(connection: apsw.Connection, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
-    return connection.execute(S[name].sql, S[name](**values))
-
-
-def _one(connection: apsw.Connection, name: str, **values: Any) -> tuple[Any, ...] | None:
-    return next(_rows(connection, name, **values), None)
-
-
-def _views(cursor: Any) -> list[dict[str, Any]]:
-    found = []
-    for row in cursor:  # the description is there while rows are
-        found.append(dict(zip([column[0] for column in cursor.get_description()], row, strict=True)))
-    return found
-
-
-SIZES = (1, 8, 32, 128, 512)
-
-
-def _insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """As few statements as can be. apsw lets other threads run at each one, and every time this thread would stand in line
-    behind the event loop before it may go on."""
-    for start in range(0, len(rows), SIZES[-1]):
-        part = rows[start : start + SIZES[-1]]
-        size = next(size for size in SIZES if size >= len(part))
-        missing = (None,) * (len(part[0]) * (size - len(part)))
-        connection.execute(_many(S[name].sql, size), (*itertools.chain.from_iterable(part), *missing))
-
-
-@functools.cache
-def _many(one: str, size: int) -> str:
-    """The INSERT of one row as one of several, of which the last may be missing: a few sizes stay prepared."""
-    head, values = one[: one.rindex("VALUES")], one[one.rindex("(") :]
-    rows = ", ".join([values] * size)
-    return one if size == 1 else f"{head} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 -- our own text
 
 
 class SqliteStore:
@@ -86,6 +69,8 @@ class SqliteStore:
         self._hub = Hub(None if path == MEMORY else self._send)
         self._ears: Datagrams | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._limited: set[str] = set()
+        self._looked_at = ""
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -171,10 +156,11 @@ class SqliteStore:
 
     def _submit_one(self, connection: apsw.Connection, new: NewTask) -> Submitted:
         now = self._clock.now()
-        values = new._asdict() | {"now": now}
+        turn = None if new.group is None else gates.turn(connection, new.queue, new.group, new.priority)
+        values = new._asdict() | {"now": now, "turn": turn}
         connection.execute(S["submit_task"].sql, S["submit_task"](**values))
         if connection.changes() == 0:
-            found = _one(connection, "submitted", id=new.id, key=new.key)
+            found = first(connection, "submitted", id=new.id, key=new.key)
             assert found is not None
             return Submitted(found[0], found[0] == new.id, found[1])
         connection.execute(S["submit_queue"].sql, S["submit_queue"](**values))
@@ -184,83 +170,117 @@ class SqliteStore:
 
     async def keyed(self, keys: Sequence[str]) -> dict[str, Submitted]:
         def job(connection: apsw.Connection) -> dict[str, Submitted]:
-            found = {key: _one(connection, "submitted", id="", key=key) for key in keys}
+            found = {key: first(connection, "submitted", id="", key=key) for key in keys}
             return {key: Submitted(row[0], False, row[1]) for key, row in found.items() if row is not None}
 
         return await self._reading(job)
 
     async def depth(self, queue: str) -> Depth:
-        row = await self._reading(lambda c: _one(c, "depth", queue=queue))
+        row = await self._reading(lambda c: first(c, "depth", queue=queue))
         assert row is not None
         return Depth(*row)
 
-    async def cancel(self, task_id: str) -> bool:
-        def job(connection: apsw.Connection) -> bool:
-            row = _one(connection, "queue_row", id=task_id)
-            if row is None:
-                return False
-            head = next(_rows(connection, "head", id=task_id))[0]
-            _rows(connection, "drop_queue", id=task_id)
-            _rows(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
-            _rows(connection, "outsider_record", id=task_id, seq=head + 2, kind=CANCELLED, data=b"{}")
-            _rows(connection, "outsider_end", id=task_id, state=State.CANCELLED.value, attempt=row[1], seq=head + 2)
-            return True
-
-        return await self._writing(job)
+    async def cancel(self, task_id: str) -> Stopped:
+        return await self._writing(lambda c: steer.cancel(c, task_id))
 
     async def resume(self, task_id: str) -> bool:
-        def job(connection: apsw.Connection) -> bool:
-            outcome = _one(connection, "outcome", id=task_id)
-            row = _one(connection, "queue_row", id=task_id)
-            if outcome is not None and outcome[0] == State.FAILED:
-                _rows(connection, "drop_outcome", id=task_id)
-                _rows(connection, "reopen", id=task_id)
-            elif row is not None and row[0] in NEEDS_A_PERSON and row[2] is None:
-                _rows(connection, "unpark", id=task_id)
-            else:
-                return False
-            head = next(_rows(connection, "head", id=task_id))[0]
-            _rows(connection, "outsider_record", id=task_id, seq=head + 1, kind=RESUMED, data=b"{}")
-            return True
+        return await self._writing(lambda c: steer.resume(c, task_id))
 
-        return await self._writing(job)
+    async def pause(self, task_id: str) -> bool | None:
+        found = await self._writing(lambda c: first(c, "pause", id=task_id))
+        return None if found is None else found[0] is not None
+
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int) -> None:  # noqa: A002
+        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox))
+
+    async def children(self, task_id: str) -> list[str]:
+        return await self._reading(lambda c: [row[0] for row in run(c, "children", id=task_id)])
+
+    async def orphans(self) -> list[str]:
+        return await self._reading(lambda c: [row[0] for row in run(c, "orphans")])
+
+    async def send(self, task_id: str, message: Message) -> Sent:
+        return await self._writing(lambda c: steer.send(c, task_id, message))
+
+    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
+        return await self._reading(lambda c: [Message(*row) for row in run(c, "inbox", id=task_id, after=after)])
+
+    async def asks(self) -> list[Ask]:
+        return await self._reading(lambda c: [Ask(*row) for row in run(c, "asks")])
+
+    async def doubts(self) -> list[str]:
+        return await self._reading(lambda c: [row[0] for row in run(c, "doubts")])
+
+    async def transact(self, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> bool:
+        assert self._write is not None
+
+        async def apart(connection: Any) -> Entry:
+            try:
+                return await body(connection)
+            except Exception as error:
+                raise Foreign(error) from error
+
+        try:
+            with plainly(self.where):
+                await borrow(self._write, apart, seconds)
+        except Taken:
+            return False
+        except Foreign as foreign:
+            raise foreign.error from None
+        return True
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
-        return await self._writing(lambda c: _one(c, "prioritize", id=task_id, priority=priority) is not None)
+        return await self._writing(lambda c: first(c, "prioritize", id=task_id, priority=priority) is not None)
 
     async def offer(self, handlers: Sequence[tuple[str, bytes]]) -> None:
         await self._writing(lambda c: c.executemany(S["offer"].sql, handlers))
 
+    async def limit(self, limits: Sequence[LimitRow]) -> None:
+        await self._writing(lambda c: gates.set_limits(c, limits))
+
     async def offered(self) -> dict[str, bytes]:
-        return await self._reading(lambda c: dict(_rows(c, "offered")))
+        return await self._reading(lambda c: dict(run(c, "offered")))
+
+    async def schedules(self, *, soonest: int | None = None) -> Timetable:
+        return await self._reading(lambda c: timed.schedules(c, soonest))
+
+    async def turn(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
+        done = await self._writing(lambda c: timed.turn(c, name, seen, to, tasks, self._submit_one))
+        if tasks:
+            crashpoint("tick.after")
+        return done
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def claim(
         self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
     ) -> list[Claimed]:
+        asked = {"worker": worker, "queue": queue, "names": json.dumps(list(names)), "room": room, "alone": alone}
+
         def job(connection: apsw.Connection) -> list[Claimed]:
             now, mark = self._clock.now(), json.dumps({"worker": worker}).encode()
-            found = list(
-                _rows(
-                    connection,
-                    "ready",
-                    worker=worker,
-                    queue=queue,
-                    names=json.dumps(list(names)),
-                    room=room,
-                    alone=alone,
-                )
-            )
-            _insert(connection, "save", [(row[0], row[7] + 1, row[7] + 1, SHIFT, "", mark, now) for row in found])
+            found = list(run(connection, "ready", **asked))
+            if not found and limits.rules(run(connection, "limits"), queue, names):
+                self._limited.add(queue)
+                return []
+            insert(connection, "save", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row in found])
             connection.execute(S["take"].sql, (worker, json.dumps([row[0] for row in found])))
             crashpoint("claim.before")
-            return [
-                Claimed(id_, task, input_, options, head + 1, attempt, crashes, created_at, now)
-                for id_, attempt, crashes, task, input_, options, created_at, head in found
-            ]
+            return [gates.claimed(row, now) for row in found]
 
-        return await self._writing(job)
+        def limited(connection: apsw.Connection, most: int, wide: int) -> limits.Round:
+            if rules := limits.rules(run(connection, "limits"), queue, names):
+                return gates.claim(connection, asked, rules, most, wide, self._clock.now())
+            self._limited.discard(queue)
+            return limits.Round([])
+
+        if queue not in self._limited:
+            claimed = await self._writing(job)
+            if claimed or queue not in self._limited:
+                return claimed
+        one = lambda most, wide: self._writing(lambda c: limited(c, most, wide))  # noqa: E731
+        claimed = await limits.in_rounds(one, room, self.nudge)
+        return claimed if queue in self._limited else await self._writing(job)
 
     async def save(self, worker: str, batch: Batch) -> set[str]:  # noqa: ARG002 -- the journal's numbers are the fence
         def job(connection: apsw.Connection) -> None:
@@ -285,37 +305,43 @@ class SqliteStore:
             self._write_batch(connection, part)
         except apsw.ConstraintError:
             connection.execute("ROLLBACK TO part")
-            return _one(connection, "taker", id=part.entries[0][0], seq=part.entries[0][1]) == part.entries[0][2:4]
+            return first(connection, "taker", id=part.entries[0][0], seq=part.entries[0][1]) == part.entries[0][2:4]
         finally:
             connection.execute("RELEASE part")
         return True
 
     def _write_batch(self, connection: apsw.Connection, batch: Batch) -> None:
-        _insert(connection, "save", batch.entries)
+        insert(connection, "save", batch.entries)
         if batch.ends:
             now = self._clock.now()
             connection.execute(S["end_queue"].sql, (json.dumps([end.id for end in batch.ends]),))
-            _insert(connection, "end_outcome", [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends])
+            insert(connection, "end_outcome", [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends])
         if batch.waits:
-            connection.executemany(S["part"].sql, [(w.id, w.due_at, w.reason, w.attempt) for w in batch.waits])
+            connection.executemany(S["part"].sql, batch.waits)
+        for told in rows.tidings(batch):
+            steer.tell(connection, *told)
+        if batch.gates:
+            gates.let_go(connection, batch.gates.values())
 
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
         return await self._reading(
-            lambda c: [Record(*row) for row in _rows(c, "journal", id=task_id, after=after, limit=limit)]
+            lambda c: [Record(*row) for row in run(c, "journal", id=task_id, after=after, limit=limit)]
         )
 
     async def wake(self) -> Outlook:
-        outlook = await self._reading(lambda c: self._look(c, woken=False))
+        outlook, quota = await self._reading(lambda c: (self._look(c, woken=False), first(c, "quota")))
+        if quota == (1,):
+            self._looked_at = await self._writing(lambda c: gates.look(c, self._looked_at))
         if outlook.next_due_in is None or outlook.next_due_in > 0:
             return outlook
-        await self._writing(lambda c: _rows(c, "wake"))
+        await self._writing(lambda c: run(c, "wake"))
         return await self._reading(lambda c: self._look(c, woken=True))
 
     @staticmethod
     def _look(connection: apsw.Connection, *, woken: bool) -> Outlook:
-        ((due,),) = _rows(connection, "due")
-        queues = tuple(queue for (queue,) in _rows(connection, "ready_queues"))
-        return Outlook(woken, queues, due, tuple(queue for (queue,) in _rows(connection, "suspects")))
+        ((due,),) = run(connection, "due")
+        queues = tuple(queue for (queue,) in run(connection, "ready_queues"))
+        return Outlook(woken, queues, due, tuple(queue for (queue,) in run(connection, "suspects")))
 
     async def release(self, worker: str, task_ids: Sequence[str]) -> None:
         await self._writing(lambda c: c.executemany(S["release"].sql, [(worker, task_id) for task_id in task_ids]))
@@ -323,23 +349,23 @@ class SqliteStore:
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def join(self, row: WorkerRow, lease: float) -> float:
-        await self._writing(lambda c: _rows(c, "join", lease=lease, **rows.worker_values(row)))
+        await self._writing(lambda c: run(c, "join", lease=lease, **rows.worker_values(row)))
         return self._clock.now()
 
     async def beat(self, worker: str, lease: float, rate: float) -> Beat:
         def job(connection: apsw.Connection) -> Beat:
-            _rows(connection, "beat", worker=worker, lease=lease, rate=rate)
+            run(connection, "beat", worker=worker, lease=lease, rate=rate)
             alive = connection.changes() > 0
-            return Beat(
-                alive, self._clock.now(), frozenset(task_id for (task_id,) in _rows(connection, "held", worker=worker))
-            )
+            held = list(run(connection, "held", worker=worker))
+            paused = frozenset(task_id for task_id, stop in held if stop)
+            return Beat(alive, self._clock.now(), frozenset(task_id for task_id, _ in held), paused)
 
         return await self._writing(job, urgent=True)
 
     async def leave(self, worker: str) -> None:
         def job(connection: apsw.Connection) -> None:
-            _rows(connection, "let_go", worker=worker)
-            _rows(connection, "leave", worker=worker)
+            run(connection, "let_go", worker=worker)
+            run(connection, "leave", worker=worker)
 
         await self._writing(job)
 
@@ -347,14 +373,14 @@ class SqliteStore:
         asked = self._clock.now() if now is None else min(now, self._clock.now())
 
         def job(connection: apsw.Connection) -> int:
-            _rows(connection, "bury", dead=json.dumps(list(dead)), sweep=lease is not None, asked=asked)
-            _rows(connection, "rescue")
+            run(connection, "bury", dead=json.dumps(list(dead)), sweep=lease is not None, asked=asked)
+            run(connection, "rescue")
             return connection.changes()
 
         return await self._writing(job)
 
     async def workers(self) -> list[WorkerRow]:
-        return [rows.worker(row) for row in await self._reading(lambda c: _views(_rows(c, "workers")))]
+        return [rows.worker(row) for row in await self._reading(lambda c: views(run(c, "workers")))]
 
     async def absent(self, lease: float) -> set[str]:  # noqa: ARG002 -- the kernel knows better
         return set()
@@ -362,11 +388,11 @@ class SqliteStore:
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, task_id: str) -> Task | None:
-        found = await self._reading(lambda c: _views(_rows(c, "get", id=task_id)))
+        found = await self._reading(lambda c: views(run(c, "get", id=task_id)))
         return rows.task(found[0]) if found else None
 
     async def census(self) -> list[tuple[str, str]]:
-        return await self._reading(lambda c: [(row[0], row[1]) for row in _rows(c, "census")])
+        return await self._reading(lambda c: [(row[0], row[1]) for row in run(c, "census")])
 
     async def doctor(self) -> list[tuple[str, bool, str]]:
         return await self._reading(lambda c: health(c, self.path))
@@ -396,7 +422,7 @@ class SqliteStore:
 
     async def _send_now(self, topics: set[str]) -> None:
         with contextlib.suppress(OnwardError, RuntimeError):  # a hint may be lost
-            addresses = await self._reading(lambda c: [address for (address,) in _rows(c, "addresses")])
+            addresses = await self._reading(lambda c: [address for (address,) in run(c, "addresses")])
             send_datagrams(topics, addresses)
 
     async def list(
@@ -412,4 +438,4 @@ class SqliteStore:
             "limit": limit,
             "before": before or "~",
         }
-        return [rows.task(row) for row in await self._reading(lambda c: _views(_rows(c, name, **values)))]
+        return [rows.task(row) for row in await self._reading(lambda c: views(run(c, name, **values)))]

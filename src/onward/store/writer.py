@@ -38,6 +38,7 @@ class Hold:
     seq: int
     lost: bool = False
     settled: bool = False
+    gate: str | None = None
 
 
 _Waiter = tuple[Hold, "asyncio.Future[None] | None"]
@@ -54,6 +55,8 @@ class Writer:
         self._idle: asyncio.Future[None] | None = None
         self._future = asyncio.get_running_loop().create_future
         self._last = 0
+        self._flying: list[_Waiter] = []
+        self._landed: asyncio.Future[None] | None = None
         self.worker = ""
         self.commits = 0
 
@@ -72,9 +75,7 @@ class Writer:
         """Write the last record of a shift together with the end or the wait it leads to."""
         future = self._future()
         self._add(hold, kind, "", data, future)
-        self._endings.append(
-            (hold, End(ending.id, ending.state, ending.attempt, hold.seq) if isinstance(ending, End) else ending)
-        )
+        self._endings.append((hold, ending._replace(seq=hold.seq) if isinstance(ending, End) else ending))
         hold.settled = True
         return future
 
@@ -88,6 +89,14 @@ class Writer:
             self._idle.set_result(None)
             self._idle = None
 
+    async def flushed(self, hold: Hold) -> None:
+        """Until nothing of this hold is in the line or on its way."""
+        while any(waiter[0] is hold for waiter in self._waiters) or any(waiter[0] is hold for waiter in self._flying):
+            self._landed = self._landed or self._future()
+            await asyncio.shield(self._landed)
+        if hold.lost or hold.settled:
+            raise Fenced
+
     # ── the commits ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
@@ -98,7 +107,12 @@ class Writer:
                 await self._idle
             batch, waiters = self._take()
             if waiters:
+                self._flying = waiters
                 await self._commit(batch, waiters)
+                self._flying = []
+                if self._landed is not None:
+                    self._landed.set_result(None)
+                    self._landed = None
 
     def _take(self) -> tuple[Batch, list[_Waiter]]:
         """What the next commit holds. Of many tasks that move in step, half, where the database works apart from us: while
@@ -120,6 +134,8 @@ class Writer:
         for hold, ending in self._endings:
             if id(hold) not in later:
                 (batch.ends if isinstance(ending, End) else batch.waits).append(ending)  # type: ignore[arg-type]
+                if hold.gate is not None:
+                    batch.gates[hold.id] = hold.gate
         self._endings = [pair for pair in self._endings if id(pair[0]) in later]
 
     async def _commit(self, batch: Batch, waiters: list[_Waiter]) -> None:

@@ -40,6 +40,11 @@ def load(dialect: str) -> dict[str, Statement]:
     return {name: _compile(text, texts, sign) for name, text in texts.items()}
 
 
+def text(name: str) -> str:
+    """A section of `common.sql` as it is written there, for connections that are not ours."""
+    return re.sub(r"^\s*--.*\n", "", _sections((files(__package__) / "common.sql").read_text(encoding="utf-8"))[name])
+
+
 def _compile(text: str, texts: dict[str, str], sign: str) -> Statement:
     text = re.sub(r"\{(\w+)\}", lambda match: texts[match[1]], text)
     text = re.sub(r"^\s*--.*\n", "", text, flags=re.MULTILINE)

@@ -4,7 +4,7 @@
 -- A task as every door shows it. State and reason come from the queue row or the outcome, never from a column of their own.
 SELECT t.id, t.task, t.queue, COALESCE(q.priority, t.priority) AS priority, t.created_at, t.key, t.input, t.options,
        q.worker, q.due_at, q.reason, COALESCE(q.attempt, o.attempt, 1) AS attempt,
-       o.state, o.finished_at,
+       o.state, o.finished_at, t.parent, t.grp,
        (SELECT e.data FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq) AS ending,
        (SELECT h.at FROM onward_journal h WHERE h.task_id = t.id ORDER BY h.seq DESC LIMIT 1) AS updated_at,
        (SELECT f.at FROM onward_journal f WHERE f.task_id = t.id AND f.kind = 'shift.started' ORDER BY f.seq LIMIT 1) AS started_at
@@ -33,7 +33,7 @@ FROM onward_queue q
 JOIN onward_tasks t ON t.id = q.task_id
 LEFT JOIN onward_outcomes o ON o.task_id = q.task_id
 WHERE q.task_id < :before AND (:any_task OR q.task = :task) AND (:any_queue OR q.queue = :queue)
-  AND :state = CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying') THEN 'pending' ELSE 'waiting' END
+  AND :state = CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying', 'cancelling', 'quota') THEN 'pending' ELSE 'waiting' END
 ORDER BY q.task_id DESC LIMIT :limit
 
 -- name: list_ended
@@ -74,12 +74,91 @@ DELETE FROM onward_queue WHERE task_id = :id
 DELETE FROM onward_outcomes WHERE task_id = :id AND state = 'failed'
 
 -- name: reopen
--- Its queue row, anew, at the end of its priority.
-INSERT INTO onward_queue (task_id, queue, task, priority, reason) SELECT id, queue, task, priority, 'queued' FROM onward_tasks WHERE id = :id
+-- Its queue row, anew, at the end of its priority, and with as many messages as it has got.
+INSERT INTO onward_queue (task_id, queue, task, priority, reason, parent, grp, inbox)
+SELECT id, queue, task, priority, 'queued', parent, grp, (SELECT COALESCE(max(number), 0) FROM onward_inbox WHERE task_id = :id) FROM onward_tasks WHERE id = :id
 
--- name: unpark
--- A task that waits for a person becomes ready, with its crashes forgiven.
-UPDATE onward_queue SET due_at = NULL, reason = 'queued', crashes = 0 WHERE task_id = :id
+-- name: saga_state
+-- What a cancel wants to know of a journal: sagas that are open, and whether a cancel is under way already.
+SELECT COALESCE(sum(CASE kind WHEN 'saga.started' THEN 1 WHEN 'saga.completed' THEN -1 WHEN 'saga.undone' THEN -1 ELSE 0 END), 0) AS sagas,
+       COALESCE(max(CASE kind WHEN 'cancel.requested' THEN seq ELSE 0 END), 0) - COALESCE(max(CASE kind WHEN 'task.resumed' THEN seq ELSE 0 END), 0) AS cancelling
+FROM onward_journal WHERE task_id = :id
+
+-- name: cancelling
+-- The next shift will undo what is owed.
+UPDATE onward_queue SET worker = NULL, due_at = NULL, reason = 'cancelling', crashes = 0 WHERE task_id = :id
+
+-- name: parent
+-- Whose child a task is.
+SELECT parent FROM onward_tasks WHERE id = :id
+
+-- name: children
+-- The unfinished children of a task.
+SELECT task_id FROM onward_queue WHERE parent = :id ORDER BY task_id
+
+-- name: orphans
+-- Unfinished tasks whose parent was cancelled: whoever cancelled the tree did not come to them.
+SELECT q.task_id FROM onward_queue q WHERE q.parent IS NOT NULL
+  AND EXISTS (SELECT 1 FROM onward_outcomes o WHERE o.task_id = q.parent AND o.state = 'cancelled') ORDER BY q.task_id LIMIT 500
+
+-- name: bump
+-- A message has come: count it, and wake the task when it waits for messages.
+UPDATE onward_queue SET inbox = inbox + 1,
+    due_at = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN NULL ELSE due_at END,
+    reason = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN 'queued' ELSE reason END
+WHERE task_id = :id RETURNING inbox
+
+-- name: post
+-- The message itself.
+INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES (:id, :number, :message, :kind, :name, :ref, :data, onward_now())
+
+-- name: posted
+-- The message that stood in the way of another.
+SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND (id = :message OR ref = :ref) ORDER BY number LIMIT 1
+
+-- name: inbox
+-- What came in after a number.
+SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number
+
+-- name: asks
+-- What is asked of people and not answered: questions and approvals of unfinished tasks. What was asked inside a saga that
+-- was given up since (its path is the key of the saga without the brackets), or before a cancel, nobody waits for any more.
+SELECT j.task_id, j.seq, j.kind, j.key, j.data, j.at, t.task FROM onward_journal j
+JOIN onward_queue q ON q.task_id = j.task_id JOIN onward_tasks t ON t.id = j.task_id
+WHERE j.kind IN ('question.asked', 'approval.requested')
+  AND NOT EXISTS (SELECT 1 FROM onward_inbox i WHERE i.task_id = j.task_id AND i.ref = j.seq)
+  AND NOT EXISTS (
+    SELECT 1 FROM (SELECT u.kind, CASE WHEN u.key LIKE '[%' THEN replace(u.key, ']', '/') ELSE '[' || u.key END AS path
+                   FROM onward_journal u WHERE u.task_id = j.task_id AND u.seq > j.seq AND u.kind IN ('cancel.requested', 'saga.undoing')) g
+    WHERE g.kind = 'cancel.requested'
+       OR (substr(j.key, 1, length(g.path)) = g.path AND substr(j.key, length(g.path) + 1, 1) IN (']', '/', '@')))
+ORDER BY j.at, j.task_id, j.seq
+
+-- name: doubts
+-- Tasks with an effect in doubt.
+SELECT task_id FROM onward_queue WHERE reason = 'in_doubt' ORDER BY task_id
+
+
+-- name: fork_task
+-- A task like another, with an input that may differ. Nothing comes back where the id is taken.
+INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options)
+SELECT :id, task, queue, priority, onward_now(), '', :input, options FROM onward_tasks WHERE id = :origin
+ON CONFLICT DO NOTHING RETURNING id
+
+-- name: fork_journal
+-- The first records of the other, as they are.
+INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
+SELECT :id, seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :origin AND seq <= :at
+
+-- name: fork_inbox
+-- The messages that those records hold: what was answered stays answered, and no number is used twice.
+INSERT INTO onward_inbox (task_id, number, ref, id, kind, name, data, at)
+SELECT :id, number, ref, id, kind, name, data, at FROM onward_inbox WHERE task_id = :origin AND number <= :inbox
+
+-- name: fork_queue
+-- The fork is ready.
+INSERT INTO onward_queue (task_id, queue, task, priority, reason, inbox)
+SELECT id, queue, task, priority, 'queued', :inbox FROM onward_tasks WHERE id = :id
 
 -- name: prioritize
 -- A new priority for an unfinished task.
@@ -88,12 +167,65 @@ UPDATE onward_queue SET priority = :priority WHERE task_id = :id RETURNING task_
 -- name: depth
 -- How many tasks of a queue wait to be started (what sleeps on its own account is not waiting), and what the workers manage.
 SELECT (SELECT count(*) FROM onward_queue WHERE queue = :queue AND worker IS NULL AND due_at IS NULL)
-     + (SELECT count(*) FROM onward_queue WHERE due_at IS NOT NULL AND queue = :queue AND reason = 'delayed') AS waiting,
+     + (SELECT count(*) FROM onward_queue WHERE due_at IS NOT NULL AND queue = :queue AND reason IN ('delayed', 'quota')) AS waiting,
        (SELECT COALESCE(sum(rate), 0.0) FROM onward_workers) AS rate
+
+-- name: limits
+-- All limits there are: a few.
+SELECT kind, name, concurrency, pace, burst FROM onward_limits
+
+-- name: behind_queue
+-- How many tasks of a queue with a limit are held: each of them stands behind some gate.
+SELECT count(*) AS held FROM onward_queue WHERE gate IS NOT NULL AND worker IS NOT NULL AND queue = :queue
+
+-- name: turn
+-- The turn of the next task of a group: with what is served just now, or a hundred places behind the last one that waits.
+-- None when nothing waits: its own place is right then.
+SELECT MAX(t) AS turn FROM (
+    SELECT * FROM (SELECT COALESCE(turn, position) AS t FROM onward_queue WHERE queue = :queue AND priority = :priority AND worker IS NULL AND due_at IS NULL
+                   ORDER BY COALESCE(turn, position) LIMIT 1) AS head
+    UNION ALL
+    SELECT * FROM (SELECT COALESCE(turn, position) + 100 AS t FROM onward_queue WHERE queue = :queue AND grp = :group AND priority = :priority AND worker IS NULL
+                   ORDER BY COALESCE(turn, position) DESC LIMIT 1) AS last
+) AS both_of_them
+
+-- name: old_buckets
+-- Buckets that have been full for an hour are like any that is missing.
+DELETE FROM onward_buckets WHERE full_at < onward_now() - 3600
 
 -- name: offered
 -- Handlers that some worker offered once.
 SELECT name, schema FROM onward_handlers
+
+-- name: schedules
+-- All schedules.
+SELECT name, task, input, options, queue, priority, cron, every, timezone, missed, next_at, last_at, paused, mark
+FROM onward_schedules ORDER BY name
+
+-- name: soonest
+-- The schedules that tick next.
+SELECT name, task, input, options, queue, priority, cron, every, timezone, missed, next_at, last_at, paused, mark
+FROM onward_schedules WHERE next_at IS NOT NULL ORDER BY next_at, name LIMIT :limit
+
+-- name: schedule_add
+-- A new schedule; nothing when there is one of that name.
+INSERT INTO onward_schedules (name, task, input, options, queue, priority, cron, every, timezone, missed, next_at, last_at, paused, mark)
+VALUES (:name, :task, :input, :options, :queue, :priority, :cron, :every, :timezone, :missed, :next_at, :last_at, :paused, :mark)
+ON CONFLICT DO NOTHING RETURNING name
+
+-- name: schedule_turn
+-- A schedule changes or goes on to its next tick; nothing when somebody was quicker.
+UPDATE onward_schedules SET task = :task, input = :input, options = :options, queue = :queue, priority = :priority, cron = :cron,
+    every = :every, timezone = :timezone, missed = :missed, next_at = :next_at, last_at = :last_at, paused = :paused, mark = :mark
+WHERE name = :name AND mark = :seen RETURNING name
+
+-- name: schedule_drop
+-- A schedule is removed; its tasks stay.
+DELETE FROM onward_schedules WHERE name = :name AND mark = :seen RETURNING name
+
+-- name: schedule_mark
+-- How a schedule stands.
+SELECT mark FROM onward_schedules WHERE name = :name
 
 -- name: join
 -- A worker begins. Its id is new at every start.
@@ -129,7 +261,7 @@ SELECT q.task_id, 'is held by a worker that does not exist' FROM onward_queue q
  WHERE q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker)
 UNION ALL
 SELECT q.task_id, 'sleeps for ever although no person was asked' FROM onward_queue q
- WHERE q.worker IS NULL AND q.due_at > 1e15 AND q.reason NOT IN ('parked', 'quarantined')
+ WHERE q.worker IS NULL AND q.due_at > 1e15 AND q.reason NOT IN ('parked', 'quarantined', 'signal', 'question', 'approval', 'child', 'in_doubt', 'paused', 'quota')
 UNION ALL
 SELECT o.task_id, 'ended without an ending in its journal' FROM onward_outcomes o
  WHERE NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = o.task_id AND j.seq = o.seq

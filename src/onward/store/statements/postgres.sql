@@ -7,15 +7,15 @@
 -- in their order, or two submits that share some would wait for each other.
 WITH batch AS (
     SELECT * FROM unnest(:ids::text[], :tasks::text[], :queues::text[], :priorities::int[], :inputs::bytea[], :options::bytea[],
-                         :keys::text[], :fingerprints::text[], :delays::float8[])
-    WITH ORDINALITY AS b(id, task, queue, priority, input, options, key, fingerprint, delay, place)
+                         :keys::text[], :fingerprints::text[], :delays::float8[], :parents::text[])
+    WITH ORDINALITY AS b(id, task, queue, priority, input, options, key, fingerprint, delay, parent, place)
 ), new AS (
-    INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options)
-    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options FROM batch ORDER BY key, place
+    INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent)
+    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options, parent FROM batch ORDER BY key, place
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
-    INSERT INTO onward_queue (task_id, queue, task, priority, due_at, reason)
-    SELECT id, queue, task, priority, CASE WHEN delay > 0 THEN onward_now() + delay END, CASE WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
+    INSERT INTO onward_queue (task_id, queue, task, priority, parent, due_at, reason)
+    SELECT id, queue, task, priority, parent, CASE WHEN delay > 0 THEN onward_now() + delay END, CASE WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
     FROM batch JOIN new USING (id) ORDER BY place
 ), first AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
@@ -26,12 +26,12 @@ SELECT id FROM new
 -- name: submit_one
 -- The same for one task with a key, without arrays: the server does it in four fifths of the time.
 WITH new AS (
-    INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options)
-    VALUES (:id, :task, :queue, :priority, onward_now(), :key, :fingerprint, :input, :options)
+    INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent)
+    VALUES (:id, :task, :queue, :priority, onward_now(), :key, :fingerprint, :input, :options, :parent)
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
-    INSERT INTO onward_queue (task_id, queue, task, priority, due_at, reason)
-    SELECT id, :queue, :task, :priority, CASE WHEN :delay::float8 > 0 THEN onward_now() + :delay END, CASE WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END
+    INSERT INTO onward_queue (task_id, queue, task, priority, parent, due_at, reason)
+    SELECT id, :queue, :task, :priority, :parent, CASE WHEN :delay::float8 > 0 THEN onward_now() + :delay END, CASE WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END
     FROM new
 ), first AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
@@ -51,21 +51,52 @@ WITH new AS (
 )
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (:id, 1, 0, 'task.submitted', '', '{}', onward_now())
 
+-- name: submit_grouped
+-- Tasks of which some have a group. The first of a group takes its turn with what is served just now; every further one
+-- that waits stands a hundred places behind the one before it, so that others pass.
+WITH batch AS (
+    SELECT * FROM unnest(:ids::text[], :tasks::text[], :queues::text[], :priorities::int[], :inputs::bytea[], :options::bytea[],
+                         :keys::text[], :fingerprints::text[], :delays::float8[], :parents::text[], :groups::text[])
+    WITH ORDINALITY AS b(id, task, queue, priority, input, options, key, fingerprint, delay, parent, grp, place)
+), lines AS MATERIALIZED (
+    SELECT g.queue, g.grp, g.priority, COALESCE(GREATEST(
+        (SELECT COALESCE(q.turn, q.position) FROM onward_queue q WHERE q.queue = g.queue AND q.priority = g.priority AND q.worker IS NULL AND q.due_at IS NULL
+         ORDER BY COALESCE(q.turn, q.position) LIMIT 1),
+        (SELECT COALESCE(q.turn, q.position) + 100 FROM onward_queue q WHERE q.queue = g.queue AND q.grp = g.grp AND q.priority = g.priority AND q.grp IS NOT NULL AND q.worker IS NULL
+         ORDER BY COALESCE(q.turn, q.position) DESC LIMIT 1)), (SELECT last_value FROM onward_queue_position_seq)) AS turn
+    FROM (SELECT DISTINCT queue, grp, priority FROM batch WHERE grp IS NOT NULL) g
+), new AS (
+    INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp)
+    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options, parent, grp FROM batch ORDER BY key, place
+    ON CONFLICT DO NOTHING RETURNING id
+), queued AS (
+    INSERT INTO onward_queue (task_id, queue, task, priority, parent, grp, turn, due_at, reason)
+    SELECT id, queue, task, priority, parent, grp, l.turn + 100 * (row_number() OVER (PARTITION BY queue, grp, priority ORDER BY place) - 1),
+           CASE WHEN delay > 0 THEN onward_now() + delay END, CASE WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
+    FROM batch JOIN new USING (id) LEFT JOIN lines l USING (queue, grp, priority) ORDER BY place
+), first AS (
+    INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
+    SELECT id, 1, 0, 'task.submitted', '', '{}', onward_now() FROM new
+)
+SELECT id FROM new
+
 -- name: submitted
 -- The tasks that stood in the way of a submit, by id and by key.
 SELECT id, key, fingerprint FROM onward_tasks WHERE id = ANY(:ids::text[]) OR key = ANY(:keys::text[])
 
 -- name: claim
--- Ready tasks by priority and position. The queue row is locked first, then the journal's next number is taken; where an
+-- Ready tasks by priority and turn, where no limit has a say (see `line`). The queue row is locked first, then the journal's next number is taken; where an
 -- append is just being committed the number is gone, the task stays ready and is found by the next claim. The worker's own
 -- row is locked for its key, so that nobody can declare it dead in between.
 WITH me AS MATERIALIZED (
-    SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now() FOR KEY SHARE
+    SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now()
+      AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = ANY(:names::text[]) AND l.kind = 'task')
+      AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind = 'queue') FOR KEY SHARE
 ), ready AS MATERIALIZED (
     SELECT q.task_id FROM onward_queue q
     WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone AND q.task = ANY(:names::text[])
       AND EXISTS (SELECT 1 FROM me)
-    ORDER BY q.priority DESC, q.position LIMIT :room FOR UPDATE OF q SKIP LOCKED
+    ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room FOR UPDATE OF q SKIP LOCKED
 ), shift AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT r.task_id, h.seq + 1, h.seq + 1, 'shift.started', '', :data, onward_now()
@@ -74,12 +105,121 @@ WITH me AS MATERIALIZED (
     ON CONFLICT DO NOTHING RETURNING task_id, seq
 ), taken AS (
     UPDATE onward_queue SET worker = :worker, reason = 'running' WHERE task_id = ANY(ARRAY(SELECT task_id FROM shift))
-    RETURNING task_id, attempt, crashes, priority, position
+    RETURNING task_id, attempt, crashes, inbox, priority, COALESCE(turn, position) AS turn, position
 )
-SELECT t.id, t.task, t.input, t.options, s.seq, k.attempt, k.crashes, t.created_at, onward_now()
+SELECT t.id, t.task, t.input, t.options, s.seq, k.attempt, k.crashes, t.created_at, onward_now(), t.parent, k.inbox, NULL
 FROM taken k JOIN shift s ON s.task_id = k.task_id
 CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = k.task_id LIMIT 1) t
-ORDER BY k.priority DESC, k.position
+ORDER BY k.priority DESC, k.turn, k.position
+
+-- name: line
+-- The first ready tasks of a queue, locked, and whether each was never started. As in `claim`, the worker's own row is locked.
+WITH me AS MATERIALIZED (
+    SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now() FOR KEY SHARE
+), ready AS MATERIALIZED (
+    SELECT q.task_id, q.task, q.grp FROM onward_queue q
+    WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone AND q.task = ANY(:names::text[])
+      AND EXISTS (SELECT 1 FROM me)
+    ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room FOR UPDATE OF q SKIP LOCKED
+)
+SELECT r.task_id, r.task, r.grp, NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = r.task_id AND j.seq = 2) AS fresh FROM ready r
+
+-- name: lock_gates
+-- Everybody who counts behind a gate, or changes the count, stands in line here first; in one order, or two would wait for
+-- each other. Names of queues begin with a line break, which no other gate does. Queue rows are locked before, never after.
+SELECT pg_advisory_xact_lock(hashtextextended(gate, 1)) FROM unnest(:gates::text[]) AS g(gate)
+
+-- name: behind_gates
+-- How many tasks are held behind each gate, and when its bucket is full.
+SELECT g.gate, (SELECT count(*) FROM onward_queue q WHERE q.gate = g.gate AND q.gate IS NOT NULL AND q.worker IS NOT NULL) AS held,
+       (SELECT b.full_at FROM onward_buckets b WHERE b.gate = g.gate) AS full_at, onward_now() AS now
+FROM unnest(:gates::text[]) AS g(gate)
+
+-- name: claim_these
+-- What a claim does, for tasks that are chosen and locked already.
+WITH wanted AS MATERIALIZED (
+    SELECT * FROM unnest(:ids::text[], :gates::text[]) WITH ORDINALITY AS w(id, gate, place)
+), shift AS (
+    INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
+    SELECT w.id, h.seq + 1, h.seq + 1, 'shift.started', '', :data, onward_now()
+    FROM wanted w CROSS JOIN LATERAL (SELECT j.seq FROM onward_journal j WHERE j.task_id = w.id ORDER BY j.seq DESC LIMIT 1) h
+    ORDER BY w.id
+    ON CONFLICT DO NOTHING RETURNING task_id, seq
+), taken AS (
+    UPDATE onward_queue q SET worker = :worker, reason = 'running', gate = w.gate FROM wanted w
+    WHERE q.task_id = w.id AND q.task_id = ANY(ARRAY(SELECT task_id FROM shift))
+    RETURNING q.task_id, q.attempt, q.crashes, q.inbox, q.gate, w.place
+)
+SELECT t.id, t.task, t.input, t.options, s.seq, k.attempt, k.crashes, t.created_at, onward_now(), t.parent, k.inbox, k.gate
+FROM taken k JOIN shift s ON s.task_id = k.task_id
+CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = k.task_id LIMIT 1) t
+ORDER BY k.place
+
+-- name: refuse
+-- Tasks whose limit is reached leave the ready ones, so that thousands of them are in nobody's way.
+UPDATE onward_queue q SET due_at = 'Infinity', reason = 'quota', gate = w.gate FROM unnest(:ids::text[], :gates::text[]) AS w(id, gate)
+WHERE q.task_id = w.id AND q.task_id = ANY(:ids::text[])
+
+-- name: admit
+-- The first of those that wait at each gate: ready now, or, where a time is given and nobody waits for one yet, at that time.
+WITH first AS MATERIALIZED (
+    SELECT r.task_id, g.at FROM unnest(:gates::text[], :counts::int[], :ats::float8[]) AS g(gate, count, at)
+    CROSS JOIN LATERAL (
+        SELECT q.task_id FROM onward_queue q WHERE q.gate = g.gate AND q.reason = 'quota' AND q.due_at = 'Infinity'
+          AND (g.at IS NULL OR NOT EXISTS (SELECT 1 FROM onward_queue b WHERE b.gate = g.gate AND b.reason = 'quota' AND b.due_at < 'Infinity'))
+        ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT g.count FOR UPDATE SKIP LOCKED
+    ) r
+)
+UPDATE onward_queue q SET due_at = f.at, reason = CASE WHEN f.at IS NULL THEN 'queued' ELSE 'quota' END
+FROM first f WHERE q.task_id = f.task_id AND q.task_id = ANY(ARRAY(SELECT task_id FROM first))
+
+-- name: fill_buckets
+-- Starts were taken out of these buckets.
+INSERT INTO onward_buckets (gate, full_at) SELECT * FROM unnest(:gates::text[], :full_ats::float8[])
+ON CONFLICT (gate) DO UPDATE SET full_at = excluded.full_at
+
+-- name: set_limits
+-- Limits as a worker knows them; the names of those that are new or other than before.
+INSERT INTO onward_limits AS l (kind, name, concurrency, pace, burst)
+SELECT * FROM unnest(:kinds::text[], :names::text[], :concurrencies::int[], :paces::float8[], :bursts::int[])
+ON CONFLICT (name, kind) DO UPDATE SET concurrency = excluded.concurrency, pace = excluded.pace, burst = excluded.burst
+WHERE (l.concurrency, l.pace, l.burst) IS DISTINCT FROM (excluded.concurrency, excluded.pace, excluded.burst)
+RETURNING kind, name
+
+-- name: lift_limits
+-- Limits that are no more; the names of those that were.
+DELETE FROM onward_limits l USING unnest(:kinds::text[], :names::text[]) AS g(kind, name) WHERE l.kind = g.kind AND l.name = g.name
+RETURNING l.kind, l.name
+
+-- name: count_held
+-- What is held just now counts for a limit that is new.
+WITH held AS MATERIALIZED (
+    SELECT task_id FROM onward_queue WHERE worker IS NOT NULL AND (task = ANY(:tasks::text[]) OR queue = ANY(:queues::text[])) ORDER BY task_id FOR UPDATE
+)
+UPDATE onward_queue SET gate = CASE WHEN task = ANY(:tasks::text[]) THEN task || chr(10) || COALESCE(grp, '') ELSE COALESCE(gate, '') END
+WHERE task_id = ANY(ARRAY(SELECT task_id FROM held))
+
+-- name: reopen_gates
+-- A limit was changed: whoever waited for the old one asks the new one.
+WITH shut AS MATERIALIZED (
+    SELECT task_id FROM onward_queue WHERE reason = 'quota' AND task = ANY(:tasks::text[]) ORDER BY task_id FOR UPDATE
+)
+UPDATE onward_queue SET due_at = NULL, reason = 'queued' WHERE task_id = ANY(ARRAY(SELECT task_id FROM shut))
+
+-- name: shut_gates
+-- Some gates at which tasks wait, from a name on, hopping through the index: whether there is still a limit, how many it
+-- allows, how many are held, and whether one that waits has a time.
+WITH RECURSIVE gates AS (
+    (SELECT gate, task, 1 AS number FROM onward_queue WHERE reason = 'quota' AND gate > :after ORDER BY gate LIMIT 1)
+    UNION ALL
+    SELECT n.gate, n.task, g.number + 1 FROM gates g CROSS JOIN LATERAL (
+        SELECT q.gate, q.task FROM onward_queue q WHERE q.reason = 'quota' AND q.gate > g.gate ORDER BY q.gate LIMIT 1) n
+    WHERE g.number < :most
+)
+SELECT g.gate, l.name IS NOT NULL AS limited, l.concurrency,
+       (SELECT count(*) FROM onward_queue q WHERE q.gate = g.gate AND q.gate IS NOT NULL AND q.worker IS NOT NULL) AS held,
+       EXISTS (SELECT 1 FROM onward_queue b WHERE b.gate = g.gate AND b.reason = 'quota' AND b.due_at < 'Infinity') AS timed
+FROM gates g LEFT JOIN onward_limits l ON l.kind = 'task' AND l.name = g.task ORDER BY g.number
 
 -- name: save
 -- The records of finished steps, of many tasks. One number that is taken refuses the whole statement, and the tasks are
@@ -89,13 +229,23 @@ SELECT * FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[],
 
 -- name: settle
 -- Records, ends and waits together. The counts force the order: queue rows first, journal second, outcomes last (a part
--- of WITH that nobody asks for runs after all others, and cancel keeps the same order).
-WITH gone AS (
-    DELETE FROM onward_queue WHERE task_id = ANY(:end_ids::text[]) RETURNING 1
+-- of WITH that nobody asks for runs after all others, and cancel keeps the same order). A wait that has not read all its
+-- messages is none. Rows of parents and children, which others lock as well, several at a time, are locked in the order of
+-- their ids before anything else; nobody has to wait for those of all other tasks, and where there are no children at all
+-- nothing is looked up.
+WITH family AS MATERIALIZED (
+    SELECT q.task_id FROM onward_queue q
+    WHERE EXISTS (SELECT 1 FROM onward_queue WHERE parent IS NOT NULL) AND q.task_id = ANY(:end_ids::text[] || :wait_ids::text[])
+      AND (q.parent IS NOT NULL OR (SELECT c.position FROM onward_queue c WHERE c.parent = q.task_id LIMIT 1) IS NOT NULL)
+    ORDER BY q.task_id FOR UPDATE OF q
+), gone AS (
+    DELETE FROM onward_queue WHERE task_id = ANY(:end_ids::text[]) AND (SELECT count(*) FROM family) >= 0 RETURNING 1
 ), parted AS (
-    UPDATE onward_queue q SET worker = NULL, due_at = w.due_at, reason = w.reason, attempt = w.attempt, crashes = 0
-    FROM unnest(:wait_ids::text[], :due_ats::float8[], :reasons::text[], :wait_attempts::int[]) AS w(id, due_at, reason, attempt)
-    WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) RETURNING 1
+    UPDATE onward_queue q SET worker = NULL, attempt = w.attempt, crashes = 0,
+        due_at = CASE WHEN q.paused THEN 'Infinity' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.due_at END,
+        reason = CASE WHEN q.paused THEN 'paused' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.reason ELSE 'queued' END
+    FROM unnest(:wait_ids::text[], :due_ats::float8[], :reasons::text[], :wait_attempts::int[], :inboxes::int[]) AS w(id, due_at, reason, attempt, inbox)
+    WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) AND (SELECT count(*) FROM family) >= 0 RETURNING 1
 ), written AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT * FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[], :keys::text[], :datas::bytea[], :ats::float8[])
@@ -104,6 +254,26 @@ WITH gone AS (
 INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at)
 SELECT id, state, attempt, seq, onward_now() FROM unnest(:end_ids::text[], :states::text[], :end_attempts::int[], :end_seqs::int[]) AS e(id, state, attempt, seq)
 WHERE (SELECT count(*) FROM written) >= 0
+
+-- name: lock_rows
+-- All queue rows that a settle touches, parents too, in their order, or two of them would wait for each other.
+SELECT 1 FROM onward_queue WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE
+
+-- name: tell_parents
+-- The ends of children are messages for their parents.
+WITH told AS (
+    SELECT parent, id, child, data, row_number() OVER (PARTITION BY parent ORDER BY id) AS place
+    FROM unnest(:parents::text[], :ids::text[], :children::text[], :datas::bytea[]) AS t(parent, id, child, data)
+), counted AS (
+    SELECT parent, count(*)::int AS several FROM told GROUP BY parent
+), bumped AS (
+    UPDATE onward_queue q SET inbox = q.inbox + c.several,
+        due_at = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN NULL ELSE q.due_at END,
+        reason = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN 'queued' ELSE q.reason END
+    FROM counted c WHERE q.task_id = c.parent AND q.task_id = ANY(:parents::text[]) RETURNING q.task_id, q.inbox - c.several AS base
+)
+INSERT INTO onward_inbox (task_id, number, id, kind, name, data, at)
+SELECT b.task_id, b.base + t.place, t.id, 'child', t.child, t.data, onward_now() FROM bumped b JOIN told t ON t.parent = b.task_id
 
 -- name: wake
 -- Sleepers whose time has come.
@@ -122,7 +292,8 @@ WITH RECURSIVE names AS (
 )
 SELECT ARRAY(SELECT queue FROM names WHERE queue IS NOT NULL) AS queues,
        (SELECT min(due_at) FROM onward_queue WHERE due_at IS NOT NULL AND due_at < 'Infinity') - onward_now() AS next_due_in,
-       ARRAY(SELECT DISTINCT queue FROM onward_queue WHERE crashes >= 3 AND worker IS NULL AND due_at IS NULL) AS suspects
+       ARRAY(SELECT DISTINCT queue FROM onward_queue WHERE crashes >= 3 AND worker IS NULL AND due_at IS NULL) AS suspects,
+       EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota') AS quota
 
 -- name: release
 -- Tasks that this worker holds without knowing it.
@@ -133,25 +304,35 @@ UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = :worker 
 WITH me AS (
     UPDATE onward_workers SET lease_until = onward_now() + :lease, rate = :rate WHERE id = :worker RETURNING 1
 )
-SELECT (SELECT count(*) FROM me) AS alive, onward_now() AS now, ARRAY(SELECT task_id FROM onward_queue WHERE worker = :worker) AS held
+SELECT (SELECT count(*) FROM me) AS alive, onward_now() AS now, ARRAY(SELECT task_id FROM onward_queue WHERE worker = :worker) AS held,
+       ARRAY(SELECT task_id FROM onward_queue WHERE worker = :worker AND paused) AS paused
+
+-- name: bury
+-- Workers that are dead, or whose lease ended while the database was there to prolong it.
+DELETE FROM onward_workers
+WHERE id = ANY(:dead::text[])
+   OR (lease_until < LEAST(onward_now(), :now::float8) AND extract(epoch FROM pg_postmaster_start_time())::float8 < onward_now() - :lease::float8)
 
 -- name: rescue
--- Workers that are dead, or whose lease ended while the database was there to prolong it; their tasks are ready again. A
--- crash counts when the shift left nothing behind. Tasks held by a worker that is gone (it claimed while it was being
--- declared dead) are found by the next rescue.
-WITH dead AS (
-    DELETE FROM onward_workers
-    WHERE id = ANY(:dead::text[])
-       OR (lease_until < LEAST(onward_now(), :now::float8) AND extract(epoch FROM pg_postmaster_start_time())::float8 < onward_now() - :lease::float8)
-    RETURNING id
+-- Their tasks are ready again; they are locked in the order of their ids, or those who tell several parents at once would
+-- wait for us and we for them. A crash counts when the shift left nothing behind. Tasks held by a worker that is gone (it
+-- claimed while it was being declared dead) are found by the next rescue.
+WITH lost AS MATERIALIZED (
+    SELECT q.task_id FROM onward_queue q
+    WHERE q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker)
+    ORDER BY q.task_id FOR UPDATE OF q
 )
-UPDATE onward_queue q SET worker = NULL, reason = 'queued',
+UPDATE onward_queue q SET worker = NULL,
+    due_at = CASE WHEN q.paused THEN 'Infinity'::float8 END, reason = CASE WHEN q.paused THEN 'paused' ELSE 'queued' END,
     crashes = CASE WHEN EXISTS (
         SELECT 1 FROM onward_journal j WHERE j.task_id = q.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'progress')
           AND j.seq > (SELECT h.shift FROM onward_journal h WHERE h.task_id = q.task_id ORDER BY h.seq DESC LIMIT 1)
     ) THEN 0 ELSE q.crashes + 1 END
-WHERE q.worker IS NOT NULL
-  AND (q.worker IN (SELECT id FROM dead) OR NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker))
+WHERE q.worker IS NOT NULL AND q.task_id = ANY(ARRAY(SELECT task_id FROM lost))
+
+-- name: lock_held
+-- All queue rows of a worker, in their order.
+SELECT 1 FROM onward_queue WHERE worker = :worker ORDER BY task_id FOR UPDATE
 
 -- name: absent
 -- Workers whose presence lock nobody holds. Not just after a restart, which frees the locks of the living too.
@@ -164,6 +345,18 @@ WHERE w.address = 'lock' AND pg_postmaster_start_time() < now() - make_interval(
 -- The presence lock: the server drops it with the session.
 SELECT pg_advisory_lock(hashtextextended(:worker, 0))
 
+-- name: unpark
+-- A task that waits for a person becomes ready, with its crashes forgiven.
+UPDATE onward_queue SET due_at = CASE WHEN worker IS NULL THEN NULL ELSE due_at END,
+    reason = CASE WHEN worker IS NULL THEN 'queued' ELSE reason END, crashes = 0, paused = false
+WHERE task_id = :id
+
+-- name: pause
+-- Nobody starts it; whoever holds it is told by the next heartbeat.
+UPDATE onward_queue SET paused = true, due_at = CASE WHEN worker IS NULL THEN 'Infinity' ELSE due_at END,
+    reason = CASE WHEN worker IS NULL THEN 'paused' ELSE reason END
+WHERE task_id = :id RETURNING worker
+
 -- name: offer
 -- Handlers this worker has.
 INSERT INTO onward_handlers (name, schema, offered_at) SELECT name, schema, onward_now() FROM unnest(:names::text[], :schemas::bytea[]) AS h(name, schema)
@@ -171,7 +364,7 @@ ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded
 
 -- name: lock_queue_row
 -- Queue row first: the order that every writer keeps.
-SELECT reason, attempt, worker FROM onward_queue WHERE task_id = :id FOR UPDATE
+SELECT reason, attempt, worker, paused, gate FROM onward_queue WHERE task_id = :id FOR UPDATE
 
 -- name: lock_outcome
 -- Only a failed task is reopened, and only by one.

@@ -2,13 +2,13 @@
 
 -- name: submit_task
 -- Nothing is inserted where the id or the key is taken; changes() tells.
-INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options)
-VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options) ON CONFLICT DO NOTHING
+INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp)
+VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group) ON CONFLICT DO NOTHING
 
 -- name: submit_queue
 -- Its queue row.
-INSERT INTO onward_queue (task_id, queue, task, priority, due_at, reason)
-VALUES (:id, :queue, :task, :priority, CASE WHEN :delay > 0 THEN :now + :delay END, CASE WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END)
+INSERT INTO onward_queue (task_id, queue, task, priority, parent, grp, turn, due_at, reason)
+VALUES (:id, :queue, :task, :priority, :parent, :group, :turn, CASE WHEN :delay > 0 THEN :now + :delay END, CASE WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END)
 
 -- name: submit_record
 -- Its first record.
@@ -19,14 +19,84 @@ INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (:i
 SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key
 
 -- name: ready
--- Ready tasks by priority and position, with the last number of their journals.
-SELECT q.task_id, q.attempt, q.crashes, t.task, t.input, t.options, t.created_at,
+-- Ready tasks by priority and turn, with the last number of their journals, where no limit has a say (see `line`).
+SELECT q.task_id, q.attempt, q.crashes, t.task, t.input, t.options, t.created_at, t.parent, q.inbox,
        (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head
 FROM onward_queue q JOIN onward_tasks t ON t.id = q.task_id
 WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone
   AND q.task IN (SELECT value FROM json_each(:names))
   AND EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
-ORDER BY q.priority DESC, q.position LIMIT :room
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name IN (SELECT value FROM json_each(:names)) AND l.kind = 'task')
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind = 'queue')
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room
+
+-- name: line
+-- The first ready tasks of a queue, with what `ready` tells of them, their groups, and what they are held under.
+SELECT q.task_id, q.attempt, q.crashes, t.task, t.input, t.options, t.created_at, t.parent, q.inbox,
+       (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head, q.grp
+FROM onward_queue q JOIN onward_tasks t ON t.id = q.task_id
+WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone
+  AND q.task IN (SELECT value FROM json_each(:names))
+  AND EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room
+
+-- name: behind_gate
+-- How many tasks are held behind a gate, and when its bucket is full.
+SELECT (SELECT count(*) FROM onward_queue WHERE gate = :gate AND gate IS NOT NULL AND worker IS NOT NULL), (SELECT full_at FROM onward_buckets WHERE gate = :gate)
+
+-- name: take_behind
+-- The worker holds it, behind a gate.
+UPDATE onward_queue SET worker = ?1, reason = 'running', gate = ?3 WHERE task_id = ?2
+
+-- name: refuse
+-- A task whose limit is reached leaves the ready ones, so that thousands of them are in nobody's way.
+UPDATE onward_queue SET due_at = 9e999, reason = 'quota', gate = ?2 WHERE task_id = ?1
+
+-- name: admit
+-- The first of those that wait at a gate: ready now, or, where a time is given and nobody waits for one yet, at that time.
+UPDATE onward_queue SET due_at = :at, reason = CASE WHEN :at IS NULL THEN 'queued' ELSE 'quota' END
+WHERE position IN (
+    SELECT q.position FROM onward_queue q WHERE q.gate = :gate AND q.reason = 'quota' AND q.due_at = 9e999
+      AND (:at IS NULL OR NOT EXISTS (SELECT 1 FROM onward_queue b WHERE b.gate = :gate AND b.reason = 'quota' AND b.due_at < 9e999))
+    ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :count)
+
+-- name: fill_bucket
+-- Starts were taken out of this bucket.
+INSERT INTO onward_buckets (gate, full_at) VALUES (:gate, :full_at) ON CONFLICT (gate) DO UPDATE SET full_at = excluded.full_at
+
+-- name: set_limit
+-- A limit as a worker knows it; changes() tells whether it is new or other than before.
+INSERT INTO onward_limits AS l (kind, name, concurrency, pace, burst) VALUES (:kind, :name, :concurrency, :pace, :burst)
+ON CONFLICT (name, kind) DO UPDATE SET concurrency = excluded.concurrency, pace = excluded.pace, burst = excluded.burst
+WHERE l.concurrency IS NOT excluded.concurrency OR l.pace IS NOT excluded.pace OR l.burst IS NOT excluded.burst
+
+-- name: lift_limit
+-- A limit that is no more; changes() tells whether it was.
+DELETE FROM onward_limits WHERE kind = :kind AND name = :name
+
+-- name: count_held
+-- What is held just now counts for a limit that is new.
+UPDATE onward_queue SET gate = CASE WHEN :kind = 'task' THEN task || char(10) || COALESCE(grp, '') ELSE COALESCE(gate, '') END
+WHERE worker IS NOT NULL AND CASE WHEN :kind = 'task' THEN task ELSE queue END = :name
+
+-- name: reopen_gates
+-- A limit was changed: whoever waited for the old one asks the new one.
+UPDATE onward_queue SET due_at = NULL, reason = 'queued' WHERE reason = 'quota' AND task = :name
+
+-- name: shut_gates
+-- Some gates at which tasks wait, from a name on, hopping through the index: whether there is still a limit, how many it
+-- allows, how many are held, and whether one that waits has a time.
+WITH RECURSIVE gates(gate, number) AS (
+    SELECT * FROM (SELECT gate, 1 FROM onward_queue WHERE reason = 'quota' AND gate > :after ORDER BY gate LIMIT 1)
+    UNION ALL
+    SELECT (SELECT q.gate FROM onward_queue q WHERE q.reason = 'quota' AND q.gate > gates.gate ORDER BY q.gate LIMIT 1), number + 1
+    FROM gates WHERE gates.gate IS NOT NULL AND number < :most
+)
+SELECT g.gate, l.name IS NOT NULL AS limited, l.concurrency,
+       (SELECT count(*) FROM onward_queue q WHERE q.gate = g.gate AND q.gate IS NOT NULL AND q.worker IS NOT NULL) AS held,
+       EXISTS (SELECT 1 FROM onward_queue b WHERE b.gate = g.gate AND b.reason = 'quota' AND b.due_at < 9e999) AS timed
+FROM gates g LEFT JOIN onward_limits l ON l.kind = 'task' AND l.name = substr(g.gate, 1, instr(g.gate, char(10)) - 1)
+WHERE g.gate IS NOT NULL ORDER BY g.number
 
 -- name: take
 -- The worker holds them.
@@ -45,8 +115,11 @@ DELETE FROM onward_queue WHERE task_id IN (SELECT value FROM json_each(?1))
 INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at) VALUES (?, ?, ?, ?, ?)
 
 -- name: part
--- The task waits, or is ready for another.
-UPDATE onward_queue SET worker = NULL, due_at = ?2, reason = ?3, attempt = ?4, crashes = 0 WHERE task_id = ?1
+-- The task waits, or is ready for another. A wait that has not read all its messages is none.
+UPDATE onward_queue SET worker = NULL, attempt = ?4, crashes = 0,
+    due_at = CASE WHEN paused THEN 9e999 WHEN inbox = ?5 OR ?5 IS NULL THEN ?2 END,
+    reason = CASE WHEN paused THEN 'paused' WHEN inbox = ?5 OR ?5 IS NULL THEN ?3 ELSE 'queued' END
+WHERE task_id = ?1
 
 -- name: wake
 -- Sleepers whose time has come.
@@ -71,6 +144,10 @@ SELECT queue FROM names WHERE queue IS NOT NULL
 -- Where suspects wait.
 SELECT DISTINCT queue FROM onward_queue WHERE crashes >= 3 AND worker IS NULL AND due_at IS NULL
 
+-- name: quota
+-- Whether tasks wait for a limit.
+SELECT EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota')
+
 -- name: release
 -- A task that this worker holds without knowing it.
 UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = ?1 AND task_id = ?2
@@ -81,7 +158,7 @@ UPDATE onward_workers SET lease_until = onward_now() + :lease, rate = :rate WHER
 
 -- name: held
 -- What the store says a worker holds.
-SELECT task_id FROM onward_queue WHERE worker = :worker
+SELECT task_id, paused FROM onward_queue WHERE worker = :worker
 
 -- name: bury
 -- Workers that are dead, or whose lease had ended when we were asked: leases that end while everybody waits for the one
@@ -90,12 +167,25 @@ DELETE FROM onward_workers WHERE (:sweep AND lease_until < :asked) OR id IN (SEL
 
 -- name: rescue
 -- Their tasks are ready again. A crash counts when the shift left nothing behind.
-UPDATE onward_queue SET worker = NULL, reason = 'queued',
+UPDATE onward_queue SET worker = NULL,
+    due_at = CASE WHEN paused THEN 9e999 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END,
     crashes = CASE WHEN EXISTS (
         SELECT 1 FROM onward_journal j WHERE j.task_id = onward_queue.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'progress')
           AND j.seq > (SELECT h.shift FROM onward_journal h WHERE h.task_id = onward_queue.task_id ORDER BY h.seq DESC LIMIT 1)
     ) THEN 0 ELSE crashes + 1 END
 WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = onward_queue.worker)
+
+-- name: unpark
+-- A task that waits for a person becomes ready, with its crashes forgiven.
+UPDATE onward_queue SET due_at = CASE WHEN worker IS NULL THEN NULL ELSE due_at END,
+    reason = CASE WHEN worker IS NULL THEN 'queued' ELSE reason END, crashes = 0, paused = 0
+WHERE task_id = :id
+
+-- name: pause
+-- Nobody starts it; whoever holds it is told by the next heartbeat.
+UPDATE onward_queue SET paused = 1, due_at = CASE WHEN worker IS NULL THEN 9e999 ELSE due_at END,
+    reason = CASE WHEN worker IS NULL THEN 'paused' ELSE reason END
+WHERE task_id = :id RETURNING worker
 
 -- name: offer
 -- A handler this worker has.
@@ -104,7 +194,7 @@ ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded
 
 -- name: queue_row
 -- The queue row of a task.
-SELECT reason, attempt, worker FROM onward_queue WHERE task_id = :id
+SELECT reason, attempt, worker, paused, gate FROM onward_queue WHERE task_id = :id
 
 -- name: outcome
 -- How a task ended.

@@ -1,0 +1,111 @@
+"""Forks: where a journal can be cut, and what would be done again after the cut. Pure.
+
+A fork begins with records 1…N of another task. It inherits what was done, and owes nothing for it: so a journal cannot be
+cut where something is open that belongs to the task it came from (an effect whose end is not known, a question to a person,
+a child, a saga that may have to be undone, a cancel).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from onward.core import record as r
+from onward.core.record import Record
+
+SUBMIT = "submit "
+"""How the name of a step begins that starts a child."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Again:
+    """Something that the fork will do although the task it came from has done it."""
+
+    seq: int
+    kind: str
+    step: str
+
+
+@dataclasses.dataclass(slots=True)
+class Cuts:
+    """A journal, and where it can be cut. `children` are the ids of the tasks that it started."""
+
+    records: Sequence[Record]
+    children: frozenset[str] = frozenset()
+
+    def why_not(self, at: int) -> str:
+        """What is open after record `at`; empty when the journal can be cut there."""
+        return next((why for seq, why in self._open() if seq == at), "there is no such record")
+
+    def places(self) -> list[Record]:
+        """The records after which it can be cut."""
+        return [record for record, (_, why) in zip(self.records, self._open(), strict=True) if not why]
+
+    def near(self, at: int) -> list[int]:
+        """The nearest numbers below and above at which it can be cut."""
+        fine = [record.seq for record in self.places()]
+        return [seq for seq in fine if seq < at][-1:] + [seq for seq in fine if seq > at][:1]
+
+    def inbox(self, at: int) -> int:
+        """How many messages had been read by then."""
+        return max(
+            (record.value["n"] for record in self.records if record.seq <= at and record.kind == r.MESSAGE), default=0
+        )
+
+    def again(self, at: int) -> list[Again]:
+        """What was done after record `at`: the fork will do it anew, if its way leads there. Undos are none of it: only what
+        fails is undone."""
+        told = {
+            r.STEP_DONE: "step",
+            r.STEP_FAILED: "step",
+            r.ANNOUNCED: "step",
+            r.QUESTION: "question",
+            r.APPROVAL: "approval",
+        }
+        found: dict[str, Again] = {}
+        for record in self.records:
+            if record.seq > at and record.kind in told and "/undo]" not in record.key:
+                kind = "child" if _starts_child(record) else told[record.kind]
+                found.setdefault(record.key, Again(record.seq, kind, record.key))
+        return list(found.values())
+
+    def started(self) -> set[str]:
+        """What steps returned that may have started a child."""
+        return {record.value["result"] for record in self.records if _starts_child(record)}
+
+    def _open(self) -> Iterable[tuple[int, str]]:
+        """For each record, what is open after it."""
+        waits: dict[str, str] = {}
+        sagas: dict[str, str] = {}
+        running: dict[str, str] = {}
+        for record in self.records:
+            key, name = record.key, repr(record.key)
+            match record.kind:
+                case r.QUESTION | r.APPROVAL | r.CHILD:
+                    waits[key] = f"it waits for {name}"
+                case r.WAITED:
+                    waits.pop(key, None)
+                case r.ANNOUNCED:
+                    waits[key] = f"nobody knows yet what became of step {name}"
+                case r.STEP_DONE | r.STEP_FAILED:
+                    waits.pop(key, None)
+                    if _starts_child(record) and (child := record.value["result"]) in self.children:
+                        running[child] = f"the child that {name} started has not ended"
+                case r.MESSAGE if record.value["kind"] == "child":
+                    running.pop(record.value["name"], None)
+                case r.SAGA:
+                    sagas[key] = f"it is inside the saga {name}"
+                case r.SAGA_DONE | r.UNDONE:
+                    sagas.pop(key, None)
+                case r.CANCEL | r.DEADLINE:
+                    waits[""] = "it was being ended"
+                case r.RESUMED | r.FORKED:
+                    waits.pop("", None)
+                case _ if record.kind in r.ENDS:
+                    waits[""] = "it had ended"
+            yield record.seq, next(iter([*sagas.values(), *waits.values(), *running.values()]), "")
+
+
+def _starts_child(record: Record) -> bool:
+    name = record.key.rpartition("]")[2] if record.key.startswith("[") else record.key
+    return record.kind == r.STEP_DONE and name.startswith(SUBMIT) and isinstance(record.value["result"], str)

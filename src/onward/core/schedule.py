@@ -1,0 +1,158 @@
+"""Schedules: the rhythm in which a task is submitted, and which of its ticks are due.
+
+A tick is a moment at which a schedule submits its task. A rhythm is a cron line in a time zone, or an interval: then the
+ticks are its whole multiples since 1970, so that every machine knows the same ones. Pure: the time is given.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from onward.core import wire
+from onward.core.task import NewTask
+from onward.errors import BadSetting, UsageError
+
+MISSED = ("skip", "once", "all")
+"""What may be done about ticks at which no worker was there."""
+
+LATE = 60.0
+"""Seconds by which a worker that has just started may be late for a tick without having missed it."""
+
+SHORTEST = 1.0
+"""Seconds, the shortest interval."""
+
+MOST = 1000
+"""Ticks of one schedule that are fired in one transaction."""
+
+CRON = 'five fields such as "0 3 * * *" (minute, hour, day, month, weekday)'
+
+
+class Rhythm(NamedTuple):
+    """When a schedule ticks: `cron` in `timezone`, or `every` so many seconds."""
+
+    cron: str | None
+    every: float | None
+    timezone: str
+
+    def check(self) -> None:
+        """Raise when it is none, or two, or never comes."""
+        if (self.cron is None) == (self.every is None):
+            raise UsageError('a schedule has a cron line or an interval: give cron="0 3 * * *" or every="15m"')
+        if self.every is not None and self.every < SHORTEST:
+            raise BadSetting("every", self.every, f"{SHORTEST:g} s or more")
+        if self.after(0.0) is None:
+            raise BadSetting("cron", self.cron, f"a moment that comes, in {CRON}")
+
+    def after(self, moment: float) -> float | None:
+        """The first tick after a moment; None when there is none in the next 50 years."""
+        return next(self.ticks(moment), None)
+
+    def ticks(self, after: float) -> Iterator[float]:
+        """All ticks after a moment, in order."""
+        if self.every is None:
+            return self._cron_ticks(after)
+        beats = (count * self.every for count in itertools.count(math.floor(after / self.every)))
+        return (tick for tick in beats if tick > after)
+
+    def _cron_ticks(self, after: float) -> Iterator[float]:
+        # Imported here: `import onward` has to be quick, and most programs have no schedule.
+        from cronsim import CronSim, CronSimError  # noqa: PLC0415
+
+        try:
+            moments = CronSim(self.cron or "", datetime.datetime.fromtimestamp(after, zone(self.timezone)))
+        except (CronSimError, AssertionError) as error:
+            raise BadSetting("cron", self.cron, f"{CRON}; {str(error) or 'not this'}") from None
+        # When clocks are set back, an hour comes twice: asked from its second half, cronsim answers with the first.
+        return (tick for moment in moments if (tick := moment.timestamp()) > after)
+
+    def last(self, first: float, now: float) -> float:
+        """The last tick up to now, where `first` is one. A year of minutes is not counted for it: we look back a minute, and
+        further and further while there is none."""
+        back = 60.0
+        while (since := now - back) > first:
+            if found := list(itertools.takewhile(lambda tick: tick <= now, self.ticks(since))):
+                return found[-1]
+            back *= 2
+        return max(itertools.takewhile(lambda tick: tick <= now, self.ticks(first)), default=first)
+
+
+def zone(name: str) -> datetime.tzinfo:
+    """A time zone by its name, as in Europe/Berlin."""
+    if name == "UTC":
+        return datetime.UTC
+    import zoneinfo  # noqa: PLC0415 -- as cronsim
+
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        wanted = "a name such as Europe/Berlin (where the system knows none: pip install tzdata)"
+        raise BadSetting("timezone", name, wanted) from None
+
+
+class ScheduleRow(NamedTuple):
+    """A schedule as the store keeps it. `mark` is new at each change: who changes it names the mark that he knew."""
+
+    name: str
+    task: str
+    input: bytes
+    options: bytes
+    queue: str
+    priority: int
+    cron: str | None
+    every: float | None
+    timezone: str
+    missed: str
+    next_at: float | None
+    last_at: float | None
+    paused: bool
+    mark: str
+
+    @property
+    def rhythm(self) -> Rhythm:
+        return Rhythm(self.cron, self.every, self.timezone)
+
+    def task_at(self, tick: float | None, task_id: str) -> NewTask:
+        """The task of a tick, whose key no other can have; without a tick, one that somebody asked for just now."""
+        said = {"schedule": self.name} | ({} if tick is None else {"tick": stamp(tick)})
+        options = wire.decode(self.options)
+        spoken = wire.encode(options | {"labels": options.get("labels", {}) | said})
+        key = None if tick is None else f"schedule:{self.name}:{stamp(tick)}"
+        return NewTask(task_id, self.task, self.input, spoken, self.queue, self.priority, 0.0, key, "")
+
+
+class Timetable(NamedTuple):
+    """Schedules, and the database's time when they were read."""
+
+    now: float
+    rows: list[ScheduleRow]
+
+
+class Due(NamedTuple):
+    """The ticks to fire, and the next one after them."""
+
+    ticks: list[float]
+    next_at: float | None
+
+
+def due(rhythm: Rhythm, missed: str, first: float, now: float, alive_since: float) -> Due:
+    """What to do at `now` about a schedule whose next tick was `first`, when there was a worker since `alive_since`."""
+    if missed == "all":
+        ticks = list(itertools.islice(_upto(rhythm, first, now), MOST))
+        return Due(ticks, rhythm.after(ticks[-1]))
+    last = rhythm.last(first, now)
+    on_time = last > min(alive_since, now - LATE)
+    return Due([last] if on_time or missed == "once" else [], rhythm.after(now))
+
+
+def _upto(rhythm: Rhythm, first: float, now: float) -> Iterator[float]:
+    yield first
+    yield from itertools.takewhile(lambda tick: tick <= now, rhythm.ticks(first))
+
+
+def stamp(tick: float) -> str:
+    """A tick as text: ISO 8601, UTC."""
+    return datetime.datetime.fromtimestamp(tick, datetime.UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,37 @@
+"""The desk: what a shift needs of its worker."""
+
+from __future__ import annotations
+
+import random
+from typing import Protocol
+
+from onward.core.clock import Clock
+from onward.engine.lease import Lease
+from onward.engine.threads import Threads
+from onward.store.port import Store
+from onward.store.writer import Writer
+
+
+class Desk(Protocol):
+    """What a shift needs of its worker."""
+
+    store: Store
+    writer: Writer
+    clock: Clock
+    rng: random.Random
+    threads: Threads
+    lease: Lease
+
+    async def submit(
+        self, name: str, value: object, options: dict[str, object], key: str, parent: str, until: float | None
+    ) -> str:
+        """Submit a child task; the same key gives the same child."""
+        ...
+
+    def now(self) -> float:
+        """The database's time, as far as this process knows it."""
+        ...
+
+    def due(self, at: float) -> None:
+        """A task was put to sleep until then."""
+        ...

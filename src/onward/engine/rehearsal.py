@@ -1,0 +1,152 @@
+"""Rehearsals: a handler is run over a journal with nothing behind it. What the journal has is handed out; whatever would be
+new ends it. No step is run and nothing is written, so that it can be tried on living tasks, with code that nobody runs yet.
+
+It is a shift (the very code that would do the task) with a pen that cannot write. The handler's own code is somebody's: it
+may hang, raise, or end the process, so each rehearsal has a thread and a loop of its own, and a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import Any, NoReturn, cast
+
+from onward.core import wire
+from onward.core.clock import Clock, SystemClock
+from onward.core.control import Control, Park
+from onward.core.record import Record
+from onward.core.task import Task
+from onward.engine.bounded import GRACE, bounded
+from onward.engine.desk import Desk
+from onward.engine.handlers import Handler
+from onward.engine.pen import Pen
+from onward.engine.replay import Replay
+from onward.engine.scope import SCOPE
+from onward.engine.shift import Shift
+from onward.engine.threads import Threads
+from onward.errors import OnwardError
+from onward.store.port import Claimed
+from onward.store.writer import Hold
+
+
+class Walked(Control):
+    """The handler came to something that the journal does not have."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(key)
+
+
+class Hung(OnwardError):
+    """The handler did not come to an end in its time."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Walk:
+    """How a rehearsal ended: one of the first four is set, or the handler returned `result`."""
+
+    parks: str = ""
+    """Why the task would park."""
+    new: str = ""
+    """The step, not in the journal, that it would go on with."""
+    error: BaseException | None = None
+    hangs: bool = False
+    result: Any = None
+    left: str | None = None
+    """A step that the journal has and the code had not asked for by then."""
+    begun: bool = True
+    """Whether the handler takes the input at all."""
+
+
+class _BlindPen(Pen):
+    """Reads, and ends the shift where it would have to write."""
+
+    def __init__(self, desk: Desk, hold: Hold) -> None:
+        super().__init__(desk, hold)
+        self.halted = True
+
+    async def may_go_on(self) -> None:
+        scope = SCOPE.get()
+        asked = scope.prefix + scope.last
+        if self.ended_by is None:
+            await self.until_told()
+        raise self.end(Walked(asked))
+
+    async def append(self, kind: str, key: str, data: bytes) -> NoReturn:  # noqa: ARG002 -- as the pen it stands for
+        raise self.end(Walked(key))
+
+    def mention(self, kind: str, key: str, data: dict[str, Any]) -> NoReturn:  # noqa: ARG002
+        raise self.end(Walked(key))
+
+
+class _BareDesk:
+    """What a shift finds on its desk when there is no worker: a clock, threads, and nobody to write to."""
+
+    store = writer = lease = None
+
+    def __init__(self, threads: Threads, clock: Clock) -> None:
+        self.threads, self.clock, self.rng = threads, clock, random.Random(0)  # noqa: S311 -- nothing is drawn
+
+    def now(self) -> float:
+        return self.clock.now()
+
+
+class Rehearsal(Shift):
+    """One task, rehearsed."""
+
+    pen = _BlindPen
+
+    def mention(self, data: dict[str, Any]) -> None:
+        """Nobody watches."""
+
+    async def walk(self, records: Sequence[Record]) -> Walk:
+        """Run the handler as far as the journal goes."""
+        self._pen.task = asyncio.current_task()
+        SCOPE.set(self._root)
+        self._pen.read(Replay(records), self._allowed)
+        self._pen.halted = True
+        try:
+            self._handler.arguments(wire.decode(self._claimed.input))
+        except BaseException as error:
+            return Walk(error=error, left=self._pen.replay.leftover(), begun=False)
+        try:
+            result = await self._call_handler()
+            self._check_returned()
+        except BaseException as error:
+            return self._left(self._cause(error))
+        return Walk(result=result)
+
+    def _left(self, error: BaseException) -> Walk:
+        match error:
+            case Park():
+                return Walk(parks=str(error))
+            case Walked():
+                return Walk(new=error.key)
+            case _:
+                return Walk(error=error, left=self._pen.replay.leftover())
+
+
+async def rehearse(handler: Handler, task: Task, records: Sequence[Record], threads: Threads, seconds: float) -> Walk:
+    """Run the handler over the journal, for at most so long."""
+    claimed = Claimed(
+        task.task_id, task.task, wire.encode(task.input), b"{}", len(records) + 1, task.attempt, 0, 0.0, 0.0, None, 0
+    )
+    clock = SystemClock()
+
+    def alone() -> Walk:
+        desk = cast("Desk", _BareDesk(threads, clock))
+        work = bounded(Rehearsal(desk, claimed, handler).walk(records), clock, seconds, Hung)
+        try:
+            return cast("Walk", asyncio.run(work))
+        except Hung:
+            return Walk(hangs=True)
+        except BaseException as error:  # not even a loop survives it
+            return Walk(error=error, left="(any)")
+
+    try:
+        # A handler that waits is ended by its own loop; one that does not even let that run is left behind.
+        return cast("Walk", await bounded(threads.run(alone), clock, seconds + 2 * GRACE, Hung))
+    except Hung:
+        return Walk(hangs=True)

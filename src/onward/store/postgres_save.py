@@ -1,0 +1,57 @@
+"""A commit of the journal writer, on PostgreSQL: records, ends and waits of many tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.store import postgres_limits as gates
+from onward.store import postgres_steer as steer
+from onward.store import rows
+from onward.store.port import Batch, End, Wait
+from onward.store.postgres_run import S, run
+
+
+async def write(connection: Any, batch: Batch) -> None:
+    """All of it, or nothing. Most commits are one statement; parents that are told and gates that open make it a few."""
+    if not batch.ends and not batch.waits:
+        await connection.execute(S["save"].sql, *zip(*sorted(batch.entries), strict=True))
+        return
+    ends, waits = sorted(batch.ends, key=_by_id), sorted(batch.waits, key=_by_id)
+    settle = S["settle"](**_values(batch, ends, waits))
+    told = rows.tidings(batch)
+    if not told and not batch.gates:
+        await connection.execute(S["settle"].sql, *settle)
+        return
+    async with connection.transaction():
+        touched = {e.id for e in ends} | {w.id for w in waits} | {parent for parent, *_ in told}
+        await run(connection, "lock_rows", ids=sorted(touched))
+        await connection.execute(S["settle"].sql, *settle)
+        if told:
+            await steer.tell(connection, told)
+        await gates.let_go(connection, batch.gates.values())
+
+
+def _values(batch: Batch, ends: list[End], waits: list[Wait]) -> dict[str, Any]:
+    ids, seqs, shifts, kinds, keys, datas, ats = zip(*sorted(batch.entries), strict=True)
+    return {
+        "ids": ids,
+        "seqs": seqs,
+        "shifts": shifts,
+        "kinds": kinds,
+        "keys": keys,
+        "datas": datas,
+        "ats": ats,
+        "end_ids": [e.id for e in ends],
+        "states": [e.state.value for e in ends],
+        "end_attempts": [e.attempt for e in ends],
+        "end_seqs": [e.seq for e in ends],
+        "wait_ids": [w.id for w in waits],
+        "due_ats": [w.due_at for w in waits],
+        "reasons": [w.reason for w in waits],
+        "wait_attempts": [w.attempt for w in waits],
+        "inboxes": [w.inbox for w in waits],
+    }
+
+
+def _by_id(ending: End | Wait) -> str:
+    return ending.id

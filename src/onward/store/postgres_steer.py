@@ -1,0 +1,102 @@
+"""What outsiders do to a task, on PostgreSQL: cancel, resume, messages. Each is a few statements of one transaction; one
+that meets a number which is taken is begun anew."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+
+from onward.core.record import CANCEL, CANCELLED, RESUMED, Entry
+from onward.core.task import NEEDS_A_PERSON, Message, State
+from onward.store import postgres_limits, rows
+from onward.store.port import Foreign, Sent, Stopped
+from onward.store.postgres_run import S, first, run
+
+
+async def cancel(connection: Any, task_id: str) -> Stopped:
+    """See `Store.cancel`."""
+    parent = (await first(connection, "parent", id=task_id) or {"parent": None})["parent"]
+    await run(connection, "lock_rows", ids=[task_id] if parent is None else sorted([task_id, parent]))
+    row = await first(connection, "lock_queue_row", id=task_id)
+    if row is None:
+        return Stopped(False)
+    held = row["worker"] is not None
+    state = await first(connection, "saga_state", id=task_id)
+    if state["sagas"] > 0 and state["cancelling"] > 0:
+        return Stopped(True, requested=True)
+    head = (await first(connection, "head", id=task_id))["seq"]
+    if state["sagas"] > 0:
+        await run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
+        await run(connection, "cancelling", id=task_id)
+        return Stopped(True, requested=True, held=held)
+    await run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
+    await run(connection, "outsider_record", id=task_id, seq=head + 2, kind=CANCELLED, data=b"{}")
+    await run(
+        connection,
+        "outsider_end",
+        id=task_id,
+        state=State.CANCELLED.value,
+        attempt=row["attempt"],
+        seq=head + 2,
+    )
+    await run(connection, "drop_queue", id=task_id)
+    if parent is not None:
+        told = rows.tiding(State.CANCELLED, b"{}")
+        await tell(connection, [(parent, f"{task_id}.{head + 2}", task_id, told)])
+    if row["gate"] is not None:
+        await postgres_limits.let_go(connection, [row["gate"]])
+    return Stopped(True, held=held)
+
+
+async def resume(connection: Any, task_id: str) -> bool:
+    """See `Store.resume`."""
+    outcome = await first(connection, "lock_outcome", id=task_id)
+    row = await first(connection, "lock_queue_row", id=task_id)
+    if outcome is not None and outcome["state"] == State.FAILED:
+        await run(connection, "drop_outcome", id=task_id)
+        await run(connection, "reopen", id=task_id)
+    elif row is not None and (row["paused"] or (row["reason"] in NEEDS_A_PERSON and row["worker"] is None)):
+        await run(connection, "unpark", id=task_id)
+    else:
+        return False
+    head = (await first(connection, "head", id=task_id))["seq"]
+    await run(connection, "outsider_record", id=task_id, seq=head + 1, kind=RESUMED, data=b"{}")
+    return True
+
+
+async def send(connection: Any, task_id: str, message: Message) -> Sent:
+    """See `Store.send`."""
+    found = await first(connection, "posted", id=task_id, message=message.id, ref=message.ref)
+    if found is not None:
+        there = Message(*found.values())
+        return Sent(there.number, there.id == message.id, there)
+    bumped = await first(connection, "bump", id=task_id)
+    if bumped is None:
+        return Sent(None)
+    values = message._asdict() | {"id": task_id, "message": message.id, "number": bumped["inbox"]}
+    await run(connection, "post", **values)
+    return Sent(bumped["inbox"])
+
+
+async def tell(connection: Any, told: list[tuple[str, str, str, bytes]]) -> None:
+    """The ends of children are messages for their parents."""
+    parents, ids, children, datas = zip(*told, strict=True)
+    await run(connection, "tell_parents", parents=parents, ids=ids, children=children, datas=datas)
+
+
+class Taken(Exception):
+    """The number of the record is taken: what was written beside it must go."""
+
+
+async def record_with(connection: Any, body: Callable[[Any], Awaitable[Entry]]) -> None:
+    """What the body writes, and the record that it returns."""
+    try:
+        entry = await body(connection)
+    except Exception as error:
+        raise Foreign(error) from error
+    try:
+        await run(connection, "save", **dict(zip(S["save"].names, ([value] for value in entry), strict=True)))
+    except asyncpg.UniqueViolationError:
+        raise Taken from None

@@ -1,0 +1,20 @@
+"""A fork, on SQLite: a few statements of one transaction."""
+
+from __future__ import annotations
+
+import apsw
+
+from onward.core import wire
+from onward.core.record import FORKED
+from onward.store.sqlite_run import first, run
+
+
+def fork(connection: apsw.Connection, task_id: str, origin: str, at: int, data: bytes, inbox: int) -> None:
+    """See `Store.fork`."""
+    if first(connection, "fork_task", id=task_id, origin=origin, input=data) is None:
+        return
+    run(connection, "fork_journal", id=task_id, origin=origin, at=at)
+    told = wire.encode({"from": origin, "at": at})
+    run(connection, "outsider_record", id=task_id, seq=at + 1, kind=FORKED, data=told)
+    run(connection, "fork_inbox", id=task_id, origin=origin, inbox=inbox)
+    run(connection, "fork_queue", id=task_id, inbox=inbox)

@@ -1,0 +1,199 @@
+"""list, show, follow and cancel of tasks that wait, that were undone, that have branches and children."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+import pytest
+
+from onward import Onward
+from onward.core import record as r
+from onward.store.port import Batch
+from tests.cli.conftest import Run, Waiting, journal, submitted
+from tests.kit import begun, entry
+
+WAITS = [
+    ("approval", ["ship", '"bread"'], "approval: Ship bread?", "onward approve {short}.3"),
+    ("question", ["choose"], "question: Which region?", "onward answer {short}.3 TEXT"),
+    ("signal", ["listen"], "signal go", "onward signal {short} go"),
+    ("in_doubt", ["charge"], "in doubt whether pay happened (TimeoutError: no", "onward resolve {short}"),
+]
+
+
+@pytest.mark.parametrize(("reason", "words", "text", "command"), WAITS, ids=lambda value: str(value)[:8])
+def test_what_a_task_waits_for_and_the_command_are_told(
+    onward: Run, crew: str, waiting: Waiting, reason, words, text, command
+):
+    task_id = waiting(reason, *words)
+    command = command.format(short=task_id[-8:])
+    (row,) = [row for row in onward("list", "--db", crew).out.splitlines() if row.startswith(task_id)]
+    assert text in row
+    assert row.endswith(f"· {command}")
+    (listed,) = [task for task in onward("list", "--json", "--db", crew).json["tasks"] if task["task_id"] == task_id]
+    shown = onward("show", task_id, "--json", "--db", crew).json
+    assert listed["waits_for"] == shown["waits_for"]
+    (wait,) = shown["waits_for"]
+    assert (wait["reason"], wait["command"]) == (reason, command)
+    out = onward("show", task_id, "--db", crew).out
+    assert re.search(rf"^  waits for  {re.escape(text)}.*  {re.escape(command)}$", out, re.MULTILINE)
+    assert f"→ {command}" in out.splitlines()[-1], "the timeline ends with it"
+    onward("cancel", task_id, "--db", crew)
+    assert "waits for  " not in onward("show", task_id, "--db", crew).out.split("\n\n")[0]
+
+
+def test_a_wait_for_a_child_names_it(onward: Run, crew: str, waiting: Waiting):
+    task_id = waiting("child", "household", '"listen"')
+    shown = onward("show", task_id, "--json", "--db", crew).json
+    (wait,) = shown["waits_for"]
+    child = onward("show", wait["child"], "--json", "--db", crew).json
+    assert (child["task"], child["parent"]) == ("listen", task_id)
+    (row,) = [row for row in onward("list", "--db", crew).out.splitlines() if row.startswith(task_id)]
+    assert row.endswith(f"child listen {wait['child']} · onward show {wait['child'][-8:]}")
+    assert f"waits for child listen  {wait['child']}" in onward("show", task_id, "--db", crew).out
+    assert re.search(rf"^  parent +{task_id}$", onward("show", wait["child"], "--db", crew).out, re.MULTILINE)
+    said = onward("cancel", task_id, "--db", crew)
+    assert said.out == f"task {task_id} (household) is cancelled\n"
+    assert onward("show", wait["child"], "--json", "--db", crew).json["state"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "text", "command"),
+    [wait for wait in WAITS if wait[0] != "signal"],  # which anybody may send: it is no person who is waited for
+    ids=lambda value: str(value)[:8],
+)
+@pytest.mark.parametrize("way", ["follow", "submit --wait", "submit --follow"])
+def test_waiting_for_a_person_is_exit_status_5(
+    onward: Run, crew: str, waiting: Waiting, way, reason, words, text, command
+):
+    if way == "follow":
+        task_id = waiting(reason, *words)
+        said = onward("follow", task_id, "--db", crew)
+    else:
+        said = onward("submit", *words, way.split()[1], "--db", crew)
+        task_id = said.err.split()[1]
+    assert said.status == 5
+    assert f"task {task_id} ({words[0]}) waits for a person: {text}" in said.sentence
+    assert f"`{command.format(short=task_id[-8:])}`" in said.sentence
+    last = onward("follow", task_id, "--json", "--db", crew)
+    assert last.status == 5
+    assert last.lines[-1]["waits_for"][0]["reason"] == reason
+    onward("cancel", task_id, "--db", crew)
+
+
+def test_follow_goes_on_when_a_person_has_spoken(onward: Run, crew: str, waiting: Waiting):
+    task_id = waiting("approval", "ship", '"bread"')
+    assert onward("follow", task_id, "--db", crew).status == 5
+    onward("approve", task_id, "--db", crew)
+    said = onward("follow", task_id, "--db", crew)
+    assert said.status == 0
+    for part in ("!  asks for approval: Ship bread?  external_action", "·  approved by ", "✓  decided", "✓  completed"):
+        assert part in said.out
+    assert "broke off" not in said.out
+
+
+def test_follow_does_not_stop_at_a_timer_or_a_signal(onward: Run, crew: str):
+    said = onward("submit", "listen", "0.3", "--follow", "--db", crew)
+    assert said.status == 0
+    assert re.search(r"☾  waits for signal go  until \d\d:\d\d:\d\d  → onward signal \w{8} go", said.out)
+    assert "↻  no signal go came in time" in said.out
+    assert '"nobody"' in said.out
+
+
+# ── sagas and branches ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_saga_that_was_undone_is_told_step_by_step(onward: Run, crew: str):
+    task_id = submitted(onward, crew, "trip")
+    assert onward("follow", task_id, "--db", crew).status == 1
+    out = onward("show", task_id, "--db", crew).out
+    facts, story = out.split("\n\n")
+    assert "undone      [0] car, flight" in facts
+    assert "not undone  hotel" in facts
+    told = [re.sub(r" {2,}\d+\.\d\d s.*", "", line[13:]) for line in story.splitlines()]
+    assert told[:1] == ["·  submitted"]
+    assert sorted(told[2:8]) == sorted(
+        [
+            "·  trip begun",
+            "✓    flight",
+            "✓    hotel",
+            "✓      [0] car",
+            "✓      [1] boat",
+            "·    version insured marked",
+        ]
+    )
+    assert told[8:] == [
+        "✓    insure",
+        "✗  trip given up  Fatal: no visa",
+        "✓      undo car",
+        "✗      undo hotel failed  Fatal: the hotel keeps the money",
+        "✓      undo flight",
+        "✗  trip not wholly undone  undone: [0] car, flight; NOT undone: hotel",
+        "✗  failed  Fatal: no visa",
+    ]
+    shown = onward("show", task_id, "--json", "--db", crew).json
+    assert shown["undone"] == shown["error"]["undone"] == ["[trip/gather.0]car", "[trip]flight"]
+    assert shown["not_undone"] == ["[trip]hotel"]
+    assert shown["in_doubt"] == []
+
+
+def test_a_cancelled_saga_is_undone_first(onward: Run, crew: str, waiting: Waiting):
+    task_id = waiting("signal", "trip", '"waits"')
+    said = onward("cancel", task_id, "--db", crew)
+    assert said.status == 0
+    assert f"task {task_id} (trip) is " in said.out
+    ended = onward("follow", task_id, "--db", crew)
+    assert ended.status == 1
+    assert "cancel requested  what it did is undone first" in ended.out
+    assert "cancelled  undone: [0] car, flight; NOT undone: hotel" in ended.out
+    assert "broke off" not in ended.out
+    shown = onward("show", task_id, "--json", "--db", crew).json
+    assert (shown["undone"], shown["not_undone"]) == (["[trip/gather.0]car", "[trip]flight"], ["[trip]hotel"])
+    assert "not undone  hotel" in onward("show", task_id, "--db", crew).out
+
+
+def test_an_effect_that_nobody_knows_of_is_still_told_at_the_end(onward: Run, crew: str, waiting: Waiting):
+    task_id = waiting("in_doubt", "charge")
+    onward("cancel", task_id, "--db", crew)
+    assert "in doubt  pay (nobody knows)" in onward("show", task_id, "--db", crew).out
+    assert onward("show", task_id, "--json", "--db", crew).json["in_doubt"] == ["pay"]
+
+
+# ── cancel ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_cancel_tells_what_was_in_the_middle_of_something(onward: Run, crew: str):
+    task_id = submitted(onward, crew, "slow")
+    wait_for_step(onward, crew, task_id)
+    said = onward("cancel", task_id, "--json", "--db", crew).json
+    assert (said["state"], said["in_flight"]) == ("cancelled", 1)
+    again = submitted(onward, crew, "slow")
+    wait_for_step(onward, crew, again)
+    assert onward("cancel", again, "--db", crew).out == (
+        f"task {again} (slow) is cancelled (1 task of its tree was in the middle of something)\n"
+    )
+
+
+def wait_for_step(onward: Run, url: str, task_id: str) -> None:
+    end = time.monotonic() + 15
+    while "step.completed" not in [record["kind"] for record in journal(onward, url, task_id)]:
+        assert time.monotonic() < end
+
+
+def test_a_task_that_undoes_is_cancelling(onward: Run, db: str):
+    """With nobody there to undo it, it says so."""
+
+    async def plant() -> str:
+        async with Onward(db) as app:
+            one = await begun(app.store)
+            await app.store.save("w1", Batch([entry(one, kind=r.SAGA, key="saga", data=b"{}")]))
+            return one.id
+
+    task_id = asyncio.run(plant())
+    said = onward("cancel", task_id, "--db", db)
+    assert said.out.startswith(f"task {task_id} (work) is being cancelled, what it did is undone first: onward follow")
+    assert said.out.endswith("(1 task of its tree was in the middle of something)\n")
+    (task,) = onward("list", "--state", "pending", "--json", "--db", db).json["tasks"]
+    assert (task["task_id"], task["reason"]) == (task_id, "cancelling")
+    assert "cancelling: what it did is being undone" in onward("list", "--db", db).out

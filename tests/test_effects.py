@@ -1,0 +1,258 @@
+"""Effects that must not happen twice: announced, in doubt, reconciled; and the keys of those that may."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from onward import Onward
+from onward.core import record as r
+from onward.core.task import State
+from onward.errors import BadSetting, StateConflict
+from onward.testing import MemoryApp, crashes, drain, memory_app
+
+LOST = [ConnectionResetError("reset"), TimeoutError("late"), EOFError("cut")]
+
+
+def payment(error: BaseException | None = None, *, happens: bool = True, **options: Any) -> tuple[MemoryApp, list[str]]:
+    app, paid = memory_app(), []
+
+    @app.task(retry=1)
+    async def pay(ctx: Any) -> Any:
+        async def charge() -> dict[str, int]:
+            if happens:
+                paid.append(ctx.key)
+            if error is not None and len(paid) < 2:
+                raise error
+            return {"id": len(paid)}
+
+        return await ctx.step(charge, effect="once", **options)
+
+    return app, paid
+
+
+async def test_doubt_exactly_between_announcement_and_record() -> None:
+    """Killed at every point: in doubt only where the effect may have begun and nobody wrote down how it ended."""
+    app, paid = payment()
+    doubtful = set()
+    async for copy in crashes(app):
+        paid.clear()
+        task = await copy.submit("pay")
+        left = await drain(copy)
+        kinds = [record.kind for record in await copy.service.journal(task.id)]
+        if left:
+            doubtful.add(copy.killed_at)
+            assert (left[0].state, left[0].reason) == (State.WAITING, "in_doubt")
+            assert r.ANNOUNCED in kinds
+            assert r.DOUBTED in kinds
+            (doubt,) = await copy.doubts(task.id)
+            assert doubt.step == "charge"
+            verdict = "happened" if paid else "not_happened"
+            await copy.resolve(task.id, verdict, {"id": 1})
+            assert await drain(copy) == []
+        assert (await task.get()).result == {"id": 1}
+        assert len(paid) == 1, copy.killed_at
+    assert doubtful == {"save.after", "effect.before", "effect.after", "save.before"}
+
+
+@pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
+async def test_a_timeout_is_not_a_no(error: BaseException) -> None:
+    app, paid = payment(error)
+    async with app:
+        task = await app.submit("pay")
+        (left,) = await drain(app)
+        assert left.reason == "in_doubt"
+        assert len(paid) == 1, "not tried again"
+        await app.resolve(task.id, "happened", {"id": 99})
+        with pytest.raises(StateConflict, match="no effect of it is in doubt"):
+            await app.resolve(task.id, "not_happened")
+        await drain(app)
+        assert (await task.get()).result == {"id": 99}
+        assert len(paid) == 1
+
+
+async def test_did_not_happen_runs_it_again_with_the_same_key() -> None:
+    app, paid = payment(LOST[0])
+    async with app:
+        task = await app.submit("pay")
+        await drain(app)
+        await app.resolve(task.id, "not_happened")
+        assert await drain(app) == []
+        assert (await task.get()).result == {"id": 2}
+        assert paid == [f"{task.id}:charge"] * 2
+
+
+async def test_undo_takes_it_back_and_fails_the_step() -> None:
+    taken_back: list[str] = []
+
+    async def refund() -> None:
+        taken_back.append("refund")
+
+    app, _ = payment(LOST[0], undo=refund)
+    async with app:
+        task = await app.submit("pay")
+        await drain(app)
+        await app.resolve(task.id, "undo")
+        assert await drain(app) == []
+        ended = await task.get()
+        assert ended.state is State.FAILED
+        assert ended.error is not None
+        assert "had it undone" in ended.error["message"]
+        assert taken_back == ["refund"]
+
+
+async def test_a_clear_no_is_an_ordinary_failure() -> None:
+    for error in (ValueError("declined"), ConnectionRefusedError("nobody there")):
+        app, _ = payment(error, happens=False)
+        async with app:
+            task = await app.submit("pay")
+            assert await drain(app) == []
+            ended = await task.get()
+            assert ended.state is State.FAILED
+            assert ended.error is not None
+            assert str(error) in ended.error["message"]
+
+
+async def test_a_step_that_times_out_is_in_doubt() -> None:
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def pay(ctx: Any) -> Any:
+        async def charge() -> None:
+            await asyncio.Event().wait()
+
+        return await ctx.step(charge, effect="once", timeout=5, retry=3)
+
+    async with app:
+        task = await app.submit("pay")
+        (left,) = await drain(app)
+        assert left.reason == "in_doubt"
+        assert "timeout of 5 s" in (await app.doubts(task.id))[0].reason
+
+
+async def test_an_effect_that_can_be_asked_is_asked_and_not_announced() -> None:
+    world: set[str] = set()
+    asked = 0
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def pay(ctx: Any) -> Any:
+        async def charge(amount: int) -> str:
+            assert ctx.key not in world, "it happened twice"
+            world.add(ctx.key)
+            return f"paid {amount}"
+
+        async def was_charged(amount: int) -> str | None:
+            nonlocal asked
+            asked += 1
+            return f"paid {amount}" if ctx.key in world else None
+
+        return await ctx.step(charge, 5, effect="once", reconcile=was_charged)
+
+    async for copy in crashes(app):
+        world.clear()
+        task = await copy.submit("pay")
+        assert await drain(copy) == [], "nobody is asked but the world"
+        assert (await task.get()).result == "paid 5", copy.killed_at
+        assert len(world) == 1
+        assert r.ANNOUNCED not in [record.kind for record in await copy.service.journal(task.id)]
+    assert asked > 0
+
+
+async def test_a_lost_answer_is_reconciled_without_a_crash() -> None:
+    app, calls = memory_app(), []
+
+    @app.task(retry=1)
+    async def pay(ctx: Any) -> Any:
+        async def charge() -> str:
+            calls.append("charge")
+            raise ConnectionResetError("the answer was lost")
+
+        return await ctx.step(charge, reconcile=lambda: "it was paid")
+
+    async with app:
+        task = await app.submit("pay")
+        assert await drain(app) == []
+        assert (await task.get()).result == "it was paid"
+        assert calls == ["charge"]
+
+
+async def test_steps_that_are_safe_to_repeat_pay_nothing() -> None:
+    app = memory_app()
+
+    @app.task
+    async def look(ctx: Any) -> None:
+        async def read() -> int:
+            return 1
+
+        await ctx.step(read, effect="read")
+        await ctx.step(read, effect="idempotent")
+
+    async with app:
+        task = await app.submit("look")
+        await drain(app)
+        kinds = [record.kind for record in await app.service.journal(task.id)]
+        assert kinds == [r.SUBMITTED, r.SHIFT, r.STEP_DONE, r.STEP_DONE, r.COMPLETED]
+
+
+async def test_wrong_words() -> None:
+    app, _ = payment()
+    async with app:
+        with pytest.raises(BadSetting, match="one of happened, not_happened, undo"):
+            await app.resolve("x", "perhaps")
+        task = await app.submit("pay")
+        await drain(app)
+        with pytest.raises(StateConflict, match="no effect of it is in doubt"):
+            await app.resolve(task.id, "happened")
+
+        @app.task(retry=1)
+        async def odd(ctx: Any) -> None:
+            await ctx.step(print, effect="twice")
+
+        strange = await app.submit("odd")
+        await drain(app)
+        assert "one of read, idempotent, once" in (await strange.get()).error["message"]  # type: ignore[index]
+
+
+async def test_several_in_doubt_at_once_are_named() -> None:
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def both(ctx: Any) -> list[Any]:
+        async def lost(name: str) -> None:
+            raise ConnectionResetError(name)
+
+        return await ctx.gather(*[ctx.step(lost, name, name=name, effect="once") for name in ("a", "b")])
+
+    async with app:
+        task = await app.submit("both")
+        await drain(app)
+        for _ in range(2):
+            (doubt,) = (await app.doubts(task.id))[:1]
+            await app.resolve(task.id, "happened", doubt.step, step=doubt.step)
+            await drain(app)
+        assert (await task.get()).result == ["[gather.0]a", "[gather.1]b"]
+
+
+async def test_on_every_store(app: Onward) -> None:
+    paid: list[str] = []
+
+    @app.task(retry=1)
+    async def pay(ctx: Any) -> Any:
+        async def charge() -> str:
+            paid.append(ctx.key)
+            raise ConnectionResetError("lost")
+
+        return await ctx.step(charge, effect="once")
+
+    async with app.worker():
+        task = await app.submit(pay)
+        while (await task.get()).reason != "in_doubt":  # noqa: ASYNC110 -- from outside
+            await asyncio.sleep(0.01)
+        assert await app.store.census() == []
+        assert await app.store.doubts() == [task.id]
+        await app.resolve(task.id, "happened", "yes")
+        assert await task.result(20) == "yes"
+        assert len(paid) == 1

@@ -1,0 +1,125 @@
+"""The guides are true: the code in them runs, and does what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward import Onward
+from onward.core.task import State
+from onward.testing import crashes, drain, memory_app
+from tests.kit import sql
+
+ROOT = Path(__file__).parents[1]
+GUIDES = ROOT / "docs" / "guides"
+
+
+def code_of(guide: str, file: str) -> dict[str, Any]:
+    """The names that a file of a guide defines."""
+    text = (GUIDES / guide).read_text(encoding="utf-8")
+    (code,) = re.findall(rf"```python\n# {re.escape(file)}\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {"__name__": file.removesuffix(".py")}
+    exec(compile(code, f"docs/guides/{guide}", "exec"), names)
+    return names
+
+
+def test_every_guide_is_run_by_a_test() -> None:
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    for guide in GUIDES.glob("*.md"):
+        assert guide.name in tests, f"nobody runs the code of {guide.name}"
+
+
+async def test_effects() -> None:
+    names = code_of("effects.md", "payments.py")
+    async for app in crashes(names["app"]):
+        names["bank"].clear()
+        task = await app.submit("pay", {"order": "7", "cents": 500})
+        left = await drain(app)
+        if left:
+            assert [one.reason for one in left] == ["in_doubt"]
+            await app.resolve(task.id, "not_happened")
+            await drain(app)
+        assert await task.result() == "courier for 7"
+        assert list(names["bank"].values()) == [500, 500]
+
+
+async def test_writes_in_the_same_database(url: str) -> None:
+    app = Onward(url)
+    app.handlers |= (names := code_of("effects.md", "stock.py"))["app"].handlers
+    app._offers |= names["app"]._offers
+    async with app.worker():
+        await sql(app.store, "DROP TABLE IF EXISTS stock")
+        await sql(app.store, "CREATE TABLE stock (item TEXT, n INTEGER)")
+        await sql(app.store, "INSERT INTO stock VALUES ('pear', 3)")
+        assert await (await app.submit("sell", "pear")).result(20) == 2
+
+
+async def test_sagas() -> None:
+    names = code_of("sagas.md", "trip.py")
+    app = memory_app(names["app"])
+    async with app:
+        task = await app.submit("trip")
+        await drain(app)
+        ended = await task.get()
+        assert ended.state is State.FAILED
+        assert ended.error is not None
+        assert ended.error["undone"] == ["[saga]book#2", "[saga]book"]
+        assert names["booked"] == []
+
+
+async def test_waiting() -> None:
+    names = code_of("waiting.md", "order.py")
+    for decision in ("approve", "deny"):
+        app = memory_app(names["app"])
+        async with app:
+            task = await app.submit("order", {"items": ["hat", "coat"]})
+            async with app.worker():
+                while not (asks := await app.asks()):
+                    await app.clock.move(0.1)
+                await app.answer(asks[0].id, "L")
+                while not (asks := await app.asks("approval")):
+                    await app.clock.move(0.1)
+            assert asks[0].text == "Ship 2 items in size L?"
+            await app.decide(asks[0].id, decision, reason="too late")
+            await drain(app)
+            expected = "hat packed, coat packed, to the shop" if decision == "approve" else "not shipped: too late"
+            assert await task.result() == expected
+
+
+@pytest.mark.parametrize("test", ["test_a_month_takes_milliseconds", "test_a_crash_changes_nothing"])
+async def test_testing(test: str) -> None:
+    names = code_of("testing.md", "test_reminder.py")
+    await names[test]()
+    assert len(names["sent"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("service", "decision", "expect"),
+    [("web", "approve", "web is live"), ("web", "deny", None), ("broken", None, None), ("web", "cancel", None)],
+)
+async def test_the_deploy_of_the_examples(service: str, decision: str | None, expect: str | None) -> None:
+    from examples import deploy
+
+    async for app in crashes(deploy.app):
+        deploy.WORLD.clear()
+        for known in (app.handlers, app._offers):  # drain would let ten minutes pass before anybody decides
+            known["deploy"] = dataclasses.replace(known["deploy"], deadline=None)
+        task = await app.submit("deploy", {"service": service})
+        await drain(app)
+        for _ in range(2):  # a deploy that was denied is tried once more
+            for ask in await app.asks():
+                if decision == "cancel":
+                    await app.cancel(task.id)
+                else:
+                    await app.decide(ask.id, decision or "deny", reason="not today")
+                await drain(app)
+        ended = await task.get()
+        assert ended.result == expect, app.killed_at
+        assert sorted(deploy.WORLD) == (
+            [f"{kind}/web" for kind in ("certificate", "container", "dns", "monitoring")] if expect else []
+        )
+        assert ended.state is {"approve": State.COMPLETED, "cancel": State.CANCELLED}.get(decision or "", State.FAILED)

@@ -1,0 +1,516 @@
+"""Waiting: for a signal, an answer, a decision, a child; the slot is free, the first answer wins, nothing is slept through."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from onward import Onward
+from onward.core import record as r
+from onward.core.task import State
+from onward.errors import AlreadyDecided, InvalidInput, NotFound, StateConflict, TaskFailed, UsageError
+from onward.testing import MemoryApp, crashes, drain, memory_app
+
+
+def with_task(handler: Any, **options: Any) -> MemoryApp:
+    app = memory_app()
+    app.task(name="work", retry=1, **options)(handler)
+    return app
+
+
+# ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_signal_wakes_the_task_and_its_slot_was_free() -> None:
+    async def work(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    app = with_task(work)
+    async with app:
+        task = await app.submit("work")
+        (left,) = await drain(app)
+        assert (left.state, left.reason, left.worker) == (State.WAITING, "signal", None)
+        await app.signal(task.id, "other", 0)
+        (left,) = await drain(app)
+        assert left.reason == "signal", "another name is another signal"
+        await app.signal(task.id, "go", {"n": 1})
+        assert await drain(app) == []
+        assert (await task.get()).result == {"n": 1}
+
+
+async def test_signals_that_come_before_are_kept_in_order() -> None:
+    async def work(ctx: Any) -> Any:
+        return [await ctx.signal("n") for _ in range(3)]
+
+    app = with_task(work)
+    async with app:
+        task = await app.submit("work")
+        for number in range(5):
+            await app.signal(task.id, "n", number)
+        assert await drain(app) == []
+        assert (await task.get()).result == [0, 1, 2]
+
+
+async def test_the_same_signal_twice_is_one() -> None:
+    async def work(ctx: Any) -> Any:
+        return [await ctx.signal("n"), await ctx.signal("n", timeout="1h", default="no more")]
+
+    app = with_task(work)
+    async with app:
+        task = await app.submit("work")
+        for _ in range(3):
+            await app.signal(task.id, "n", 1, id="delivery-77")
+        await drain(app)
+        assert (await task.get()).result == [1, "no more"]
+
+
+async def test_a_signal_that_does_not_come() -> None:
+    async def work(ctx: Any) -> Any:
+        first = await ctx.signal("n", timeout="30d", default="nothing")
+        return [first, await ctx.signal("n", timeout=5)]
+
+    app = with_task(work)
+    async with app:
+        task = await app.submit("work")
+        assert await drain(app) == []
+        ended = await task.get()
+        assert ended.error is not None
+        assert (ended.error["type"], ended.error["message"]) == ("WaitTimeout", "no signal 'n' came in time")
+
+
+async def test_messages_to_nobody() -> None:
+    async def work(ctx: Any) -> None: ...
+
+    app = with_task(work)
+    async with app:
+        with pytest.raises(NotFound, match="there is no task 'nobody'"):
+            await app.signal("nobody", "x")
+        task = await app.submit("work")
+        await drain(app)
+        with pytest.raises(StateConflict, match="it has ended"):
+            await app.signal(task.id, "x")
+
+
+# ── people ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def ask_twice(ctx: Any) -> Any:
+    name = await ctx.ask("What is your name?")
+    colour = await ctx.ask("Which colour?", choices=["red", "blue"], timeout="1d", default="grey")
+    return [name, colour]
+
+
+async def test_a_question_and_its_answer() -> None:
+    app = with_task(ask_twice)
+    async with app:
+        task = await app.submit("work")
+        (left,) = await drain(app)
+        assert left.reason == "question"
+        (ask,) = await app.asks()
+        assert (ask.task_id, ask.kind, ask.text, ask.expires_at) == (task.id, "question", "What is your name?", None)
+        await app.answer(ask.id, "Ada")
+        with pytest.raises(AlreadyDecided, match="decided already: Ada"):
+            await app.answer(ask.id, "Eve")
+        async with app.worker():
+            while not (asks := await app.asks()):
+                await app.clock.move(0.1)
+        with pytest.raises(InvalidInput, match="takes one of red, blue, and not 'green'"):
+            await app.answer(asks[0].id, "green")
+        await app.answer(asks[0].id, "blue")
+        assert await app.asks() == []
+        await drain(app)
+        assert (await task.get()).result == ["Ada", "blue"]
+
+
+async def test_nobody_answers() -> None:
+    app = with_task(ask_twice)
+    async with app:
+        task = await app.submit("work")
+        await drain(app)
+        (ask,) = await app.asks()
+        await app.answer(ask.id, "Ada")
+        assert await drain(app) == []
+        assert (await task.get()).result == ["Ada", "grey"]
+        (late,) = [one for one in await app.service.journal(task.id) if one.value.get("question") == "Which colour?"]
+        with pytest.raises((AlreadyDecided, StateConflict)):
+            await app.answer(f"{task.id}.{late.seq}", "red")
+
+
+async def test_approvals() -> None:
+    async def work(ctx: Any, timeout: str | None = None, default: str = "deny") -> Any:
+        said = await ctx.approve(
+            "Route traffic?", risk="external_action", data={"to": "web"}, timeout=timeout, default=default
+        )
+        return said["decision"]
+
+    for decide, expect in (("approve", State.COMPLETED), ("deny", State.FAILED)):
+        app = with_task(work)
+        async with app:
+            task = await app.submit("work")
+            (left,) = await drain(app)
+            assert left.reason == "approval"
+            (ask,) = await app.asks("approval")
+            assert (ask.risk, ask.data, ask.text) == ("external_action", {"to": "web"}, "Route traffic?")
+            with pytest.raises(UsageError, match="is an approval; `onward approve`"):
+                await app.answer(ask.id, "yes")
+            await app.decide(ask.id, decide, reason="because", by="ada")
+            with pytest.raises(AlreadyDecided, match=f"decided already: {decide}"):
+                await app.decide(ask.id, "approve")
+            await drain(app)
+            ended = await task.get()
+            assert ended.state is expect
+            assert ended.error is None or ended.error["message"] == "denied: Route traffic? (because)"
+    for default, expect in (("approve", State.COMPLETED), ("deny", State.FAILED)):
+        app = with_task(work)
+        async with app:
+            task = await app.submit("work", {"timeout": "2d", "default": default})
+            assert await drain(app) == []
+            assert (await task.get()).state is expect
+
+
+async def test_wrong_ids() -> None:
+    app = with_task(ask_twice)
+    async with app:
+        task = await app.submit("work")
+        await drain(app)
+        for wrong in ("nobody", "nobody.3", f"{task.id}.1", f"{task.id}.999", f"{task.id}.x"):
+            with pytest.raises(NotFound, match="no question or approval"):
+                await app.answer(wrong, "x")
+            with pytest.raises(NotFound, match="no question or approval"):
+                await app.decide(wrong, "approve")
+
+
+async def test_several_open_at_once_answered_in_any_order() -> None:
+    async def work(ctx: Any) -> Any:
+        return await ctx.gather(ctx.ask("a?"), ctx.ask("b?"), ctx.approve("c?"), ctx.signal("d"))
+
+    app = with_task(work)
+    async with app:
+        task = await app.submit("work")
+        (left,) = await drain(app)
+        assert left.reason == "approval"
+        asks = {ask.text: ask.id for ask in await app.asks()}
+        assert set(asks) == {"a?", "b?", "c?"}
+        await app.signal(task.id, "d", 4)
+        await drain(app)
+        await app.decide(asks["c?"], "approve")
+        await app.answer(asks["b?"], 2)
+        await drain(app)
+        await app.answer(asks["a?"], 1)
+        assert await drain(app) == []
+        assert (await task.get()).result[:2] == [1, 2]
+        assert (await task.get()).result[3] == 4
+
+
+async def test_a_crash_at_every_point_of_waiting() -> None:
+    async def work(ctx: Any) -> Any:
+        async def step() -> str:
+            return "s"
+
+        return [
+            await ctx.ask("?"),
+            await ctx.step(step),
+            await ctx.signal("x"),
+            await ctx.signal("y", timeout=9, default=0),
+        ]
+
+    async for app in crashes(with_task(work)):
+        task = await app.submit("work")
+        await app.signal(task.id, "x", "early")
+        await drain(app)
+        (ask,) = await app.asks()
+        await app.answer(ask.id, "a")
+        assert await drain(app) == [], app.killed_at
+        assert (await task.get()).result == ["a", "s", "early", 0]
+
+
+# ── nothing is slept through ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_hundred_signals_race_with_the_falling_asleep(app: Onward) -> None:
+    @app.task
+    async def work(ctx: Any, count: int) -> list[Any]:
+        return [await ctx.signal("n") for _ in range(count)]
+
+    async with app.worker():
+        tasks = [await app.submit(work, 10) for _ in range(10)]
+
+        async def send(task: Any) -> None:
+            for number in range(10):
+                await asyncio.sleep(0.001 * (number % 3))
+                await app.signal(task.id, "n", number)
+
+        await asyncio.gather(*[send(task) for task in tasks])
+        for task in tasks:
+            assert await task.result(30) == list(range(10))
+    assert await app.store.census() == []
+
+
+async def test_twenty_people_answer_at_once_and_one_wins(app: Onward) -> None:
+    @app.task
+    async def work(ctx: Any) -> Any:
+        return await ctx.ask("who?")
+
+    async with app.worker():
+        task = await app.submit(work)
+        while not (asks := await app.asks()):  # noqa: ASYNC110 -- from outside
+            await asyncio.sleep(0.01)
+        said = await asyncio.gather(*[app.answer(asks[0].id, n) for n in range(20)], return_exceptions=True)
+        (winner,) = [number for number, answer in enumerate(said) if answer is None]
+        assert all(isinstance(a, AlreadyDecided) and a.said == str(winner) for n, a in enumerate(said) if n != winner)
+        assert await task.result(20) == winner
+
+
+# ── children and branches ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def family() -> MemoryApp:
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def child(ctx: Any, n: int) -> int:
+        await ctx.sleep(n)
+        if n == 13:
+            raise ValueError("unlucky")
+        return n * 2
+
+    @app.task(retry=1)
+    async def parent(ctx: Any, numbers: list[int]) -> Any:
+        children = [await ctx.submit(child, n) for n in numbers]
+        return await ctx.gather(*children)
+
+    @app.task(retry=1)
+    async def mapped(ctx: Any, numbers: list[int]) -> Any:
+        return await ctx.map("child", numbers, limit=2)
+
+    return app
+
+
+@pytest.mark.parametrize("name", ["parent", "mapped"])
+async def test_children_are_started_once_whatever_crashes(name: str) -> None:
+    async for app in crashes(family()):
+        task = await app.submit(name, {"numbers": [3, 1, 2]})
+        assert await drain(app) == [], app.killed_at
+        assert (await task.get()).result == [6, 2, 4]
+        tasks, _ = await app.list()
+        assert len(tasks) == 4, app.killed_at
+        assert {one.parent for one in tasks if one.task == "child"} == {task.id}
+
+
+async def test_a_child_that_fails_or_is_cancelled() -> None:
+    app = family()
+    async with app:
+        task = await app.submit("parent", {"numbers": [1, 13]})
+        await drain(app)
+        ended = await task.get()
+        assert ended.error is not None
+        assert ended.error["type"] == TaskFailed.__name__
+        assert "unlucky" in ended.error["message"]
+        other = await app.submit("parent", {"numbers": [50]})
+        async with app.worker():
+            while not [one for one in (await app.list(task="child"))[0] if one.reason == "asleep"]:
+                await app.clock.move(0.1)
+            (young,) = [one for one in (await app.list(task="child"))[0] if not one.ended]
+            await app.cancel(young.task_id)
+            while not (await other.get()).ended:
+                await app.clock.move(0.1)
+        assert (await other.get()).error["type"] == "TaskCancelled"  # type: ignore[index]
+
+
+async def test_cancel_reaches_the_whole_tree(app: Onward) -> None:
+    @app.task
+    async def tree(ctx: Any, depth: int) -> None:
+        if depth:
+            await ctx.gather(*[await ctx.submit(tree, depth - 1) for _ in range(3)])
+        await ctx.signal("never")
+
+    async with app.worker(slots=50):
+        root = await app.submit(tree, 2)
+        while len((await app.list(state="waiting"))[0]) < 13:  # noqa: ASYNC110 -- from outside
+            await asyncio.sleep(0.02)
+        cancelled = await app.cancel(root.id)
+        assert cancelled.in_flight == 0
+        tasks, _ = await app.list()
+        assert {one.state for one in tasks} == {State.CANCELLED}
+        assert len(tasks) == 13
+    assert await app.store.census() == []
+
+
+async def test_a_child_shares_the_deadline_of_its_parent() -> None:
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def child(ctx: Any) -> None:
+        await ctx.sleep("10d")
+
+    @app.task(retry=1, deadline="1h")
+    async def parent(ctx: Any) -> None:
+        await (await ctx.submit(child))
+
+    async with app:
+        task = await app.submit("parent")
+        assert await drain(app) == []
+        states = {one.task: one.error["type"] for one in (await app.list())[0]}  # type: ignore[index]
+        assert states == {"parent": "DeadlineExceeded", "child": "DeadlineExceeded"}
+        assert (await task.get()).state is State.FAILED
+
+
+async def test_branches_with_steps_of_one_name_get_their_own_results_at_every_crash() -> None:
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def work(ctx: Any) -> Any:
+        async def branch(letter: str) -> str:
+            async def step(number: int) -> str:
+                return f"{letter}{number}"
+
+            return await ctx.step(step, 1) + await ctx.step(step, 2) + await ctx.step(step, 3)
+
+        return await ctx.gather(branch("a"), branch("b"))
+
+    async for copy in crashes(app):
+        task = await copy.submit("work")
+        assert await drain(copy) == []
+        assert (await task.get()).result == ["a1a2a3", "b1b2b3"], copy.killed_at
+
+
+async def test_gather_waits_for_all_and_raises_the_first_in_order() -> None:
+    app, ran = memory_app(), []
+
+    @app.task(retry=1)
+    async def work(ctx: Any, quiet: bool) -> Any:
+        async def step(name: str, delay: float) -> str:
+            await asyncio.sleep(delay)
+            ran.append(name)
+            if name in {"b", "c"}:
+                raise ValueError(name)
+            return name
+
+        jobs = [
+            ctx.step(step, name, delay, name=name) for name, delay in (("a", 0), ("b", 0.02), ("c", 0), ("d", 0.03))
+        ]
+        answers = await ctx.gather(*jobs, return_exceptions=quiet)
+        return [str(answer) for answer in answers]
+
+    async with app:
+        loud, quiet = await app.submit("work", {"quiet": False}), await app.submit("work", {"quiet": True})
+        await drain(app)
+        assert sorted(ran) == ["a", "a", "b", "b", "c", "c", "d", "d"]
+        assert "step '[gather.1]b'" in (await loud.get()).error["message"]  # type: ignore[index]
+        assert [text[:1] for text in (await quiet.get()).result] == ["a", "s", "s", "d"]
+
+
+async def test_the_bound_of_a_map_holds() -> None:
+    app, now, most = memory_app(), [0], [0]
+
+    @app.task(retry=1)
+    async def work(ctx: Any) -> Any:
+        async def step(n: int) -> int:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+            await asyncio.sleep(0.002)
+            now[0] -= 1
+            return n
+
+        return await ctx.map(step, range(20), limit=3)
+
+    async with app:
+        task = await app.submit("work")
+        await drain(app)
+        assert (await task.get()).result == list(range(20))
+        assert most == [3]
+
+
+async def test_a_raw_gather_is_refused_with_the_name_of_ours() -> None:
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def work(ctx: Any) -> None:
+        async def step() -> None:
+            await asyncio.sleep(0.01)
+
+        await asyncio.gather(ctx.step(step), ctx.step(step))
+
+    async with app:
+        task = await app.submit("work")
+        await drain(app)
+        assert "ctx.gather runs several at once" in (await task.get()).error["message"]  # type: ignore[index]
+
+
+async def test_one_branch_works_while_another_waits() -> None:
+    """A wait stays in memory while there is work, and what comes in is heard there too."""
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def work(ctx: Any) -> Any:
+        async def slow() -> str:
+            await app.signal(ctx.task_id, "go", "heard")
+            await app.clock.sleep(5)
+            return "worked"
+
+        return await ctx.gather(ctx.signal("go"), ctx.step(slow))
+
+    async with app:
+        task = await app.submit("work")
+        assert await drain(app) == []
+        assert (await task.get()).result == ["heard", "worked"]
+        kinds = [record.kind for record in await app.service.journal(task.id)]
+        assert kinds.count(r.SHIFT) == 1
+
+
+# ── pause ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_pause_and_resume_of_a_tree(app: Onward) -> None:
+    ran: list[str] = []
+
+    @app.task
+    async def leaf(ctx: Any) -> str:
+        async def tick(n: int) -> None:
+            ran.append(f"{ctx.task_id}-{n}")
+            await asyncio.sleep(0.02)
+
+        for number in range(100):
+            await ctx.step(tick, number)
+        return "done"
+
+    @app.task
+    async def root(ctx: Any) -> list[str]:
+        return await ctx.gather(*[await ctx.submit(leaf) for _ in range(3)])
+
+    async with app.worker():
+        task = await app.submit(root)
+        while len({line.split("-")[0] for line in ran}) < 3:  # noqa: ASYNC110 -- from outside
+            await asyncio.sleep(0.01)
+        paused = await app.pause(task.id)
+        assert paused.in_flight == 3
+        tasks: list[Any] = []
+        while not tasks or any(one.reason != "paused" for one in tasks):
+            await asyncio.sleep(0.05)
+            tasks = (await app.list())[0]
+        count = len(ran)
+        await asyncio.sleep(0.1)
+        assert len(ran) == count, "nothing runs"
+        assert await app.store.census() == []
+        await app.resume(task.id)
+        assert await task.result(60) == ["done"] * 3
+        assert len(ran) == len(set(ran)) == 300, "and nothing ran twice"
+
+
+async def test_pause_of_a_sleeper_and_of_one_that_has_ended() -> None:
+    async def work(ctx: Any) -> str:
+        await ctx.signal("go", timeout="1d", default=None)
+        return "done"
+
+    app = with_task(work)
+    async with app:
+        task = await app.submit("work")
+        assert (await app.pause(task.id)).reason == "paused"
+        (left,) = await drain(app)
+        assert left.reason == "paused", "time does not wake it"
+        await app.resume(task.id)
+        assert await drain(app) == []
+        with pytest.raises(StateConflict, match="cannot be paused"):
+            await app.pause(task.id)
