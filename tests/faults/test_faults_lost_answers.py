@@ -26,12 +26,12 @@ STATEMENTS = {
     "claim": "FOR UPDATE OF q SKIP LOCKED",
     "journal": "AND seq > $2",
     "save": "at)\nSELECT * FROM unnest",
-    "settle": "WITH gone AS",
+    "settle": "WITH family AS",
     "wake": "due AS MATERIALIZED",
     "outlook": "WITH RECURSIVE names",
     "beat": "UPDATE onward_workers SET lease_until",
     "workers": "SELECT id, machine, host",
-    "rescue": "WITH dead AS",
+    "rescue": "WITH lost AS",
     "notify": "pg_notify",
 }
 """Verb → a part of its SQL that no other has."""

@@ -72,7 +72,7 @@ class Workers:
 
 async def _kill_now_and_then(workers: Workers, rng: random.Random, count: list[int]) -> None:
     while True:
-        await asyncio.sleep(rng.uniform(0.8, 2.0))
+        await asyncio.sleep(rng.uniform(0.5, 1.5))
         await asyncio.to_thread(workers.kill, rng)
         count[0] += 1
 
@@ -99,7 +99,7 @@ async def test_tree_under_random_kills(place: Place, prove: bool, tell: Callable
         place.kind,
         f"{total} tasks finished, {total} cancelled · {kills[0]} kills · census 0",
     )
-    assert kills[0] >= 2
+    assert kills[0] >= 1
 
 
 async def _cancelled(app: Onward, widths: list[int], total: int) -> None:
