@@ -51,7 +51,7 @@ async def race(app: Onward, scene: str, rng: random.Random) -> str:
     waiting = asyncio.ensure_future(_result(task))
 
     async def cancel() -> str:
-        await asyncio.sleep(rng.uniform(0, 0.03))
+        await asyncio.sleep(rng.uniform(0, 0.15))
         try:
             await app.cancel(task.id)
         except StateConflict as conflict:
@@ -128,4 +128,4 @@ async def test_two_thousand_races_of_cancel(url: str, prove: bool) -> None:
     assert sum(met.values()) == count
     for scene in SCENES:
         assert met[f"{scene} cancelled"], scene
-    assert sum(met[f"{scene} completed"] for scene in SCENES) > count / 20
+    assert sum(met[f"{scene} completed"] for scene in SCENES) > count / 40

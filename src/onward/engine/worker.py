@@ -95,6 +95,7 @@ class Worker:
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
+        self._leaving: set[str] = set()
         self._asked = self._answered = self._asked_then = 0
         self._chores: list[asyncio.Task[Any]] = []
         self._stopping = False
@@ -390,7 +391,8 @@ class Worker:
         if self._answered < self._asked_then:  # the claim that was under way then may still bring them
             return
         strangers = beat.held - self._shifts.keys()
-        if again := strangers & self._strangers:
+        if again := (strangers & self._strangers) - self._leaving:
+            self._leaving |= again  # once: a second release could free what was properly claimed after the first
             self._spawn(self._give_back(sorted(again)), "onward-give-back")
         self._strangers, self._asked_then = strangers, self._asked
 
@@ -401,6 +403,8 @@ class Worker:
             self.store.nudge("ready")
         except OnwardError as error:
             log.warning("could not give them back yet: %s", error)
+        finally:
+            self._leaving -= set(task_ids)
 
     def _declared_dead(self) -> None:
         log.warning(
