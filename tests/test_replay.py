@@ -311,8 +311,11 @@ async def test_sleeping_on_every_store(app: Onward) -> None:
         async def asleep() -> bool:
             return (await handle.get()).reason == "asleep"
 
+        async def let_go() -> bool:
+            return worker.running == 0
+
         await eventually(asleep)
-        assert worker.running == 0
+        await eventually(let_go)
         assert await handle.result(timeout=10) == "done"
         assert 1.0 < time.monotonic() - started < 5
     assert await claim(app.store) == []

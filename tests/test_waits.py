@@ -485,7 +485,7 @@ async def test_pause_and_resume_of_a_tree(app: Onward) -> None:
         while len({line.split("-")[0] for line in ran}) < 3:  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.01)
         paused = await app.pause(task.id)
-        assert paused.in_flight == 3
+        assert paused.in_flight in {3, 4}  # the leaves, and perhaps the root
         tasks: list[Any] = []
         while not tasks or any(one.reason != "paused" for one in tasks):
             await asyncio.sleep(0.05)

@@ -111,8 +111,12 @@ async def test_cancel_against_save(store: Store, open_another: Any, kind: str, w
             "wait": waiting(one, None, "queued"),
         }
         calls = [store.save("w1", batch[what]), other.cancel(one.id)]
-        answers = await asyncio.gather(*(calls if turn % 2 else calls[::-1]))
-        refused, cancelled = answers if turn % 2 else answers[::-1]
+        if turn % 2:
+            refused, cancelled = await asyncio.gather(*calls)
+        else:  # the cancel, which is the longer way, has a head start, and a larger one each time
+            late = asyncio.ensure_future(calls[1])
+            await asyncio.sleep(turn * 0.0003)
+            refused, cancelled = await calls[0], await late
         written = await kinds(store, one.id)
         assert await dense(store, one.id)
         if refused:
