@@ -83,6 +83,7 @@ async def test_a_handler_that_raises_does_not_end_the_check(lab: Lab) -> None:
         assert "before it asks for step 'b'" in finding.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["waits", "sleeps", "waits and does not heed", "a plain function sleeps"])
 async def test_a_handler_that_hangs_does_not_hang_the_check(lab: Lab, how: str) -> None:
     release: list[bool] = []

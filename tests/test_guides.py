@@ -97,6 +97,7 @@ async def test_testing(test: str) -> None:
     assert len(names["sent"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("service", "decision", "expect"),
     [("web", "approve", "web is live"), ("web", "deny", None), ("broken", None, None), ("web", "cancel", None)],

@@ -46,6 +46,7 @@ async def judge(app: Onward, task: Any, home: Path, *, doubted: bool, killed_at:
     assert await app.store.census() == []
 
 
+@pytest.mark.slow
 @not_memory
 async def test_killed_at_every_write(fresh_url: str, tmp_path: Path) -> None:
     number, doubts = 0, set()

@@ -61,7 +61,7 @@ def expected(fail_at: int) -> list[str]:
     return [f"do{n}" for n in done] + [f"undo{n}" for n in reversed(done)]
 
 
-@pytest.mark.parametrize("fail_at", range(1, STEPS + 1))
+@pytest.mark.parametrize("fail_at", [1, 4, *[pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 5)]])
 async def test_a_crash_at_every_point_of_the_way_forward_and_back(fail_at: int) -> None:
     points = 0
     outside = Outside()
@@ -83,6 +83,7 @@ def _key(name: str, number: int) -> str:
     return f"[saga]{name}" + (f"#{number}" if number > 1 else "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail_at", [1, 3, 5])
 async def test_the_same_on_every_store(url: str, fail_at: int) -> None:
     number = 0

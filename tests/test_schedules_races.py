@@ -189,6 +189,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @not_memory
 async def test_kill_9_in_the_middle_of_a_tick(url: str) -> None:
     child = Child.code(CHILD, url, env={"ONWARD_CRASH": "tick.before:2"}, cwd=Path(__file__).parents[1])

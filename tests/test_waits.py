@@ -288,6 +288,7 @@ def family() -> MemoryApp:
     return app
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["parent", "mapped"])
 async def test_children_are_started_once_whatever_crashes(name: str) -> None:
     async for app in crashes(family()):
@@ -463,6 +464,7 @@ async def test_one_branch_works_while_another_waits() -> None:
 # ── pause ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 async def test_pause_and_resume_of_a_tree(app: Onward) -> None:
     ran: list[str] = []
 

@@ -16,7 +16,7 @@ import pytest
 from tests.sim.life import Report, run
 from tests.sim.planted import PLANTED
 
-SEEDS = 100
+SEEDS = 60
 PROOF = 4_000
 ENOUGH = 80
 FIRST = {"dead-and-deaf": 135}
