@@ -39,24 +39,19 @@ class Branches:
         waiting = collections.deque(enumerate(makers))
 
         def start() -> None:
-            number, make = waiting.popleft()
-            scope = up.below(f"{local}.{number}")
-            self.scopes.add(scope)
-            round_.begin(number, self._branch(scope, make, round_, number, start if waiting else None))
-
-        def start_next() -> None:
             if waiting:
-                start()
+                number, make = waiting.popleft()
+                scope = up.below(f"{local}.{number}")
+                self.scopes.add(scope)
+                round_.begin(number, self._branch(scope, make, round_, number))
 
-        round_.then = start_next
-        for _ in range(min(limit or len(makers), len(makers))):
+        round_.then = start
+        for _ in range(limit or len(makers)):
             start()
         await round_.over()
         return round_.results(return_exceptions=return_exceptions)
 
-    async def _branch(
-        self, scope: Scope, make: Callable[[], Awaitable[Any]], round_: _Round, number: int, _: Any
-    ) -> None:
+    async def _branch(self, scope: Scope, make: Callable[[], Awaitable[Any]], round_: _Round, number: int) -> None:
         SCOPE.set(scope)
         try:
             round_.answers[number] = await self._to_its_end(scope, make)
@@ -80,7 +75,7 @@ class _Round:
     """One gather: its tasks, answers and errors."""
 
     def __init__(self, waits: Waits, count: int) -> None:
-        self._waits, self._left = waits, count
+        self._waits = waits
         self.answers: list[Any] = [None] * count
         self.errors: dict[int, BaseException] = {}
         self.then: Callable[[], None] = lambda: None
@@ -97,7 +92,6 @@ class _Round:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._left -= 1
         if not any(isinstance(error, Control) for error in self.errors.values()):
             self.then()  # before the count goes down: the next takes its place
         self._waits.branch_over()

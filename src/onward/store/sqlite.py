@@ -278,8 +278,9 @@ class SqliteStore:
             claimed = await self._writing(job)
             if claimed or queue not in self._limited:
                 return claimed
-        one = lambda most, wide: self._writing(lambda c: limited(c, most, wide))  # noqa: E731
-        claimed = await limits.in_rounds(one, room, self.nudge)
+        claimed = await limits.in_rounds(
+            lambda most, wide: self._writing(lambda c: limited(c, most, wide)), room, self.nudge
+        )
         return claimed if queue in self._limited else await self._writing(job)
 
     async def save(self, worker: str, batch: Batch) -> set[str]:  # noqa: ARG002 -- the journal's numbers are the fence
