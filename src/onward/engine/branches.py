@@ -19,11 +19,11 @@ from onward.errors import BadSetting
 
 
 class Branches:
-    """The branches of one shift; `scopes` are all lines that exist just now."""
+    """The branches of one shift; `scopes` are all that exist just now."""
 
-    def __init__(self, pen: Pen, waits: Waits, root: Scope) -> None:
+    def __init__(self, pen: Pen, waits: Waits) -> None:
         self._pen, self._waits = pen, waits
-        self.scopes: set[Scope] = {root}
+        self.scopes: set[Scope] = set()
 
     async def gather(
         self, makers: Sequence[Callable[[], Awaitable[Any]]], *, limit: int | None, return_exceptions: bool

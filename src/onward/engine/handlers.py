@@ -28,11 +28,14 @@ def adapter(annotation: Any) -> Any:
     return TypeAdapter(annotation)
 
 
+_COROUTINE = inspect.CO_COROUTINE
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a call gives a coroutine. Looks at the code's flags first: this is asked once for every step."""
     code = getattr(function, "__code__", None)
     if code is not None:
-        return bool(code.co_flags & inspect.CO_COROUTINE)
+        return code.co_flags & _COROUTINE != 0  # type: ignore[no-any-return]
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 

@@ -31,45 +31,46 @@ STILL = 100
 class Pen:
     """The one hand that writes for a shift."""
 
+    plain = True
+    """Whether the next step is new and may begin, for all that stands below: the one thing that every step asks."""
+    why: Control | OnwardError | None = None
+    """What the worker or the clock had to say from outside."""
+    ended_by: Control | None = None
+    stop: Control | OnwardError | None = None
+    """What the journal's own request for an end raises, where the journal ends."""
+    task: asyncio.Task[Any] | None = None
+    undone: tuple[str, ...] = ()
+    not_undone: tuple[str, ...] = ()
+    sagas: frozenset[str] = frozenset()
+    """Sagas that are open."""
+    _told = False
+    """Whether nothing more of the journal can be told before something new begins."""
+
     def __init__(self, desk: Desk, hold: Hold) -> None:
         self.desk, self.hold, self.replay = desk, hold, Replay()
         self.writer, self.lease = desk.writer, desk.lease
         self.monotonic = desk.clock.monotonic
-        self.task: asyncio.Task[Any] | None = None
-        self.halted = False
-        """Whether anything below speaks against going on; asked once for every step."""
-        self.why: Control | OnwardError | None = None
-        """What the worker or the clock had to say from outside."""
-        self.ended_by: Control | None = None
-        self.stop: Control | OnwardError | None = None
-        """What the journal's own request for an end raises, where the journal ends."""
-        self._told = False
-        """Whether nothing more of the journal can be told before something new begins."""
-        self.undone: list[str] = []
-        self.not_undone: list[str] = []
-        self.sagas: set[str] = set()
-        """Sagas that are open."""
         self.aborts: dict[str, dict[str, Any]] = {}
         """Sagas that the journal knows as being undone, by the path of their scope, and the error that they died of."""
 
     def read(self, replay: Replay, allowed: float | None) -> None:
         """Begin with what the journal has."""
-        self.replay, self.sagas = replay, set(replay.open_sagas)
+        self.replay, self.sagas = replay, replay.open_sagas
         if replay.stop:
             self.stop = Cancel("cancelled") if replay.stop == r.CANCEL else DeadlineExceeded(allowed or 0.0)
-            self.halted = True
+        self.plain = replay.told and self.stop is None
 
     # ── may we go on ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def tell(self, why: Control | OnwardError) -> None:
         """Something from outside ends the shift at its next step."""
         self.why = self.why or why
-        self.halted = True
+        self.plain = False
 
     def end(self, control: Control) -> Control:
         """From here on the context is dead: whatever the handler does with this exception, it gets it again."""
         self.ended_by = self.ended_by or control
-        self.halted = True
+        self.plain = False
         return self.ended_by
 
     async def may_go_on(self) -> None:
@@ -141,6 +142,7 @@ class Pen:
                     self.replay.check_last(key)
         except Park as park:
             raise self.end(park) from None
+        self.plain = self.replay.told and not (self.aborts or self.why or self.stop)
         return known
 
     def check(self, check: Callable[..., None], *args: Any) -> None:

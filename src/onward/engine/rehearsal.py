@@ -22,8 +22,8 @@ from onward.engine.bounded import GRACE, bounded
 from onward.engine.desk import Desk
 from onward.engine.handlers import Handler
 from onward.engine.pen import Pen
-from onward.engine.replay import Replay
-from onward.engine.scope import SCOPE
+from onward.engine.replay import Known, Replay
+from onward.engine.scope import SCOPE, Scope
 from onward.engine.shift import Shift
 from onward.engine.threads import Threads
 from onward.errors import OnwardError
@@ -65,7 +65,12 @@ class _BlindPen(Pen):
 
     def __init__(self, desk: Desk, hold: Hold) -> None:
         super().__init__(desk, hold)
-        self.halted = True
+        self.plain = False
+
+    def next(self, scope: Scope, key: str, kinds: frozenset[str], mark: str = "") -> Known | None:
+        known = super().next(scope, key, kinds, mark)
+        self.plain = False
+        return known
 
     async def may_go_on(self) -> None:
         scope = SCOPE.get()
@@ -106,7 +111,7 @@ class Rehearsal(Shift):
         self._pen.task = asyncio.current_task()
         SCOPE.set(self._root)
         self._pen.read(Replay(records), self._allowed)
-        self._pen.halted = True
+        self._pen.plain = False
         try:
             self._handler.arguments(wire.decode(self._claimed.input))
         except BaseException as error:

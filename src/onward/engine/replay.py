@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from onward.core import record as r
@@ -22,6 +22,10 @@ from onward.errors import Fatal, StepFailed
 STEPS = frozenset({r.STEP_DONE, r.STEP_FAILED, r.ANNOUNCED})
 SAID = {r.QUESTION: ("question", "choices"), r.APPROVAL: ("what", "risk", "data"), r.CHILD: ("child",)}
 """What a wait asks for: an answer belongs to this, and to nothing else of the same name."""
+
+
+_NOTHING: dict[Any, Any] = {}
+"""What a new task has: thousands are begun in a second, and each table of its own would be work for the collector."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -72,25 +76,26 @@ def _ways(path: str) -> tuple[tuple[str, str], ...]:
 class Replay:
     """What a journal has, scope by scope."""
 
-    def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._lines: dict[str, collections.deque[Known]] = {}
-        self._unread: collections.Counter[str] = collections.Counter()
-        """How much is unread in each scope with all below it, and in each gather."""
-        self._retries: dict[str, int] = {}
-        self._rounds: dict[str, int] = {}
+    started_at: float | None = None
+    unread = 0
+    inbox = 0
+    """The number of the last message that was copied into the journal."""
+    forked = 0
+    """The number of the record that says that this task is a fork."""
+    stop = ""
+    """The record that asked for an end (a cancel, a deadline), when there is one."""
+    versions: frozenset[str] = frozenset()
+    """Changes of the code that this task came to with the new code."""
+    open_sagas: frozenset[str] = frozenset()
+
+    def __init__(self, records: Sequence[Record] = ()) -> None:
         self.messages: dict[int, dict[str, Any]] = {}
         """What came in, by number, as far as no wait has taken it."""
-        self.inbox = 0
-        """The number of the last message that was copied into the journal."""
-        self.started_at: float | None = None
-        self.unread = 0
-        self.versions: set[str] = set()
-        """Changes of the code that this task came to with the new code."""
-        self.forked = 0
-        """The number of the record that says that this task is a fork."""
-        self.open_sagas: set[str] = set()
-        self.stop = ""
-        """The record that asked for an end (a cancel, a deadline), when there is one."""
+        self._lines: dict[str, collections.deque[Known]] = {} if records else _NOTHING
+        self._unread: dict[str, int] = {} if records else _NOTHING
+        """How much is unread in each scope with all below it, and in each gather."""
+        self._retries: dict[str, int] = {} if records else _NOTHING
+        self._rounds: dict[str, int] = {} if records else _NOTHING
         for record in records:
             self._read(record)
 
@@ -105,13 +110,13 @@ class Replay:
             case r.SLEPT | r.WAITED:
                 self._close(record)
             case r.VERSION:
-                self.versions.add(record.key)
+                self.versions |= {record.key}
             case r.SAGA | r.SAGA_DONE | r.UNDOING | r.UNDONE:
                 self._add(record)
                 if record.kind == r.SAGA:
-                    self.open_sagas.add(record.key)
+                    self.open_sagas |= {record.key}
                 elif record.kind in {r.SAGA_DONE, r.UNDONE}:
-                    self.open_sagas.discard(record.key)
+                    self.open_sagas -= {record.key}
             case r.MESSAGE:
                 self.receive(record.value)
             case r.STEP_RETRY:
@@ -132,9 +137,8 @@ class Replay:
     def _count(self, path: str, by: int) -> None:
         self.unread += by
         for scope, gather in _ways(path):
-            self._unread[scope] += by
-            if gather:
-                self._unread[gather] += by
+            for counted in (scope, gather) if gather else (scope,):
+                self._unread[counted] = self._unread.get(counted, 0) + by
 
     def _add(self, record: Record, *, over: bool = True) -> None:
         self._line(record.key).append(Known(record.key, record.kind, record.value, record.seq, over))
@@ -238,12 +242,12 @@ class Replay:
 
     def check_over(self, path: str) -> None:
         """A scope has come to its end. Parks when the journal has more of it."""
-        if self._unread[path]:
+        if self._unread.get(path):
             raise self._unasked(path, lambda at: _within(at, path))
 
     def check_branches(self, gather: str, count: int) -> None:
         """A gather (`gather.`, or `gather#2.` …) begins with so many branches. Parks when the journal has more of them."""
-        if self._unread[gather] > sum(self._unread[f"{gather}{number}"] for number in range(count)):
+        if self._unread.get(gather, 0) > sum(self._unread.get(f"{gather}{number}", 0) for number in range(count)):
             known = [f"{gather}{number}" for number in range(count)]
             raise self._unasked(gather, lambda at: at.startswith(gather) and not any(_within(at, one) for one in known))
 
@@ -258,7 +262,8 @@ class Replay:
 
     def ahead(self, path: str) -> int:
         """How much the journal still has that does not run beside this scope: in it, below it, around it, or after it."""
-        return self.unread - sum(self._unread[gather] - self._unread[scope] for scope, gather in _ways(path) if gather)
+        count = self._unread.get
+        return self.unread - sum(count(gather, 0) - count(scope, 0) for scope, gather in _ways(path) if gather)
 
     def _following(self, path: str) -> Iterable[Known]:
         ways = _ways(path)
@@ -269,7 +274,12 @@ class Replay:
 
     def failures(self, key: str) -> int:
         """Failed attempts of a step that was being retried when the last shift ended."""
-        return self._retries.pop(key, 0) if self._retries else 0
+        return self._retries.pop(key, 0)
+
+    @property
+    def told(self) -> bool:
+        """Whether all that it has was handed out: from here on everything is new."""
+        return not (self.unread or self._retries)
 
     def leftover(self) -> str | None:
         """Something recorded that the code never asked for, now that the handler has ended."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from onward.core import record as r
@@ -48,14 +50,16 @@ class Shift:
     """One claimed task being done."""
 
     pen = Pen
+    settling = False
+    over = False
+    _branches: Branches | None = None
+    _versions: Mapping[str, bool] = MappingProxyType({})
 
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
         self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, desk.rng
         self.hold = Hold(claimed.id, claimed.shift, claimed.shift, gate=claimed.gate)
         self.began = desk.clock.monotonic()
-        self.settling = False
-        self.over = False
         self._options: dict[str, Any] = wire.decode(claimed.options)
         self._allowed: float | None = self._options.get("deadline", handler.deadline)
         self._root = Scope()
@@ -63,10 +67,7 @@ class Shift:
         self._pen = self.pen(desk, self.hold)
         self._waits = Waits(desk, self._pen, claimed.id, claimed.inbox)
         self._steps = Steps(desk, self._pen, self._waits)
-        self._branches = Branches(self._pen, self._waits, self._root)
-        self._versions: dict[str, bool] = {}
         self.run = self._steps.run
-        self.gather = self._branches.gather
 
     # ── from claim to settle ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -93,7 +94,7 @@ class Shift:
             )
         try:
             await self._read_journal()
-            result = await self._in_time(self._call_handler)
+            result = await self._in_time()
             self._check_returned()
         except BaseException as error:
             return self._left_by(self._cause(error))
@@ -202,7 +203,7 @@ class Shift:
     # ── the handler ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _read_journal(self) -> None:
-        replay = Replay()
+        replay = self._pen.replay
         if self._claimed.shift > 2:  # more than its submit is there
             records: list[r.Record] = []
             while len(page := await self._page(records[-1].seq if records else 0)) == PAGE:
@@ -225,17 +226,18 @@ class Shift:
             return own
         return min(own, float(self._options.get("until", NEVER)))
 
-    async def _in_time(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    def _in_time(self) -> Coroutine[Any, Any, Any]:
+        """The handler, called; within its time when it has one."""
         expires, claimed = self._options.get("expires"), self._claimed
         if expires is not None and claimed.shift == 2 and claimed.claimed_at > claimed.created_at + expires:
             raise Expired(expires)
         deadline = self._deadline_at()
         if deadline == NEVER or self._pen.stop is not None:  # what is owed is undone however long it takes
-            return await work()
+            return self._call_handler()
         left = deadline - self.now()
         if left <= 0:
             raise self._too_late()
-        return await bounded(work(), self._desk.clock, left, self._too_late)
+        return bounded(self._call_handler(), self._desk.clock, left, self._too_late)
 
     def _too_late(self) -> OnwardError:
         """The deadline has passed: whatever the handler is in the middle of learns it from here."""
@@ -243,14 +245,17 @@ class Shift:
         self._pen.tell(late)
         return late
 
-    async def _call_handler(self) -> Any:
+    def _call_handler(self) -> Coroutine[Any, Any, Any]:
         args, kwargs = self._handler.arguments(wire.decode(self._claimed.input))
         context = Context(self)
         function = self._handler.function
         if is_async(function):
-            return await function(context, *args, **kwargs)
+            return function(context, *args, **kwargs)  # type: ignore[no-any-return]
         plain = PlainContext(context, asyncio.get_running_loop())
-        answer = await self._desk.threads.run(function, plain, *args, **kwargs)
+        return self._in_thread(functools.partial(function, plain, *args, **kwargs))
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        answer = await self._desk.threads.run(call)
         return await answer if inspect.isawaitable(answer) else answer
 
     # ── the Host under ctx (steps and branches have their own modules) ───────────────────────────────────────────
@@ -264,6 +269,12 @@ class Shift:
 
     async def wait(self, kind: str, name: str, data: dict[str, Any], timeout: float | None) -> dict[str, Any] | None:
         return await self._waits.wait(Waiting(kind, name, data, timeout))
+
+    async def gather(
+        self, makers: Sequence[Callable[[], Awaitable[Any]]], *, limit: int | None, return_exceptions: bool
+    ) -> list[Any]:
+        self._branches = self._branches or Branches(self._pen, self._waits)
+        return await self._branches.gather(makers, limit=limit, return_exceptions=return_exceptions)
 
     def saga(self, name: str) -> Saga:
         return Saga(self._pen, self._steps, name)
@@ -285,8 +296,9 @@ class Shift:
         key = f"{scope.prefix}version {name}"
         if key not in self._versions:
             known = key in pen.replay.versions
-            self._versions[key] = known or not pen.replay.ahead(scope.path)
-            if self._versions[key] and not known:
+            new = known or not pen.replay.ahead(scope.path)
+            self._versions = {**self._versions, key: new}
+            if new and not known:
                 await pen.may_go_on()
                 pen.mention(r.VERSION, key, {})
         return self._versions[key]
@@ -298,7 +310,7 @@ class Shift:
 
     def announce(self, after: float) -> None:
         """Tell watchers about steps that take their time. A quick one is told by its result alone, in one write."""
-        for scope in self._branches.scopes:
+        for scope in (self._root, *(self._branches.scopes if self._branches else ())):
             if scope.key is not None and not scope.told and self._desk.clock.monotonic() - scope.since > after:
                 scope.told = True
                 with contextlib.suppress(Fenced):

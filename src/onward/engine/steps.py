@@ -59,20 +59,20 @@ class Steps:
         if scope.key is not None:
             refuse(call.name, scope.key)
         key = scope.prefix + scope.next(call.name)
-        known = None
-        if pen.replay.unread or pen.aborts:
+        known, attempt = None, 1
+        if not pen.plain:
             known = pen.next(scope, key, STEPS, call.mark)
             if known is not None and known.over:
                 return self.recorded(scope, call, known)
+            attempt = pen.replay.failures(key) + 1
         started = self._monotonic()
-        if pen.halted or pen.replay.unread or started >= self._lease.until:
+        if not pen.plain or started >= self._lease.until:
             await pen.may_go_on()
         scope.key, scope.since, scope.told = key, started, False
         try:
             if call.effect == "once" or call.reconcile is not None or known is not None:
-                value, data = await self._with_care(scope, call, known)
+                value, data = await self._with_care(scope, call, attempt, known)
             else:
-                attempt = pen.replay.failures(key) + 1
                 try:  # the common case, without a detour
                     if call.timeout is None and is_async(call.function):
                         value = await call.function(*call.args, **call.kwargs)
@@ -83,10 +83,8 @@ class Steps:
                     raise
                 except BaseException as error:
                     value, data = await self._attempts(scope, call, attempt, error)
-            scope.resumed, scope.told = (
-                False,
-                True,
-            )  # while its result is being saved it is too late to tell of its start
+            scope.resumed = False
+            scope.told = True  # while its result is being saved it is too late to tell of its start
             written = self._writer.append(pen.hold, r.STEP_DONE, key, data)
             seq = pen.hold.seq
             await written
@@ -166,10 +164,9 @@ class Steps:
 
     # ── effects that are not safe to repeat ──────────────────────────────────────────────────────────────────────
 
-    async def _with_care(self, scope: Scope, call: Call, known: Known | None) -> tuple[Any, bytes]:
+    async def _with_care(self, scope: Scope, call: Call, attempt: int, known: Known | None) -> tuple[Any, bytes]:
         """An effect that must not happen twice."""
         assert scope.key is not None
-        attempt = self._pen.replay.failures(scope.key) + 1
         doubt = "" if known is None else "the worker that did it died before it could tell"
         if call.reconcile is not None and scope.resumed:
             doubt = "an earlier shift may have done it"

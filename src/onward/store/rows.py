@@ -46,11 +46,12 @@ def task(row: Mapping[str, Any]) -> Task:
 
 def tidings(batch: Batch) -> list[tuple[str, str, str, bytes]]:
     """What a batch has to tell parents of the ends of their children: parent, message, child, data."""
+    children = [end for end in batch.ends if end.parent is not None]
+    if not children:
+        return []
     datas = {(entry[0], entry[1]): entry[5] for entry in batch.entries}
     return [
-        (end.parent, f"{end.id}.{end.seq}", end.id, tiding(end.state, datas[end.id, end.seq]))
-        for end in batch.ends
-        if end.parent is not None
+        (str(end.parent), f"{end.id}.{end.seq}", end.id, tiding(end.state, datas[end.id, end.seq])) for end in children
     ]
 
 

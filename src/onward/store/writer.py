@@ -75,7 +75,9 @@ class Writer:
         """Write the last record of a shift together with the end or the wait it leads to."""
         future = self._future()
         self._add(hold, kind, "", data, future)
-        self._endings.append((hold, ending._replace(seq=hold.seq) if isinstance(ending, End) else ending))
+        if isinstance(ending, End):
+            ending = End(ending.id, ending.state, ending.attempt, hold.seq, ending.parent)
+        self._endings.append((hold, ending))
         hold.settled = True
         return future
 
