@@ -188,7 +188,7 @@ def _run(examples: int, *, chance: bool = False) -> None:
 
 
 def test_random_programs_survive_random_kills() -> None:
-    _run(80)
+    _run(50)
 
 
 @pytest.mark.slow

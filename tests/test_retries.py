@@ -11,6 +11,7 @@ import pytest
 
 from onward import Fatal, Onward, Retry, RetryLater, State, StepFailed
 from onward.core import record as r
+from onward.engine import bounded
 from onward.errors import TaskFailed
 from tests.kit import Lab, calm, value
 
@@ -484,7 +485,13 @@ async def test_a_step_that_hangs(lab: Lab) -> None:
     assert calls == ["left", "left"]
 
 
-async def test_a_step_that_hangs_and_does_not_heed_its_cancellation(app: Onward) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not heed its cancellation is left behind sooner."""
+    monkeypatch.setattr(bounded, "GRACE", 0.05)
+
+
+async def test_a_step_that_hangs_and_does_not_heed_its_cancellation(app: Onward, impatient: None) -> None:
     """It is left behind: the slot is free, the task goes on, and what it says later reaches nobody."""
     release = asyncio.Event()
     finished: list[str] = []
@@ -553,7 +560,7 @@ async def test_a_step_in_time_is_not_disturbed(lab: Lab) -> None:
     assert (await lab.run(work)).result == ["in time", "plain"]
 
 
-async def test_a_step_left_behind_by_a_deadline_has_nothing_to_say(app: Onward) -> None:
+async def test_a_step_left_behind_by_a_deadline_has_nothing_to_say(app: Onward, impatient: None) -> None:
     """It ignores its cancellation and returns after its task has failed: no record may follow the end."""
     release = asyncio.Event()
     returned = asyncio.Event()

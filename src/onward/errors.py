@@ -264,8 +264,14 @@ class WaitTimeout(OnwardError):
     code = "wait_timeout"
 
 
-class Denied(OnwardError):
-    """Somebody, or the default, said no."""
+class Fatal(OnwardError):
+    """Raise it (or a subclass) in a step or handler for a failure that no retry can heal."""
+
+    code = "fatal"
+
+
+class Denied(Fatal):
+    """Somebody, or the default, said no: nobody is asked again because of a retry."""
 
     code = "denied"
 
@@ -284,12 +290,6 @@ class AlreadyDecided(OnwardError):
     def __init__(self, what: str, said: str) -> None:
         self.said = said
         super().__init__(f"{what} is decided already: {said}; what you said changes nothing")
-
-
-class Fatal(OnwardError):
-    """Raise it (or a subclass) in a step or handler for a failure that no retry can heal."""
-
-    code = "fatal"
 
 
 class RetryLater(OnwardError):

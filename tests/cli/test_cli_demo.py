@@ -22,6 +22,7 @@ from tests.cli.conftest import controls, process
 NAMES = [name for name, _, _ in STEPS]
 
 
+@pytest.mark.slow
 def test_the_demo_passes(tmp_path: Path):
     start = time.monotonic()
     said = process("demo", cwd=tmp_path, env={**os.environ, "ONWARD_DB": "nonsense", "TMPDIR": str(tmp_path)})

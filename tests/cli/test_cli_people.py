@@ -57,6 +57,7 @@ def test_deny_with_a_reason(onward: Run, crew: str, waiting: Waiting):
     assert "denied: Ship bread? (too old)" in ended.sentence
 
 
+@pytest.mark.slow
 def test_the_id_of_an_approval_may_be_shortened(onward: Run, crew: str, waiting: Waiting):
     for shorten in (
         lambda i: f"{i[-8:]}.3",

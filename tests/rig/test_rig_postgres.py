@@ -104,6 +104,7 @@ def _insert_slowly(url: str) -> None:
         ask(url, "INSERT INTO things SELECT 'late' FROM pg_sleep(0.5)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fast", "immediate", "smart"])
 def test_restart(own: Postgres, mode: Mode) -> None:
     ask(own.url, "CREATE TABLE things (name text)")
@@ -118,6 +119,7 @@ def test_a_smart_stop_waits_for_clients(own: Postgres) -> None:
     assert own.pid is None
 
 
+@pytest.mark.slow
 def test_settings_and_alter_system() -> None:
     with Postgres(settings={"wal_level": "logical", "cluster_name": "it's"}) as own:
         assert setting(own, "wal_level") == "logical"
@@ -137,6 +139,7 @@ def test_a_directory_of_the_callers_is_kept(tmp_path: Path) -> None:
         assert ask(second.url, "SELECT count(*) FROM things") == [(0,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [Postgres.close, Postgres.kill9])
 def test_nothing_is_left_behind(end: object) -> None:
     own = Postgres().start()
@@ -185,6 +188,7 @@ def test_no_binaries(monkeypatch: pytest.MonkeyPatch) -> None:
         module.binaries()
 
 
+@pytest.mark.slow
 def test_it_outlives_the_thread_that_started_it() -> None:
     own = Postgres()
     starter = threading.Thread(target=own.start)
@@ -195,6 +199,7 @@ def test_it_outlives_the_thread_that_started_it() -> None:
         assert ask(own.url, "SELECT 1") == [(1,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_it_dies_with_a_killed_test_process(end: signal.Signals) -> None:
     source = "from rig.postgres import Postgres; p = Postgres().start(); print(p.pid, p.data.parent); import time; time.sleep(60)"
@@ -207,6 +212,7 @@ def test_it_dies_with_a_killed_test_process(end: signal.Signals) -> None:
     shutil.rmtree(home)
 
 
+@pytest.mark.slow
 def test_it_is_closed_when_a_test_process_ends() -> None:
     source = "from rig.postgres import Postgres; p = Postgres().start(); print(p.pid); print(p.data.parent)"
     with Child.code(source) as test:
@@ -216,6 +222,7 @@ def test_it_is_closed_when_a_test_process_ends() -> None:
     assert not home.exists()
 
 
+@pytest.mark.slow
 def test_it_is_not_closed_when_a_fork_of_the_test_process_ends() -> None:
     source = """
 import os
@@ -244,6 +251,7 @@ def test_the_next_one_sweeps_up_after_a_killed_process() -> None:
         assert not home.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
 def test_where_user_namespaces_are_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "guise", lambda: server.Guise(uid=server.NOBODY))
@@ -256,6 +264,7 @@ def test_where_user_namespaces_are_forbidden(monkeypatch: pytest.MonkeyPatch) ->
         assert ask(own.url, "SELECT * FROM things") == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
 def test_nobody_gets_a_copy_of_binaries_it_cannot_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"

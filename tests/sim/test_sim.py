@@ -16,7 +16,8 @@ import pytest
 from tests.sim.life import Report, run
 from tests.sim.planted import PLANTED
 
-SEEDS = 60
+SEEDS = 24
+MORE = 80
 PROOF = 4_000
 ENOUGH = 80
 FIRST = {"dead-and-deaf": 135}
@@ -65,11 +66,16 @@ def test_no_seed_breaks_and_the_faults_were_really_met() -> None:
 
 
 @pytest.mark.slow
+def test_no_further_seed_breaks() -> None:
+    _sum_up([run(seed) for seed in range(SEEDS, MORE)])
+
+
+@pytest.mark.slow
 def test_thousands_of_seeds(request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--prove", default=False):
         pytest.skip("thousands of seeds are for `make prove`")
     with ProcessPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        reports = list(pool.map(run, range(SEEDS, SEEDS + PROOF), chunksize=20))
+        reports = list(pool.map(run, range(MORE, MORE + PROOF), chunksize=20))
     met = _sum_up(reports)
     hours = sum(report.seconds for report in reports) / 3600
     print(f"\nsimulator · {PROOF} seeds · {hours:,.0f} hours of cluster life · 0 broken")
