@@ -139,13 +139,26 @@ def test_resume_of_a_task_that_waits_is_refused(onward: Run, db: str, three):
     assert "it goes on by itself" in said.sentence
 
 
+def test_pause_and_resume(onward: Run, db: str, three):
+    said = onward("pause", three[0], "--db", db)
+    assert (said.status, said.out) == (0, f"task {three[0]} (x) rests until: onward resume {three[0][-8:]}\n")
+    task = onward("show", three[0], "--db", db, "--json").json
+    assert (task["state"], task["reason"]) == ("waiting", "paused")
+    assert onward("resume", three[0], "--db", db).out == f"task {three[0]} (x) goes on\n"
+    assert onward("show", three[0], "--db", db, "--json").json["state"] == "pending"
+    onward("cancel", three[0], "--db", db)
+    said = onward("pause", three[0], "--db", db)
+    assert said.status == 2
+    assert "cannot be paused" in said.sentence
+
+
 def test_prioritize(onward: Run, db: str, three):
     assert onward("prioritize", three[0], "-7", "--db", db).out == f"task {three[0]} (x) has priority -7\n"
     assert onward("prioritize", three[0], "8", "--db", db, "--json").json["priority"] == 8
     assert onward("prioritize", three[0], "10000000", "--db", db).status == 2
 
 
-@pytest.mark.parametrize("words", [["show"], ["follow"], ["cancel"], ["resume"], ["prioritize", "1"]])
+@pytest.mark.parametrize("words", [["show"], ["follow"], ["cancel"], ["pause"], ["resume"], ["prioritize", "1"]])
 @pytest.mark.parametrize("given", ["0" * 26, "zzzz", "no-such-id", "é", ""])
 def test_an_unknown_id_is_exit_status_4(words, given, onward: Run, db: str, three):
     command, *more = words

@@ -59,7 +59,7 @@ NUMBERS_BACK = "pruned numbers come back"
 BARE_RESCUE = "rescue without the fence"
 EARLY_ACK = "ack before commit"
 BARE_RELEASE = "release without the fence"
-"""The seventh is what the statement `release` does today: it names the worker, and not the shift that it gives back."""
+"""The seventh: a release that names the worker, and not which of its claims it gives back."""
 FAULTS = (NO_FENCE, ROW_BY_ROW, NO_COUNTER, NUMBERS_BACK, BARE_RESCUE, EARLY_ACK, BARE_RELEASE)
 
 PROGRAM = ("saga", "a", "wait", "b", "close", "c")

@@ -412,13 +412,13 @@ class Machine(RuleBasedStateMachine):
                 task.worker, task.reason = None, "queued"
 
     @precondition(lambda self: self.holds)
-    @rule(number=index, other=index)
-    def release(self, number: int, other: int) -> None:
-        """What a worker holds, and what another holds, which is none of its business."""
+    @rule(number=index, other=index, late=st.booleans())
+    def release(self, number: int, other: int, late: bool) -> None:
+        """What a worker holds, and what another holds, which is none of its business; in time, or too late."""
         held, foreign = self.pick(self.holds, number), self.pick(self.holds, other)
-        self.do(self.store.release(held.worker, [held.id, foreign.id]))
+        self.do(self.store.release(held.worker, [held.id, foreign.id], 0.0 if late else 1e12))
         for task in (self.tasks[held.id], self.tasks[foreign.id]):
-            if task.worker == held.worker and task.ended is None:
+            if task.worker == held.worker and task.ended is None and not late:
                 task.worker, task.reason = None, "queued"
 
     # ── what must be so, always ──────────────────────────────────────────────────────────────────────────────────

@@ -192,7 +192,7 @@ async def test_leaving_and_giving_back_free_places(store: Store) -> None:
     await limited(store, concurrency=1)
     (first,) = await groups(store, "web")
     await claim(store, "w2")
-    await store.release("w2", [first])
+    await store.release("w2", [first], 1e12)
     assert [one.id for one in await claim(store, "w2")] == [first]
     await store.leave("w2")
     assert [one.id for one in await claim(store)] == [first]

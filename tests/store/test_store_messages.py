@@ -618,7 +618,7 @@ async def test_parents_are_locked_in_their_order(store: Any, open_another: Any, 
             "waits": lambda: store.save(worker, together(waits(high, "child", 0), waits(low, "child", 0))),
             "leave": lambda: store.leave(worker),
             "rescue": lambda: store.rescue([worker]),
-            "release": lambda: store.release(worker, [high.id, low.id]),
+            "release": lambda: store.release(worker, [high.id, low.id], 1e12),
         }
         await locks_in_order(store, other, low.id, high.id, calls[what]())
 

@@ -248,7 +248,7 @@ async def test_release_gives_back_what_this_worker_holds_alone(store: Store, tim
     theirs = await begun(store, "w2")
     asleep = await begun(store, "w1")
     await store.save("w1", waiting(asleep, time.now + 5, "asleep"))
-    await store.release("w1", [mine.id, theirs.id, asleep.id, "nobody"])
+    await store.release("w1", [mine.id, theirs.id, asleep.id, "nobody"], time.now)
     assert [(await store.get(x.id)).state for x in (mine, kept, theirs, asleep)] == [  # type: ignore[union-attr]
         State.PENDING,
         State.RUNNING,
@@ -256,9 +256,21 @@ async def test_release_gives_back_what_this_worker_holds_alone(store: Store, tim
         State.WAITING,
     ]
     assert await crashes(store, mine.id) == 0
-    await store.release("w1", [])
+    await store.release("w1", [], time.now)
     (again,) = await claim(store, "w2")
     assert (again.id, again.attempt) == (mine.id, 1)
+
+
+async def test_a_release_that_comes_late_frees_nothing_that_was_claimed_again(store: Store, time: Time) -> None:
+    one, seen = await begun(store), time.now
+    time.move(1)
+    await store.release("w1", [one.id], seen)
+    assert [again.id for again in await claim(store)] == [one.id]
+    await store.release("w1", [one.id], seen)
+    assert (await store.get(one.id)).state is State.RUNNING  # type: ignore[union-attr]
+    time.move(-0.5)
+    await store.release("w1", [one.id], seen)
+    assert (await store.get(one.id)).state is State.PENDING, "the clock was set back, and it is old"  # type: ignore[union-attr]
 
 
 # ── handlers, nudges, presence ───────────────────────────────────────────────────────────────────────────────────────

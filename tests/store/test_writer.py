@@ -356,3 +356,17 @@ async def test_during_an_outage_nothing_overtakes(desk: Desk, store: Store) -> N
 
 async def _later(value: bool) -> bool:
     return value
+
+
+async def test_a_strange_answer_drops_its_tasks_and_the_writer_goes_on(desk: Desk, store: Store) -> None:
+    one, two = await desk.holds(2)
+    desk.store.save = lambda *_: _strange()  # type: ignore[method-assign]
+    assert isinstance(await fate(step(desk.writer, one)), Fenced)
+    assert one.lost
+    desk.store.save = desk.save  # type: ignore[method-assign]
+    assert await fate(step(desk.writer, two)) is None
+    assert await kinds(store, two.id) == [r.SUBMITTED, r.SHIFT, r.STEP_DONE]
+
+
+async def _strange() -> int:
+    return 7

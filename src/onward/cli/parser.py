@@ -56,7 +56,7 @@ def build() -> Parser:
     parser.add_argument("--version", action="store_true", help="print the version and leave")
     _common(parser, db=None, json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (_demo, _worker, _submit, _list, _show, _follow, _cancel, _resume, _prioritize):
+    for add in (_demo, _worker, _submit, _list, _show, _follow, _cancel, _pause, _resume, _prioritize):
         add(_Commands(commands))
     for add in (_approvals, _approve, _deny, _questions, _answer, _signal, _resolve):
         add(_Commands(commands))
@@ -217,9 +217,13 @@ def _cancel(commands: _Commands) -> None:
     commands.add_for_one("cancel", "tasks:cancel", "end a task, wherever it stands")
 
 
+def _pause(commands: _Commands) -> None:
+    commands.add_for_one("pause", "tasks:pause", "let a task and its children rest until `onward resume`")
+
+
 def _resume(commands: _Commands) -> None:
     commands.add_for_one(
-        "resume", "tasks:resume", "go on with a failed, parked or quarantined task, from the step where it stands"
+        "resume", "tasks:resume", "go on with a failed, parked, paused or quarantined task, where it stands"
     )
 
 

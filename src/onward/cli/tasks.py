@@ -208,6 +208,18 @@ async def cancel(args: Namespace) -> int:
     return _changed(screen, task, what)
 
 
+async def pause(args: Namespace) -> int:
+    """`onward pause`."""
+    screen = Screen(args)
+    async with door.opened(args) as app:
+        task = await app.pause(await door.whole_id(app.service, args.id))
+    what = f"rests until: onward resume {task.task_id[-8:]}"
+    if task.in_flight:
+        was = "comes" if task.in_flight == 1 else "come"
+        what += f" ({count(task.in_flight, 'task')} of its tree {was} to the end of a step first)"
+    return _changed(screen, task, what)
+
+
 async def resume(args: Namespace) -> int:
     """`onward resume`."""
     screen = Screen(args)

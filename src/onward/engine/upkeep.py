@@ -40,6 +40,7 @@ class Upkeep:
     ) -> None:
         self._store, self._clock, self._rng, self._lease = store, clock, rng, lease
         self._me, self._now, self._spawn, self._cancel_children = me, now, spawn, cancel_children
+        self._leaving: set[str] = set()
         self._watch = Watch(self._died, one_machine=store.one_machine)
 
     async def run(self) -> None:
@@ -76,6 +77,26 @@ class Upkeep:
             for orphan in orphans:
                 await self._store.cancel(orphan)
             await self._cancel_children(orphans)
+
+    # ── what we hold and do not know of ──────────────────────────────────────────────────────────────────────────
+
+    def give_back(self, task_ids: frozenset[str], before: float) -> None:
+        """Make tasks ready that the store says we hold, and held at that time, and that we do not know of."""
+        if again := task_ids - self._leaving:
+            self._leaving |= again
+            self._spawn(self._give_back(sorted(again), before), "onward-give-back")
+
+    async def _give_back(self, task_ids: list[str], before: float) -> None:
+        log.warning("giving %d tasks back that the store says we hold", len(task_ids))
+        try:
+            await self._store.release(self._me(), task_ids, before)
+            self._store.nudge("ready")
+        except OnwardError as error:
+            log.warning("could not give them back yet: %s", error)
+        finally:
+            self._leaving -= set(task_ids)
+
+    # ── those that died ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _died(self, worker: str) -> None:
         self._spawn(self._rescue_now(worker), "onward-rescue")

@@ -100,7 +100,7 @@ class Worker:
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
-        self._leaving: set[str] = set()
+        self._strangers_at = 0.0
         self._asked = self._answered = self._asked_then = 0
         self._chores: list[asyncio.Task[Any]] = []
         self._stopping = False
@@ -399,20 +399,8 @@ class Worker:
         if self._answered < self._asked_then:  # the claim that was under way then may still bring them
             return
         strangers = beat.held - self._shifts.keys()
-        if again := (strangers & self._strangers) - self._leaving:
-            self._leaving |= again  # once: a second release could free what was properly claimed after the first
-            self._spawn(self._give_back(sorted(again)), "onward-give-back")
-        self._strangers, self._asked_then = strangers, self._asked
-
-    async def _give_back(self, task_ids: list[str]) -> None:
-        log.warning("giving %d tasks back that the store says we hold", len(task_ids))
-        try:
-            await self.store.release(self.id, task_ids)
-            self.store.nudge("ready")
-        except OnwardError as error:
-            log.warning("could not give them back yet: %s", error)
-        finally:
-            self._leaving -= set(task_ids)
+        self._upkeep.give_back(strangers & self._strangers, self._strangers_at)
+        self._strangers, self._strangers_at, self._asked_then = strangers, beat.now, self._asked
 
     def _declared_dead(self) -> None:
         log.warning(
@@ -441,5 +429,8 @@ class Worker:
         while True:
             await self.clock.sleep(ANNOUNCE_AFTER)
             self._heart.turned()
-            for shift in list(self._shifts.values()):
-                shift.announce(ANNOUNCE_AFTER)
+            try:
+                for shift in list(self._shifts.values()):
+                    shift.announce(ANNOUNCE_AFTER)
+            except Exception:
+                log.exception("could not tell of running steps")

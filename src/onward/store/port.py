@@ -359,8 +359,9 @@ class Store(Protocol):
         as after a limit was set while others were held."""
         ...
 
-    async def release(self, worker: str, task_ids: Sequence[str]) -> None:
-        """Make tasks ready that this worker holds and does not know of (a claim whose answer was lost)."""
+    async def release(self, worker: str, task_ids: Sequence[str], before: float) -> None:
+        """Make tasks ready that this worker holds and does not know of (a claim whose answer was lost): those that it
+        claimed before that time. A release that comes late must not free what was properly claimed meanwhile."""
         ...
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -110,7 +110,11 @@ class Writer:
             batch, waiters = self._take()
             if waiters:
                 self._flying = waiters
-                await self._commit(batch, waiters)
+                try:
+                    await self._commit(batch, waiters)
+                except Exception:  # whatever it is, the tasks of other commits go on
+                    log.exception("a commit of %d records failed; their tasks are dropped here", len(batch.entries))
+                    self._abandon(waiters)
                 self._flying = []
                 if self._landed is not None:
                     self._landed.set_result(None)
@@ -192,6 +196,13 @@ class Writer:
         for hold in lost:
             hold.lost = True
         for _, future in self._drop({id(hold) for hold in lost}):
+            if future is not None and not future.done():
+                future.set_exception(Fenced())
+
+    def _abandon(self, waiters: list[_Waiter]) -> None:
+        """Nobody knows what became of these records. The journal does: whoever claims their tasks next goes on from there."""
+        self.lose([hold for hold, _ in waiters])
+        for _, future in waiters:
             if future is not None and not future.done():
                 future.set_exception(Fenced())
 

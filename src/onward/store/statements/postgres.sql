@@ -296,8 +296,11 @@ SELECT ARRAY(SELECT queue FROM names WHERE queue IS NOT NULL) AS queues,
        EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota') AS quota
 
 -- name: release
--- Tasks that this worker holds without knowing it.
-UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = :worker AND task_id = ANY(:ids::text[])
+-- Tasks that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
+UPDATE onward_queue q SET worker = NULL, reason = 'queued' FROM (
+    SELECT i.id, (SELECT j.at FROM onward_journal j WHERE j.task_id = i.id AND j.kind = 'shift.started' ORDER BY j.seq DESC LIMIT 1) AS at
+    FROM unnest(:ids::text[]) AS i(id)) claimed
+WHERE q.worker = :worker AND q.task_id = claimed.id AND q.task_id = ANY(:ids::text[]) AND (claimed.at <= :before OR claimed.at > onward_now())
 
 -- name: beat
 -- One heartbeat for all tasks of a process. Only a worker that was declared dead has no row.

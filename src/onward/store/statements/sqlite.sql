@@ -149,8 +149,9 @@ SELECT DISTINCT queue FROM onward_queue WHERE crashes >= 3 AND worker IS NULL AN
 SELECT EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota')
 
 -- name: release
--- A task that this worker holds without knowing it.
-UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = ?1 AND task_id = ?2
+-- A task that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
+UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = ?1 AND task_id = ?2 AND (
+    SELECT j.at <= ?3 OR j.at > onward_now() FROM onward_journal j WHERE j.task_id = ?2 AND j.kind = 'shift.started' ORDER BY j.seq DESC LIMIT 1)
 
 -- name: beat
 -- One heartbeat for all tasks of a process. Only a worker that was declared dead has no row.
