@@ -1,0 +1,137 @@
+"""AgentState: what an agent knows, as a contract; StatePatch: the only way to change it.
+
+A state is the fold of the patches in a task's journal, so it is never saved step by step: a snapshot of it (a checkpoint)
+only spares the fold its beginning. The JSON of both is stable and has a version; what is missing has a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+VERSION = 1
+
+BUDGET_PRESSURE = "budget_pressure"
+"""The flag of a state whose budget is nearly spent."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HumanInTheLoop(_Part):
+    """What a person has to approve."""
+
+    required_for_risk_levels: tuple[str, ...] = ()
+
+
+class Constraints(_Part):
+    """What the agent must keep to."""
+
+    human_in_the_loop: HumanInTheLoop = HumanInTheLoop()
+
+
+class Limits(_Part):
+    """The budget as the state tells it. Nothing said: no limit."""
+
+    max_steps: int | None = Field(default=None, ge=0)
+    max_wall_time_ms: int | None = Field(default=None, ge=0)
+    max_llm_tokens: int | None = Field(default=None, ge=0)
+    max_cost_usd: float | None = Field(default=None, ge=0)
+    max_artifact_bytes_in_context: int | None = Field(default=None, ge=0)
+
+
+class Fact(_Part):
+    """Something the agent knows, and from whom. Of several with one key the last is true."""
+
+    key: str
+    value: Any
+    source: str
+
+
+class ArtifactRef(_Part):
+    """What a state keeps of an artifact; the bytes are in the store."""
+
+    artifact_id: str
+    type: str
+    summary: str = ""
+    bytes: int = Field(ge=0)
+    step: str | None = None
+    """The step that left it behind."""
+
+
+class Answer(_Part):
+    """An open question and what somebody said."""
+
+    question: str
+    answer: Any
+    source: str = "user"
+
+
+class StatePatch(_Part):
+    """A change to a state. Everything in it is optional; an empty one changes nothing."""
+
+    append_facts: tuple[Fact, ...] = ()
+    replace_plan: tuple[str, ...] | None = None
+    add_questions: tuple[str, ...] = ()
+    answer_questions: tuple[Answer, ...] = ()
+    add_artifacts: tuple[ArtifactRef, ...] = ()
+    flag_risks: tuple[str, ...] = ()
+    unflag_risks: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self != _NO_CHANGE
+
+
+_NO_CHANGE = StatePatch()
+
+
+class AgentState(_Part):
+    """Goal, constraints, budget, plan, facts, questions, artifacts, risk flags."""
+
+    version: int = VERSION
+    goal: str
+    constraints: Constraints = Constraints()
+    budget: Limits = Limits()
+    plan: tuple[str, ...] = ()
+    known_facts: tuple[Fact, ...] = ()
+    open_questions: tuple[str, ...] = ()
+    artifacts: tuple[ArtifactRef, ...] = ()
+    risk_flags: tuple[str, ...] = ()
+
+    def patched(self, patch: StatePatch) -> AgentState:
+        """The state after a patch. Questions, flags and artifacts are there once, however often they are added."""
+        answered = {answer.question for answer in patch.answer_questions}
+        facts = [Fact(key=one.question, value=one.answer, source=one.source) for one in patch.answer_questions]
+        still_open = [question for question in self.open_questions if question not in answered]
+        flags = [flag for flag in self.risk_flags if flag not in patch.unflag_risks]
+        return self.model_copy(
+            update={
+                "known_facts": (*self.known_facts, *patch.append_facts, *facts),
+                "plan": self.plan if patch.replace_plan is None else patch.replace_plan,
+                "open_questions": _once([*still_open, *patch.add_questions]),
+                "artifacts": _artifacts_once([*self.artifacts, *patch.add_artifacts]),
+                "risk_flags": _once([*flags, *patch.flag_risks]),
+            }
+        )
+
+    def fact(self, key: str, default: Any = None) -> Any:
+        """The value of the last fact of that key."""
+        return next((fact.value for fact in reversed(self.known_facts) if fact.key == key), default)
+
+
+def folded(state: AgentState, patches: Iterable[StatePatch]) -> AgentState:
+    """The state after these patches, in order."""
+    for patch in patches:
+        state = state.patched(patch)
+    return state
+
+
+def _once(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))
+
+
+def _artifacts_once(artifacts: Iterable[ArtifactRef]) -> tuple[ArtifactRef, ...]:
+    return tuple({one.artifact_id: one for one in artifacts}.values())

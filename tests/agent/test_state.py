@@ -1,0 +1,166 @@
+"""AgentState, StatePatch and slices: what the seeds' contract says, and what must be so for every state and budget."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from onward.core.slice import SMALLEST, Said, conversation_slice, cut, state_slice
+from onward.core.state import AgentState, Answer, ArtifactRef, Fact, StatePatch, folded
+
+SEED = {
+    "goal": "Deploy service X to staging",
+    "constraints": {"human_in_the_loop": {"required_for_risk_levels": ["write_local", "external_action"]}},
+    "budget": {
+        "max_steps": 20,
+        "max_wall_time_ms": 300000,
+        "max_llm_tokens": 200000,
+        "max_artifact_bytes_in_context": 8000,
+    },
+    "plan": ["Check current status", "Collect config", "Apply changes", "Verify again"],
+    "known_facts": [{"key": "service", "value": "X", "source": "user"}],
+    "open_questions": ["Which namespace should we deploy to?"],
+    "artifacts": [{"artifact_id": "log_123", "type": "tool_result.logs", "summary": "nginx error log", "bytes": 48231}],
+    "risk_flags": ["budget_pressure"],
+}
+
+texts = st.text(max_size=40)
+json_values = st.one_of(st.none(), st.booleans(), st.integers(), texts, st.lists(texts, max_size=3))
+facts = st.builds(Fact, key=texts, value=json_values, source=texts)
+artifacts = st.builds(
+    ArtifactRef,
+    artifact_id=st.sampled_from(["a1", "a2", "a3", "a4"]),
+    type=texts,
+    summary=texts,
+    bytes=st.integers(0, 10**9),
+    step=st.sampled_from([None, "look", "clean"]),
+)
+questions = st.sampled_from(["which?", "when?", "who?", "how long is a very long question that goes on and on?"])
+patches = st.builds(
+    StatePatch,
+    append_facts=st.lists(facts, max_size=3).map(tuple),
+    replace_plan=st.none() | st.lists(texts, max_size=4).map(tuple),
+    add_questions=st.lists(questions, max_size=2).map(tuple),
+    answer_questions=st.lists(st.builds(Answer, question=questions, answer=json_values), max_size=2).map(tuple),
+    add_artifacts=st.lists(artifacts, max_size=3).map(tuple),
+    flag_risks=st.lists(st.sampled_from(["r1", "r2"]), max_size=2).map(tuple),
+    unflag_risks=st.lists(st.sampled_from(["r1", "r2"]), max_size=1).map(tuple),
+)
+goals = st.text(max_size=2000)
+
+
+def test_the_json_of_the_contract_loads_and_comes_back_as_it_was() -> None:
+    state = AgentState.model_validate_json(json.dumps(SEED))
+    told = json.loads(state.model_dump_json(exclude_none=True))
+    assert told == SEED | {"version": 1}
+    assert state.constraints.human_in_the_loop.required_for_risk_levels == ("write_local", "external_action")
+
+
+def test_it_has_a_schema_and_refuses_what_is_not_in_it() -> None:
+    assert AgentState.model_json_schema()["required"] == ["goal"]
+    with pytest.raises(ValidationError, match="gaol"):
+        AgentState.model_validate({"goal": "x", "gaol": "y"})
+    with pytest.raises(ValidationError, match="bytes"):
+        ArtifactRef(artifact_id="a", type="t", bytes=-1)
+
+
+def test_a_patch_does_what_it_says() -> None:
+    state = AgentState.model_validate(SEED)
+    after = state.patched(
+        StatePatch(
+            append_facts=(Fact(key="service", value="Y", source="tool"),),
+            replace_plan=("Verify again",),
+            add_questions=("Which port?",),
+            answer_questions=(Answer(question="Which namespace should we deploy to?", answer="blue"),),
+            flag_risks=("prod", "prod"),
+            unflag_risks=("budget_pressure",),
+        )
+    )
+    assert after.plan == ("Verify again",)
+    assert after.open_questions == ("Which port?",)
+    assert after.risk_flags == ("prod",)
+    assert after.fact("service") == "Y"
+    assert after.fact("Which namespace should we deploy to?") == "blue"
+    assert state.plan[0] == "Check current status", "a state is never changed in place"
+
+
+def test_an_empty_patch_changes_nothing() -> None:
+    state = AgentState.model_validate(SEED)
+    assert not StatePatch()
+    assert state.patched(StatePatch()) == state
+
+
+@given(goals, st.lists(patches, max_size=6), st.integers(0, 6))
+def test_a_snapshot_anywhere_changes_nothing(goal: str, changes: list[StatePatch], at: int) -> None:
+    """Folded from the start, or from JSON of the state in between: the same."""
+    whole = folded(AgentState(goal=goal), changes)
+    snapshot = folded(AgentState(goal=goal), changes[:at]).model_dump_json()
+    kept = [StatePatch.model_validate_json(change.model_dump_json()) for change in changes[at:]]
+    assert folded(AgentState.model_validate_json(snapshot), kept) == whole
+
+
+# ── slices ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(goals, st.lists(patches, max_size=6), st.integers(0, 5000), st.sampled_from([None, "look", "clean"]))
+def test_a_slice_is_never_over_its_budget_and_always_the_same(
+    goal: str, changes: list[StatePatch], most: int, step: str | None
+) -> None:
+    state = folded(AgentState(goal=goal), changes)
+    found = state_slice(state, most, step)
+    assert len(found.text.encode()) <= max(most, SMALLEST)
+    assert found == state_slice(AgentState.model_validate_json(state.model_dump_json()), most, step)
+    assert found.text.startswith("Goal: ")
+    assert all(question in found.text for question in state.open_questions)
+    lines = found.text.split("\n")
+    shown = sum(line.startswith("- [") for line in lines)
+    assert shown + found.left_out.get("artifacts", 0) == len(state.artifacts)
+
+
+def test_what_is_most_worth_showing_comes_first() -> None:
+    state = AgentState(
+        goal="g",
+        artifacts=tuple(
+            ArtifactRef(artifact_id=f"{step}{n}", type="t", summary="s" * 30, bytes=1, step=step)
+            for step in ("old", "now")
+            for n in range(2)
+        ),
+        known_facts=tuple(Fact(key=f"k{n}", value="v" * 20, source="tool") for n in range(20)),
+    )
+    found = state_slice(state, 600, "now")
+    assert "[now0]" in found.text
+    assert "[now1]" in found.text
+    assert "k19" in found.text
+    assert "k0 " not in found.text
+    assert found.left_out["facts"] > 0
+    assert f"{found.left_out['facts']} facts" in found.text, "what was left out is said"
+
+
+@given(st.text(max_size=50), st.integers(0, 60))
+def test_cut(text: str, most: int) -> None:
+    short = cut(text, most)
+    assert len(short.encode()) <= most
+    assert short in {text, ""} or short.endswith("…")
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 2)), max_size=40), st.integers(0, 20_000))
+def test_a_conversation_is_shown_in_whole_turns_from_its_end(steps: list[tuple[int, int]], most: int) -> None:
+    said: list[Said] = []
+    turn = 0
+    for number, (size, further) in enumerate(steps):
+        turn += further
+        said.append(Said(number, size, turn))
+    shown, left_out = conversation_slice(said, most)
+    assert shown == said[len(said) - len(shown) :], "the latest, in order"
+    cut_off: set[Any] = {one.turn for one in said[: len(said) - len(shown)]}
+    assert not cut_off & {one.turn for one in shown}, "a turn is there whole or not at all"
+    assert len(cut_off) == left_out
+    last = {one.turn for one in said[-1:]}
+    assert last <= {one.turn for one in shown}
+    if {one.turn for one in shown} != last:
+        assert sum(one.bytes for one in shown) <= most
