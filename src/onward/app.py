@@ -126,7 +126,7 @@ class Onward:
             policy = Retry(attempts=retry) if isinstance(retry, int) else retry or DEFAULT_RETRY
             allowed = None if deadline is None else seconds(deadline, "deadline")
             handler = Handler(title, function, policy, allowed, queue, group, limit)
-            handler.parameters  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
+            handler.takes  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
             self._offers[title] = Offer(handler.arguments, handler.queue, handler.deadline, handler.grouping)
             self.handlers[title] = handler
             return function

@@ -1,4 +1,4 @@
-"""Handlers: the functions that do tasks, what input they take, and how a JSON value becomes their arguments."""
+"""Handlers: the functions that do tasks, and what was said about them."""
 
 from __future__ import annotations
 
@@ -6,68 +6,15 @@ import dataclasses
 import functools
 import inspect
 import json
-import typing
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from onward.core.limit import Limit
 from onward.core.retry import Retry
-from onward.errors import InvalidInput, UsageError
+from onward.engine.arguments import Arguments
+from onward.errors import UsageError
 
 DEFAULT_RETRY = Retry(attempts=4)
-_UNCHECKED = (inspect.Parameter.empty, Any, object)
-
-
-@functools.lru_cache(maxsize=2048)
-def adapter(annotation: Any) -> Any:
-    """Pydantic's checker for a type. Imported here because it takes as long as all the rest of Onward to load, and a
-    process that only submits plain values never needs it."""
-    from pydantic import TypeAdapter  # noqa: PLC0415
-
-    return TypeAdapter(annotation)
-
-
-_COROUTINE = inspect.CO_COROUTINE
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call gives a coroutine. Looks at the code's flags first: this is asked once for every step."""
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        return code.co_flags & _COROUTINE != 0  # type: ignore[no-any-return]
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
-_kinds: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""Weak, because a step is often a closure made for the occasion, and would keep alive all that it captured."""
-
-
-def rich_return(function: Callable[..., Any]) -> Any:
-    """The return type that turns JSON back into a value of its own (a pydantic model, a dataclass), or None."""
-    if "return" not in getattr(function, "__annotations__", ()):
-        return None
-    key = getattr(function, "__func__", function)
-    try:
-        if key not in _kinds:
-            _kinds[key] = _rich_return(function)
-        return _kinds[key]
-    except TypeError:  # not hashable, or without weak references
-        return _rich_return(function)
-
-
-def revived(function: Callable[..., Any], value: Any) -> Any:
-    """A JSON value as the function would return it."""
-    kind = rich_return(function)
-    return value if kind is None or value is None else adapter(kind).validate_python(value)
-
-
-def _rich_return(function: Callable[..., Any]) -> Any:
-    try:
-        kind = typing.get_type_hints(function).get("return")
-    except Exception:
-        return None
-    return kind if hasattr(kind, "model_validate") or dataclasses.is_dataclass(kind) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,129 +30,28 @@ class Handler:
     limit: Limit | None = None
 
     @functools.cached_property
-    def parameters(self) -> list[inspect.Parameter]:
+    def takes(self) -> Arguments:
         """All but the first, which is the context."""
-        found = list(inspect.signature(self.function).parameters.values())
-        if not found:
+        if not inspect.signature(self.function).parameters:
             raise UsageError(
                 f"the handler {self.name!r} takes no context; write `def {self.function.__name__}(ctx, …)`"
             )
-        try:
-            hints = typing.get_type_hints(self.function)
-        except Exception:
-            hints = {}
-        return [p.replace(annotation=hints.get(p.name, p.annotation)) for p in found[1:]]
-
-    @functools.cached_property
-    def _shape(self) -> tuple[dict[str, inspect.Parameter], frozenset[str], bool]:
-        """Parameters that take a value of their own, those that must get one, and whether others may come."""
-        named = {p.name: p for p in self.parameters if p.kind is not p.VAR_POSITIONAL and p.kind is not p.VAR_KEYWORD}
-        needed = frozenset(name for name, p in named.items() if p.default is p.empty)
-        return named, needed, any(p.kind is p.VAR_KEYWORD for p in self.parameters)
+        return Arguments(self.function, f"task {self.name!r}", skipped=1)
 
     def arguments(self, value: Any) -> tuple[list[Any], dict[str, Any]]:
-        """A JSON value as the arguments of the function, checked against its annotations. An object becomes keyword
-        arguments where the function takes them; anything else is one argument; null is none where none is needed."""
-        named, needed, open_ended = self._shape
-        if (
-            isinstance(value, dict)
-            and needed <= value.keys()
-            and (open_ended or value.keys() <= named.keys())
-            and (value or not needed)
-        ):
-            return self._placed({key: self._check(named.get(key), item) for key, item in value.items()})
-        if value is None and not needed:
-            return [], {}
-        if len(needed) <= 1 and named:
-            first = next(iter(needed), next(iter(named)))
-            return self._placed({first: self._check(named[first], value)})
-        raise InvalidInput(f"task {self.name!r} takes {self.usage}, and the input is {_short(value)}")
-
-    def _placed(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """By name, but for parameters that have only a place."""
-        return [values.pop(p.name, p.default) for p in self._placeful], values
-
-    @functools.cached_property
-    def _placeful(self) -> list[inspect.Parameter]:
-        return [p for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
-
-    @property
-    def usage(self) -> str:
-        """The arguments as a person would write them."""
-        parts = [
-            p.name if p.annotation is p.empty else f"{p.name}: {_type_name(p.annotation)}" for p in self.parameters
-        ]
-        return f"an object with {', '.join(parts)}" if parts else "no input"
-
-    def _check(self, parameter: inspect.Parameter | None, value: Any) -> Any:
-        if parameter is None or parameter.annotation in _UNCHECKED:
-            return value
-        if type(value) is parameter.annotation and type(value) in {str, int, float, bool}:
-            return value
-        try:
-            return adapter(parameter.annotation).validate_python(value)
-        except ValueError as error:
-            raise InvalidInput(
-                f"task {self.name!r}: the input for {parameter.name!r} {_first_problem(error)}"
-            ) from None
+        """See `Arguments.of`."""
+        return self.takes.of(value)
 
     @functools.cached_property
     def grouping(self) -> tuple[str, bool] | None:
         """The argument that names a task's group, and whether an input that is no object is that argument."""
         if self.group is None:
             return None
-        named, needed, _ = self._shape
-        if self.group not in named:
+        if self.group not in self.takes.named:
             raise UsageError(f"the handler {self.name!r} has no argument {self.group!r} to group its tasks by")
-        return self.group, self.group == next(iter(needed), next(iter(named)))
+        return self.group, self.group == self.takes.first
 
     def offer(self) -> bytes:
         """What others need to know of it: its queue, deadline and grouping for submits from afar, its schema for forms."""
-        said = {"queue": self.queue, "deadline": self.deadline, "group": self.grouping, "input": self.schema()}
+        said = {"queue": self.queue, "deadline": self.deadline, "group": self.grouping, "input": self.takes.schema()}
         return json.dumps(said).encode()
-
-    def schema(self) -> dict[str, Any]:
-        """JSON schema of the input."""
-        properties = {p.name: self._property(p) for p in self.parameters if p.kind is not p.VAR_KEYWORD}
-        required = [
-            p.name for p in self.parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        ]
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": required,
-            "description": inspect.getdoc(self.function) or "",
-        }
-
-    @staticmethod
-    def _property(parameter: inspect.Parameter) -> dict[str, Any]:
-        if parameter.annotation in _UNCHECKED:
-            return {}
-        try:
-            return adapter(parameter.annotation).json_schema()  # type: ignore[no-any-return]
-        except Exception:  # a type that JSON schema has no words for
-            return {}
-
-
-def _type_name(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:77] + "…"
-
-
-def _first_problem(error: ValueError) -> str:
-    problems = error.errors() if hasattr(error, "errors") else []
-    if not problems:
-        return f"does not fit ({error})"
-    where = ".".join(str(part) for part in problems[0]["loc"])
-    return (
-        f"does not fit{f' at {where}' if where else ''}: {problems[0]['msg']} (got {_short_repr(problems[0]['input'])})"
-    )
-
-
-def _short_repr(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"

@@ -21,11 +21,12 @@ from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend
 from onward.core.task import NEVER, Reason, State
+from onward.engine.arguments import is_async
 from onward.engine.bounded import bounded
 from onward.engine.branches import Branches
 from onward.engine.context import Call, Context, PlainContext
 from onward.engine.desk import Desk
-from onward.engine.handlers import Handler, is_async
+from onward.engine.handlers import Handler
 from onward.engine.pen import Pen
 from onward.engine.replay import Replay
 from onward.engine.saga import Saga

@@ -19,10 +19,10 @@ from onward.core.control import Control, Doubt, Fenced, Park
 from onward.core.crash import crashpoint
 from onward.core.retry import HOPELESS
 from onward.core.task import Reason
+from onward.engine.arguments import is_async, revived
 from onward.engine.bounded import bounded
 from onward.engine.context import Call
 from onward.engine.desk import Desk
-from onward.engine.handlers import is_async, revived
 from onward.engine.pen import Pen
 from onward.engine.replay import STEPS, Known, failure_of
 from onward.engine.scope import SCOPE, Scope

@@ -1,0 +1,175 @@
+"""Arguments: how a JSON value becomes the arguments of a function, and what its annotations have to say about that.
+
+Also how its result comes back from JSON. Handlers and tools are called this way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+import typing
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from onward.errors import InvalidInput
+
+_UNCHECKED = (inspect.Parameter.empty, Any, object)
+
+
+@functools.lru_cache(maxsize=2048)
+def adapter(annotation: Any) -> Any:
+    """Pydantic's checker for a type. Imported here because it takes as long as all the rest of Onward to load, and a
+    process that only submits plain values never needs it."""
+    from pydantic import TypeAdapter  # noqa: PLC0415
+
+    return TypeAdapter(annotation)
+
+
+_COROUTINE = inspect.CO_COROUTINE
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether a call gives a coroutine. Looks at the code's flags first: this is asked once for every step."""
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        return code.co_flags & _COROUTINE != 0  # type: ignore[no-any-return]
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+_kinds: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""Weak, because a step is often a closure made for the occasion, and would keep alive all that it captured."""
+
+
+def rich_return(function: Callable[..., Any]) -> Any:
+    """The return type that turns JSON back into a value of its own (a pydantic model, a dataclass), or None."""
+    if "return" not in getattr(function, "__annotations__", ()):
+        return None
+    key = getattr(function, "__func__", function)
+    try:
+        if key not in _kinds:
+            _kinds[key] = _rich_return(function)
+        return _kinds[key]
+    except TypeError:  # not hashable, or without weak references
+        return _rich_return(function)
+
+
+def revived(function: Callable[..., Any], value: Any) -> Any:
+    """A JSON value as the function would return it."""
+    kind = rich_return(function)
+    return value if kind is None or value is None else adapter(kind).validate_python(value)
+
+
+def _rich_return(function: Callable[..., Any]) -> Any:
+    try:
+        kind = typing.get_type_hints(function).get("return")
+    except Exception:
+        return None
+    return kind if hasattr(kind, "model_validate") or dataclasses.is_dataclass(kind) else None
+
+
+class Arguments:
+    """What a function takes, without its first `skipped` parameters. `what` names it in errors."""
+
+    def __init__(self, function: Callable[..., Any], what: str, skipped: int = 0) -> None:
+        self.function, self.what = function, what
+        found = list(inspect.signature(function).parameters.values())[skipped:]
+        try:
+            hints = typing.get_type_hints(function)
+        except Exception:
+            hints = {}
+        self.parameters = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in found]
+        self.named = {p.name: p for p in self.parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        """Parameters that take a value of their own."""
+        self.needed = frozenset(name for name, p in self.named.items() if p.default is p.empty)
+        self._open_ended = any(p.kind is p.VAR_KEYWORD for p in self.parameters)
+        self._placeful = [p for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
+
+    @property
+    def first(self) -> str:
+        """The parameter that gets an input which is no object."""
+        return next(iter(self.needed), next(iter(self.named)))
+
+    def of(self, value: Any) -> tuple[list[Any], dict[str, Any]]:
+        """A JSON value as the arguments of the function, checked against its annotations. An object becomes keyword
+        arguments where the function takes them; anything else is one argument; null is none where none is needed."""
+        named, needed = self.named, self.needed
+        if (
+            isinstance(value, dict)
+            and needed <= value.keys()
+            and (self._open_ended or value.keys() <= named.keys())
+            and (value or not needed)
+        ):
+            return self._placed({key: self._check(named.get(key), item) for key, item in value.items()})
+        if value is None and not needed:
+            return [], {}
+        if len(needed) <= 1 and named:
+            return self._placed({self.first: self._check(named[self.first], value)})
+        raise InvalidInput(f"{self.what} takes {self.usage}, and the input is {_short(value)}")
+
+    def _placed(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """By name, but for parameters that have only a place."""
+        return [values.pop(p.name, p.default) for p in self._placeful], values
+
+    @property
+    def usage(self) -> str:
+        """The arguments as a person would write them."""
+        parts = [
+            p.name if p.annotation is p.empty else f"{p.name}: {_type_name(p.annotation)}" for p in self.parameters
+        ]
+        return f"an object with {', '.join(parts)}" if parts else "no input"
+
+    def _check(self, parameter: inspect.Parameter | None, value: Any) -> Any:
+        if parameter is None or parameter.annotation in _UNCHECKED:
+            return value
+        if type(value) is parameter.annotation and type(value) in {str, int, float, bool}:
+            return value
+        try:
+            return adapter(parameter.annotation).validate_python(value)
+        except ValueError as error:
+            raise InvalidInput(f"{self.what}: the input for {parameter.name!r} {_first_problem(error)}") from None
+
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of the input."""
+        properties = {p.name: _property(p) for p in self.parameters if p.kind is not p.VAR_KEYWORD}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": [p.name for p in self.parameters if p.name in self.needed],
+            "description": inspect.getdoc(self.function) or "",
+        }
+
+
+def _property(parameter: inspect.Parameter) -> dict[str, Any]:
+    if parameter.annotation in _UNCHECKED:
+        return {}
+    try:
+        return adapter(parameter.annotation).json_schema()  # type: ignore[no-any-return]
+    except Exception:  # a type that JSON schema has no words for
+        return {}
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def _first_problem(error: ValueError) -> str:
+    problems = error.errors() if hasattr(error, "errors") else []
+    if not problems:
+        return f"does not fit ({error})"
+    where = ".".join(str(part) for part in problems[0]["loc"])
+    return (
+        f"does not fit{f' at {where}' if where else ''}: {problems[0]['msg']} (got {_short_repr(problems[0]['input'])})"
+    )
+
+
+def _short_repr(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
