@@ -109,6 +109,15 @@ class Arguments:
             return self._placed({self.first: self._check(named[self.first], value)})
         raise InvalidInput(f"{self.what} takes {self.usage}, and the input is {_short(value)}")
 
+    def by_name(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The same for an object that can be nothing but keyword arguments."""
+        strange = [] if self._open_ended else sorted(values.keys() - self.named.keys())
+        if missing := sorted(self.needed - values.keys()):
+            raise InvalidInput(f"{self.what} needs {', '.join(map(repr, missing))}; it takes {self.usage}")
+        if strange:
+            raise InvalidInput(f"{self.what} has no {', '.join(map(repr, strange))}; it takes {self.usage}")
+        return self.of(values)
+
     def _placed(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """By name, but for parameters that have only a place."""
         return [values.pop(p.name, p.default) for p in self._placeful], values

@@ -1,0 +1,149 @@
+"""A model: one question, one answer. Small, so that another provider is one file.
+
+Messages have the form of OpenAI's chat completions, because everybody speaks it and it is plain JSON. What a provider does
+wrong (no answer, a cut stream, a refusal) is raised here in our words, and the step's policy decides what to do about it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import email.utils
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+from onward.errors import OnwardError
+
+Message = Mapping[str, Any]
+"""{"role": "system" | "user" | "assistant" | "tool", "content": …, "tool_calls": […], "tool_call_id": …}"""
+
+Emit = Callable[[str], None]
+"""Told each piece of text as it comes. Nothing depends on it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """What a model is asked."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    result: type[BaseModel] | None = None
+    """The form that a final answer has to have, where one was promised."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that the model wants called. `arguments` is what it wrote, and may be anything."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the provider counts them; None where it does not say."""
+
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+
+    @property
+    def total(self) -> int | None:
+        """All of them, where both are known."""
+        return None if self.input is None or self.output is None else self.input + self.output
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reply:
+    """What it answered: text, or calls, or both."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage = Usage()
+    finish: str = "stop"
+    model: str = ""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """As it goes back into the conversation."""
+        said: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.calls:
+            said["tool_calls"] = [
+                {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+                for one in self.calls
+            ]
+        return said
+
+
+class Model(Protocol):
+    """Something that answers."""
+
+    name: str
+
+    async def ask(self, request: Request, emit: Emit) -> Reply:
+        """Its answer. Raises ModelBusy, ModelUnavailable or ModelRefused."""
+        ...
+
+
+# ── what providers do wrong ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ModelError(OnwardError):
+    """A model did not answer."""
+
+    code = "model_error"
+    status = 502
+
+
+class ModelBusy(ModelError):
+    """Not now: too many requests, or overloaded. `retry_after` is obeyed where the provider said when to come back."""
+
+    code = "model_busy"
+    status = 503
+
+    def __init__(self, model: str, why: str, retry_after: float | None) -> None:
+        self.retry_after = retry_after
+        when = "" if retry_after is None else f"; it says to come back in {retry_after:g} s"
+        super().__init__(f"the model {model} is busy: {why}{when}")
+
+
+class ModelUnavailable(ModelError):
+    """It could not be reached, broke off, or kept silent. Another attempt may go through."""
+
+    code = "model_unavailable"
+
+    def __init__(self, model: str, why: str) -> None:
+        super().__init__(f"the model {model} gave no whole answer: {why}")
+
+
+class ModelRefused(ModelError):
+    """It will not answer this, ever: a wrong key, an unknown model, a request that it does not take."""
+
+    code = "model_refused"
+
+    def __init__(self, model: str, why: str) -> None:
+        super().__init__(f"the model {model} refused: {why}; check the key, the model's name and the request")
+
+
+def seconds_to_wait(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
+    """When to come back, from `retry-after-ms` or `Retry-After` in either of its forms; None when nothing is said."""
+    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        text = headers.get(name, "").strip()
+        if text.isascii() and text.replace(".", "", 1).isdigit():
+            return float(text) * scale
+    at = _date(headers.get("retry-after", ""))
+    return None if at is None else max(0.0, at.timestamp() - now())
+
+
+def _date(text: str) -> datetime.datetime | None:
+    try:
+        at = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)

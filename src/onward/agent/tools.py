@@ -1,0 +1,162 @@
+"""Tools: functions that a model may call, and what they are to the world.
+
+A tool says how risky it is. What only reads may be repeated and run beside others. Anything else is an effect: it says that
+it is idempotent, how to learn whether it happened (`reconcile`), how to take it back (`undo`), or none of these, and then it
+is announced before it starts and never repeated silently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, overload
+
+from onward.core.durations import Duration, seconds
+from onward.core.retry import Retry
+from onward.engine.arguments import Arguments
+from onward.errors import BadSetting, InvalidInput, UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+READ = "read"
+RISKS = (READ, "write_local", "external_action")
+"""The usual ones, from harmless to not. A tool may have a word of its own."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What providers take for the name of a function."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tool:
+    """A function that a model may call. Call it yourself as before."""
+
+    function: Callable[..., Any]
+    name: str
+    description: str
+    risk: str = READ
+    idempotent: bool = False
+    undo: Callable[..., Any] | None = None
+    reconcile: Callable[..., Any] | None = None
+    timeout: float | None = None
+    retry: Retry | int | None = None
+    approve: bool | None = None
+    """Whether a person has to approve it; None leaves that to the agent's risk levels."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadSetting("tool name", self.name, "up to 64 letters, digits, '_' and '-'")
+        if not self.risk:
+            raise BadSetting("risk", self.risk, f"a word such as {', '.join(RISKS)}")
+        self.__dict__.update(__doc__=self.description, __name__=self.name, __wrapped__=self.function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    @functools.cached_property
+    def wants_context(self) -> bool:
+        """Whether its first parameter is the context."""
+        return next(iter(inspect.signature(self.function).parameters), "") == "ctx"
+
+    @functools.cached_property
+    def takes(self) -> Arguments:
+        """Its arguments, but for the context."""
+        return Arguments(self.function, f"tool {self.name!r}", skipped=int(self.wants_context))
+
+    @property
+    def effect(self) -> str:
+        """What `ctx.step` has to know: whether it may be repeated when nobody knows how it ended."""
+        if self.risk == READ:
+            return "read"
+        return "idempotent" if self.idempotent or self.reconcile is not None else "once"
+
+    def spec(self) -> dict[str, Any]:
+        """As a model is told of it."""
+        parameters = {name: part for name, part in self.takes.schema().items() if name != "description"}
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": parameters},
+        }
+
+    def arguments(self, text: str) -> dict[str, Any]:
+        """What a model wrote as arguments, as an object that fits; raises InvalidInput with what to do better."""
+        value = parsed(text, self.name)
+        self.takes.by_name(value)
+        return value
+
+
+def parsed(text: str, name: str) -> dict[str, Any]:
+    """The arguments of a call, which are untrusted text: a JSON object, or a sentence that a model can read."""
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"the arguments of {name!r} are not JSON ({error}); send one JSON object") from None
+    if not isinstance(value, dict):
+        raise InvalidInput(f"the arguments of {name!r} must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+@overload
+def tool(function: F, /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    risk: str = READ,
+    idempotent: bool = False,
+    undo: Callable[..., Any] | None = None,
+    reconcile: Callable[..., Any] | None = None,
+    timeout: Duration | None = None,
+    retry: Retry | int | None = None,
+    approve: bool | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    risk: str = READ,
+    idempotent: bool = False,
+    undo: Callable[..., Any] | None = None,
+    reconcile: Callable[..., Any] | None = None,
+    timeout: Duration | None = None,
+    retry: Retry | int | None = None,
+    approve: bool | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a function a tool. Its name, docstring and annotations are what the model is told."""
+
+    def make(function: Callable[..., Any]) -> Tool:
+        return Tool(
+            function,
+            name or str(getattr(function, "__name__", "")),
+            inspect.getdoc(function) or "",
+            risk=risk,
+            idempotent=idempotent,
+            undo=undo,
+            reconcile=reconcile,
+            timeout=None if timeout is None else seconds(timeout, "timeout"),
+            retry=retry,
+            approve=approve,
+        )
+
+    return make if function is None else make(function)
+
+
+def toolbox(tools: Iterable[Tool | Callable[..., Any]]) -> Mapping[str, Tool]:
+    """Tools by name; a plain function among them is one that only reads."""
+    box: dict[str, Tool] = {}
+    for one in tools:
+        made = one if isinstance(one, Tool) else tool(one)
+        if made.name in box:
+            raise UsageError(f"two tools are named {made.name!r}; give one of them another name")
+        box[made.name] = made
+    return box

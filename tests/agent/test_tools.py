@@ -1,0 +1,128 @@
+"""Tools: what a model is told of them, and what becomes of what it writes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from onward.agent.tools import Tool, parsed, tool, toolbox
+from onward.errors import BadSetting, InvalidInput, UsageError
+
+
+class Where(BaseModel):
+    path: str
+    deep: bool = False
+
+
+@tool
+def check_disk(path: str = "/") -> str:
+    """How full is the disk?"""
+    return f"{path}: 93 %"
+
+
+@tool(risk="write_local", undo=lambda path: None, timeout="10s", name="clean")
+def clean_logs(ctx: Any, path: str, older_than_days: int = 7, where: Where | None = None) -> str:
+    """Delete old logs."""
+    return f"{ctx}{path}{older_than_days}{where}"
+
+
+def test_a_tool_is_still_a_function() -> None:
+    assert check_disk("/var") == "/var: 93 %"
+    assert check_disk.__doc__ == "How full is the disk?"
+
+
+def test_what_a_model_is_told() -> None:
+    assert check_disk.spec() == {
+        "type": "function",
+        "function": {
+            "name": "check_disk",
+            "description": "How full is the disk?",
+            "parameters": {
+                "type": "object",
+                "properties": {"path": {"type": "string"}},
+                "required": [],
+            },
+        },
+    }
+    told = clean_logs.spec()["function"]
+    assert told["name"] == "clean"
+    assert list(told["parameters"]["properties"]) == ["path", "older_than_days", "where"], "the context is ours"
+    assert told["parameters"]["required"] == ["path"]
+
+
+@pytest.mark.parametrize(
+    ("said", "effect"),
+    [
+        ({}, "read"),
+        ({"risk": "write_local"}, "once"),
+        ({"risk": "write_local", "idempotent": True}, "idempotent"),
+        ({"risk": "external_action", "reconcile": print}, "idempotent"),
+        ({"risk": "external_action", "undo": print}, "once"),
+        ({"risk": "house_rule"}, "once"),
+    ],
+)
+def test_what_a_tool_is_to_the_world(said: dict[str, Any], effect: str) -> None:
+    assert tool(**said)(check_disk.function).effect == effect
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"path": ', "not JSON"),
+        ('{"path": NaN}', "not JSON"),
+        ("[1]", "must be a JSON object, not list"),
+        ("null", "must be a JSON object, not NoneType"),
+        ('{"path": 7}', "the input for 'path' does not fit: Input should be a valid string (got 7)"),
+        ('{"pfad": "/"}', "tool 'check_disk' has no 'pfad'; it takes an object with path: str"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_wrong_arguments_become_a_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence.replace("(", r"\(").replace(")", r"\)")):
+        check_disk.arguments(text)
+
+
+def test_an_argument_that_is_missing() -> None:
+    with pytest.raises(InvalidInput, match="tool 'clean' needs 'path'; it takes an object with path: str"):
+        clean_logs.arguments("{}")
+
+
+def test_no_arguments_are_an_empty_object() -> None:
+    assert check_disk.arguments("") == {}
+    assert check_disk.arguments("  ") == {}
+
+
+@given(st.text(max_size=200))
+def test_whatever_a_model_writes_is_an_object_or_a_sentence(text: str) -> None:
+    said: Any = None
+    with contextlib.suppress(InvalidInput):
+        said = parsed(text, "x")
+    assert said is None or isinstance(said, dict)
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=4))
+def test_an_object_comes_through_as_it_is(value: dict[str, Any]) -> None:
+    assert parsed(json.dumps(value), "x") == value
+
+
+def test_a_box_of_tools() -> None:
+    def plain(n: int) -> int:
+        """Twice."""
+        return 2 * n
+
+    box = toolbox([check_disk, plain])
+    assert {name: one.effect for name, one in box.items()} == {"check_disk": "read", "plain": "read"}
+    with pytest.raises(UsageError, match="two tools are named 'check_disk'"):
+        toolbox([check_disk, check_disk])
+
+
+@pytest.mark.parametrize("name", ["", "has blanks", "x" * 65, "ü"])
+def test_names_that_no_provider_takes(name: str) -> None:
+    with pytest.raises(BadSetting, match="tool name"):
+        Tool(print, name, "")
