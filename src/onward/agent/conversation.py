@@ -1,0 +1,115 @@
+"""A conversation: turns in order, each of them whole. What a model asked for always has its results beside it.
+
+A conversation holds no text of its own, only where each message is and how large: a message is written once, and a
+conversation of three hundred turns is a list of references. Strict providers refuse a history in which a call has no result
+or a result no call; here such a history cannot be built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from onward.agent.model import Message, ToolCall
+from onward.core.slice import Said, conversation_slice, cut
+from onward.errors import UsageError
+
+INTERRUPTED = "interrupted: the worker was stopped before this call was made; it was not done"
+"""What a model reads where a call of an earlier turn was never made."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ref:
+    """A message that is stored elsewhere: its id, and how many bytes a model call spends on it."""
+
+    id: str
+    bytes: int
+
+
+@dataclasses.dataclass(slots=True)
+class Turn:
+    """What one side said: a person, or the model together with the results of all calls that it asked for."""
+
+    said: Ref
+    calls: tuple[str, ...] = ()
+    """The ids of the calls, in order."""
+    results: dict[str, Ref] = dataclasses.field(default_factory=dict)
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Calls that have no result yet."""
+        return tuple(call for call in self.calls if call not in self.results)
+
+
+class Conversation:
+    """All turns so far."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+
+    def say(self, said: Ref, calls: Sequence[ToolCall] = ()) -> None:
+        """Somebody said something. What was still open before it is closed first, by whoever knows how."""
+        if self.turns and self.turns[-1].open:
+            raise UsageError(f"the calls {', '.join(self.turns[-1].open)} have no result yet")
+        self.turns.append(Turn(said, tuple(call.id for call in calls)))
+
+    def answer(self, call_id: str, result: Ref) -> None:
+        """The result of a call of the last turn; the first one counts."""
+        if not self.turns or call_id not in self.turns[-1].calls:
+            raise UsageError(f"there is no call {call_id!r} in the last turn")
+        self.turns[-1].results.setdefault(call_id, result)
+
+    def shown(self, most: int) -> tuple[list[Ref], int]:
+        """The latest turns that fit into so many bytes, whole, and how many turns before them are left out."""
+        said = [
+            Said(ref, ref.bytes, number)
+            for number, turn in enumerate(self.turns)
+            for ref in (turn.said, *(turn.results[call] for call in turn.calls if call in turn.results))
+        ]
+        found = conversation_slice(said, most)
+        return [one.ref for one in found.messages], found.turns_left_out
+
+
+# ── what goes over the wire ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def result_message(call_id: str, text: str) -> dict[str, Any]:
+    """The result of a call."""
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+def unpaired(messages: Iterable[Message]) -> list[str]:
+    """What a strict provider would refuse: calls without a result right after them, and results without a call."""
+    faults: list[str] = []
+    waiting: dict[str, None] = {}
+    for message in messages:
+        if message["role"] == "tool":
+            if message.get("tool_call_id") not in waiting:
+                faults.append(f"a result for {message.get('tool_call_id')!r}, which nobody asked for here")
+            waiting.pop(message.get("tool_call_id", ""), None)
+            continue
+        faults += [f"no result for {call!r}" for call in waiting]
+        waiting = dict.fromkeys(str(call["id"]) for call in message.get("tool_calls", ()))
+    return faults + [f"no result for {call!r}" for call in waiting]
+
+
+def excerpt(text: str, most: int, artifact: str | None = None) -> str:
+    """The beginning and the end of a text that is too long to be shown, in whole lines where they fit, and where the rest is."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= most:
+        return data.decode()
+    lines = text.count("\n") + 1
+    where = "" if artifact is None else f"; read more of it with read_artifact({artifact!r})"
+    note = f"\n… ({len(data):,} bytes in {lines:,} lines{where}) …\n"
+    room = max(most - len(note.encode()), 0)
+    head = _whole_lines(cut(text, room * 2 // 3), "\n")
+    tail_room = room - len(head.encode())
+    tail = data[len(data) - tail_room :].decode("utf-8", "ignore") if tail_room > 0 else ""
+    first, newline, rest = tail.partition("\n")
+    return cut(head + note + (rest if newline and rest else first), most)
+
+
+def _whole_lines(text: str, end: str) -> str:
+    at = text.rfind(end)
+    return text[:at] if at > len(text) // 2 else text.removesuffix("…")
