@@ -137,6 +137,11 @@ def fingerprint(value: Any, what: str = "the value") -> str:
     return hashlib.blake2b(_bytes(value, _canonical, what), digest_size=12).hexdigest()
 
 
+def content_id(data: bytes) -> str:
+    """The name of contents: equal for equal bytes, and it says nothing else."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
 def error_value(error: BaseException) -> dict[str, Any]:
     """What is kept of an exception: its kind and a text that is safe to store, whatever its `__str__` does."""
     try:

@@ -6,7 +6,6 @@ a place, mention, start a child, now), so that another engine can host the same 
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import random
@@ -94,6 +93,27 @@ class Host(Protocol):
 
     def transaction(self, call: Call) -> Any:
         """A step in a transaction of the store's own database."""
+        ...
+
+    async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Write a record that belongs to this place of the code; what it says, now or from before."""
+        ...
+
+    def keep(self, data: bytes) -> str:
+        """Keep contents, with or before the next record; their name."""
+        ...
+
+    async def contents(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """What was kept under these names."""
+        ...
+
+    @property
+    def restored(self) -> Any:
+        """What the last checkpoint holds."""
+        ...
+
+    async def checkpoint(self, value: Any) -> None:
+        """From now on the task goes on from here: what came before is not replayed again."""
         ...
 
     def mention(self, data: dict[str, Any]) -> None:
@@ -232,6 +252,31 @@ class Context:
             raise Denied(str(what), decided.get("reason") or "")
         return decided
 
+    # ── what a long task keeps ───────────────────────────────────────────────────────────────────────────────────
+
+    def keep(self, data: bytes | str) -> str:
+        """Keep bytes or a text outside the journal, once however often it is kept; its name, for a step's result. It is
+        durable with the next record, which may refer to it."""
+        return self._host.keep(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
+
+    async def kept(self, *names: str) -> list[bytes]:
+        """What was kept under these names."""
+        found = await self._host.contents(list(dict.fromkeys(names)))
+        if missing := [name for name in names if name not in found]:
+            raise UsageError(f"this task keeps nothing under {', '.join(map(repr, missing))}")
+        return [found[name] for name in names]
+
+    async def checkpoint(self, value: Any) -> None:
+        """From now on the task goes on from here: after a crash the handler begins anew with `ctx.restored` as this value, and
+        what came before is not replayed. So what the code does after a checkpoint must be what it does when it begins with
+        one, as in a loop over what is left. Only where nothing is open: no step, saga, branch or child."""
+        await self._host.checkpoint(wire.decode(wire.encode(value, "the checkpoint")))
+
+    @property
+    def restored(self) -> Any:
+        """The value of the last checkpoint; None at the beginning."""
+        return self._host.restored
+
     # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def submit(self, handler: Callable[..., Any] | str, input: Any = None, /, **options: Any) -> Child:  # noqa: A002
@@ -322,52 +367,6 @@ class Child:
         if ended["state"] == "cancelled":
             raise TaskCancelled(self.id, self.task)
         raise TaskFailed(self.id, self.task, ended.get("error") or {})
-
-
-class PlainContext:
-    """The same for a handler that is a plain function: its methods wait instead of being awaited, and `with` takes the
-    place of `async with`."""
-
-    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
-        self._context, self._loop = context, loop
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._context, name)
-        if not callable(found):
-            return found
-
-        @functools.wraps(found)
-        def wait(*args: Any, **kwargs: Any) -> Any:
-            answer = found(*args, **kwargs)
-            if hasattr(answer, "__aenter__"):
-                return _PlainBlock(answer, self._loop)
-            return self._settled(answer) if inspect.isawaitable(answer) and not isinstance(answer, Child) else answer
-
-        return wait
-
-    def _settled(self, answer: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
-
-
-class _PlainBlock:
-    """An asynchronous block of a plain function. The scope that it opens is that of the function's own thread."""
-
-    def __init__(self, block: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._block, self._loop = block, loop
-
-    def __enter__(self) -> Any:
-        return self._run(self._block.__aenter__())
-
-    def __exit__(self, *exc: object) -> Any:
-        return self._run(self._block.__aexit__(*exc))
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        async def there() -> tuple[T, Any]:
-            return await work, SCOPE.get()
-
-        answer, scope = asyncio.run_coroutine_threadsafe(there(), self._loop).result()
-        SCOPE.set(scope)
-        return answer
 
 
 async def _itself(work: Awaitable[Any]) -> Any:

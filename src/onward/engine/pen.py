@@ -17,7 +17,7 @@ from onward.core import wire
 from onward.core.control import Cancel, Control, Fenced, Park
 from onward.engine.desk import Desk
 from onward.engine.replay import Known, Replay, failure_of
-from onward.engine.scope import SCOPE, Scope
+from onward.engine.scope import SCOPE, Scope, refuse
 from onward.errors import DeadlineExceeded, OnwardError, StoreUnavailable
 from onward.store.writer import Hold
 
@@ -144,6 +144,19 @@ class Pen:
             raise self.end(park) from None
         self.plain = self.replay.told and not (self.aborts or self.why or self.stop)
         return known
+
+    async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Write a record that belongs to this place of the code, with the next commit; what it says, now or from before."""
+        scope = SCOPE.get()
+        if scope.key is not None:
+            refuse(name, scope.key)
+        key = scope.prefix + scope.next(name)
+        known = self.next(scope, key, frozenset({kind}))
+        if known is not None:
+            return known.data
+        await self.may_go_on()
+        self.mention(kind, key, data)
+        return data
 
     def check(self, check: Callable[..., None], *args: Any) -> None:
         """Compare something else with the journal; the shift ends here when they disagree."""

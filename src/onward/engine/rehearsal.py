@@ -111,6 +111,8 @@ class Rehearsal(Shift):
         self._pen.task = asyncio.current_task()
         SCOPE.set(self._root)
         self._pen.read(Replay(records), self._allowed)
+        if self._pen.replay.checkpoint:
+            self._begin_at(self._pen.replay.checkpoint)
         self._pen.plain = False
         try:
             self._handler.arguments(wire.decode(self._claimed.input))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from onward.core import record as r
@@ -87,6 +88,12 @@ class Replay:
     versions: frozenset[str] = frozenset()
     """Changes of the code that this task came to with the new code."""
     open_sagas: frozenset[str] = frozenset()
+    checkpoint = 0
+    """The number of the last checkpoint; 0 when there is none."""
+    restored: Any = None
+    """What the last checkpoint holds."""
+    decided: Mapping[str, bool] = MappingProxyType({})
+    """Which way the task went at changes of the code before its last checkpoint."""
 
     def __init__(self, records: Sequence[Record] = ()) -> None:
         self.messages: dict[int, dict[str, Any]] = {}
@@ -111,6 +118,10 @@ class Replay:
                 self._close(record)
             case r.VERSION:
                 self.versions |= {record.key}
+            case r.CHECKPOINT:
+                self._restart(record.value)
+            case r.PATCHED:
+                self._add(record)
             case r.SAGA | r.SAGA_DONE | r.UNDOING | r.UNDONE:
                 self._add(record)
                 if record.kind == r.SAGA:
@@ -130,6 +141,15 @@ class Replay:
                 self.stop = record.kind
             case r.SHIFT if self.started_at is None:
                 self.started_at = record.at
+
+    def _restart(self, told: dict[str, Any]) -> None:
+        """A checkpoint stands for everything before it."""
+        for table in (self._lines, self._unread, self._retries, self._rounds):
+            table.clear()
+        self.unread, self.open_sagas = 0, frozenset()
+        self.checkpoint, self.restored = told["number"], told["value"]
+        self.inbox, self.messages = told["inbox"], {message["n"]: message for message in told["messages"]}
+        self.started_at, self.decided = told["started_at"], told["versions"]
 
     def _line(self, key: str) -> collections.deque[Known]:
         return self._lines.setdefault(path_of(key), collections.deque())

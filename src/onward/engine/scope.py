@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 from onward.errors import UsageError
 
@@ -73,3 +73,11 @@ def part_name(name: str) -> str:
             f"a saga cannot be named {name!r}: letters, digits, blanks, '-' and '_' are fine, ']/@.#' and 'undo' are not"
         )
     return name
+
+
+def refuse(key: str, running: str) -> NoReturn:
+    """Two things at once in one scope."""
+    raise UsageError(
+        f"step {key!r} was started while step {running!r} of the same task was still running; "
+        "await one before the next (ctx.gather runs several at once)"
+    )

@@ -24,10 +24,11 @@ from onward.core.task import NEVER, Reason, State
 from onward.engine.arguments import is_async
 from onward.engine.bounded import bounded
 from onward.engine.branches import Branches
-from onward.engine.context import Call, Context, PlainContext
+from onward.engine.context import Call, Context
 from onward.engine.desk import Desk
 from onward.engine.handlers import Handler
 from onward.engine.pen import Pen
+from onward.engine.plain import PlainContext
 from onward.engine.replay import Replay
 from onward.engine.saga import Saga
 from onward.engine.scope import SCOPE, Scope
@@ -35,7 +36,7 @@ from onward.engine.steps import Steps
 from onward.engine.transaction import Transaction
 from onward.engine.waits import Wait as Waiting
 from onward.engine.waits import Waits
-from onward.errors import DeadlineExceeded, Expired, OnwardError, StepFailed
+from onward.errors import DeadlineExceeded, Expired, OnwardError, StepFailed, UsageError
 from onward.store.port import SUSPECT_AFTER, Claimed, End, Wait
 from onward.store.writer import Hold
 
@@ -207,17 +208,19 @@ class Shift:
         replay = self._pen.replay
         if self._claimed.shift > 2:  # more than its submit is there
             records: list[r.Record] = []
-            while len(page := await self._page(records[-1].seq if records else 0)) == PAGE:
+            while len(page := await self._page(records[-1].seq if records else None)) == PAGE:
                 records += page
             replay = Replay([record for record in records + page if record.seq <= self._claimed.shift])
         if replay.forked == self._claimed.shift - 1:  # no shift of this task has begun anything
             self._root.resumed = False
+        if replay.checkpoint:
+            self._begin_at(replay.checkpoint)
         replay.started_at = replay.started_at or self._claimed.claimed_at
         self._pen.read(replay, self._allowed)
         self._waits.deadline = self._deadline_at()
         await self._waits.read_inbox()
 
-    async def _page(self, after: int) -> list[r.Record]:
+    async def _page(self, after: int | None) -> list[r.Record]:
         return await self._pen.patiently(lambda: self._desk.store.journal(self.task_id, after, PAGE))
 
     def _deadline_at(self) -> float:
@@ -295,6 +298,8 @@ class Shift:
     async def version(self, name: str) -> bool:
         scope, pen = SCOPE.get(), self._pen
         key = f"{scope.prefix}version {name}"
+        if name in pen.replay.decided:
+            return pen.replay.decided[name]
         if key not in self._versions:
             known = key in pen.replay.versions
             new = known or not pen.replay.ahead(scope.path)
@@ -303,6 +308,50 @@ class Shift:
                 await pen.may_go_on()
                 pen.mention(r.VERSION, key, {})
         return self._versions[key]
+
+    async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
+        return await self._pen.note(kind, name, data)
+
+    def keep(self, data: bytes) -> str:
+        name = wire.content_id(data)
+        self._pen.writer.keep(self.hold, name, data)
+        return name
+
+    async def contents(self, ids: Sequence[str]) -> dict[str, bytes]:
+        return await self._pen.patiently(lambda: self._desk.store.contents(self.task_id, ids))
+
+    @property
+    def restored(self) -> Any:
+        return self._pen.replay.restored
+
+    async def checkpoint(self, value: Any) -> None:
+        scope, pen = SCOPE.get(), self._pen
+        if scope is not self._root or scope.key is not None:
+            raise UsageError(
+                "a checkpoint stands in the handler's own line: outside of steps, sagas and branches, where nothing is open"
+            )
+        await pen.may_go_on()
+        pen.check(pen.replay.check_last, f"{scope.prefix}checkpoint")
+        replay, number = pen.replay, pen.replay.checkpoint + 1
+        decided = {key.partition("version ")[2]: new for key, new in self._versions.items()}
+        replay.decided = {**replay.decided, **decided}
+        told = {
+            "number": number,
+            "value": value,
+            "inbox": replay.inbox,
+            "messages": list(replay.messages.values()),
+            "started_at": replay.started_at,
+            "versions": replay.decided,
+        }
+        pen.mention(r.CHECKPOINT, "", told)
+        replay.checkpoint, replay.restored = number, value
+        self._begin_at(number)
+
+    def _begin_at(self, checkpoint: int) -> None:
+        """From here on the names of steps begin anew."""
+        resumed, self._root = self._root.resumed, Scope(f"@{checkpoint}")
+        self._root.resumed = resumed
+        SCOPE.set(self._root)
 
     def transaction(self, call: Call) -> Transaction:
         return Transaction(self._desk, self._pen, self._steps, self._waits, call)

@@ -25,9 +25,9 @@ from onward.engine.context import Call
 from onward.engine.desk import Desk
 from onward.engine.pen import Pen
 from onward.engine.replay import STEPS, Known, failure_of
-from onward.engine.scope import SCOPE, Scope
+from onward.engine.scope import SCOPE, Scope, refuse
 from onward.engine.waits import Waits
-from onward.errors import StepFailed, StepTimeout, UsageError
+from onward.errors import StepFailed, StepTimeout
 
 _LOST = frozenset(
     {"ConnectionError", "ClientConnectionError", "ConnectionClosed", "Timeout", "TransportError", "APIConnectionError"}
@@ -236,11 +236,3 @@ def _unknown(error: BaseException) -> bool:
 def _extras(mark: str, attempt: int) -> bytes:
     args = b',"args":"%b"' % mark.encode() if mark else b""
     return args + (b',"attempts":%d}' % attempt if attempt > 1 else b"}")
-
-
-def refuse(key: str, running: str) -> NoReturn:
-    """Two things at once in one scope."""
-    raise UsageError(
-        f"step {key!r} was started while step {running!r} of the same task was still running; "
-        "await one before the next (ctx.gather runs several at once)"
-    )

@@ -118,6 +118,14 @@ class Ask(NamedTuple):
     task: str
 
 
+class Content(NamedTuple):
+    """Bytes that a task keeps, named by their hash: written once, and gone with the task."""
+
+    task_id: str
+    id: str
+    data: bytes
+
+
 @dataclasses.dataclass(slots=True)
 class Batch:
     """What one commit of the journal writer holds, for many tasks."""
@@ -127,6 +135,8 @@ class Batch:
     waits: list[Wait] = dataclasses.field(default_factory=list)
     gates: dict[str, str] = dataclasses.field(default_factory=dict)
     """Of the tasks that end or wait, those that were held under a limit: another may take their place."""
+    contents: list[Content] = dataclasses.field(default_factory=list)
+    """What records of this batch, or of later ones, refer to."""
 
     def split(self) -> Iterable[Batch]:
         """The same, a batch for each task."""
@@ -139,6 +149,8 @@ class Batch:
             parts[wait.id].waits.append(wait)
         for task_id, gate in self.gates.items():
             parts[task_id].gates[task_id] = gate
+        for content in self.contents:
+            parts.get(content.task_id, next(iter(parts.values()))).contents.append(content)
         return parts.values()
 
 
@@ -350,8 +362,12 @@ class Store(Protocol):
         same shift counts as written."""
         ...
 
-    async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
-        """Records with numbers above `after`, in order."""
+    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
+        """Records with numbers above `after`, in order; with None, from the last checkpoint on."""
+        ...
+
+    async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
+        """What this task keeps under these names; unknown ones are missing."""
         ...
 
     async def wake(self) -> Outlook:

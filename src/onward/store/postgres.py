@@ -328,8 +328,15 @@ class PostgresStore:
         async with self._connection() as connection:
             await write(connection, batch)
 
-    async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
-        return [Record(*row.values()) for row in await self._fetch("journal", id=task_id, after=after, limit=limit)]
+    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
+        if after is None:
+            found = await self._fetch("last_journal", id=task_id, limit=limit)
+        else:
+            found = await self._fetch("journal", id=task_id, after=after, limit=limit)
+        return [Record(*row.values()) for row in found]
+
+    async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
+        return {row["id"]: row["data"] for row in await self._fetch("contents", id=task_id, ids=list(ids))}
 
     async def wake(self) -> Outlook:
         (row,) = await self._fetch("outlook")

@@ -16,5 +16,6 @@ async def fork(connection: Any, task_id: str, origin: str, at: int, data: bytes,
     await run(connection, "fork_journal", id=task_id, origin=origin, at=at)
     told = wire.encode({"from": origin, "at": at})
     await run(connection, "outsider_record", id=task_id, seq=at + 1, kind=FORKED, data=told)
+    await run(connection, "fork_contents", id=task_id, origin=origin)
     await run(connection, "fork_inbox", id=task_id, origin=origin, inbox=inbox)
     await run(connection, "fork_queue", id=task_id, inbox=inbox)

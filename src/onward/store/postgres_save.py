@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from onward.store import postgres_limits as gates
@@ -13,6 +14,12 @@ from onward.store.postgres_run import S, run
 
 async def write(connection: Any, batch: Batch) -> None:
     """All of it, or nothing. Most commits are one statement; parents that are told and gates that open make it a few."""
+    if batch.contents:
+        async with connection.transaction():
+            tasks, ids, datas = zip(*batch.contents, strict=True)
+            await run(connection, "keep", tasks=tasks, ids=ids, datas=datas)
+            await write(connection, dataclasses.replace(batch, contents=[]))
+        return
     if not batch.ends and not batch.waits:
         await connection.execute(S["save"].sql, *zip(*sorted(batch.entries), strict=True))
         return

@@ -289,7 +289,8 @@ class SqliteStore:
             self._write_batch(connection, batch)
 
         try:
-            await self._writing(job, single=not batch.ends and not batch.waits and len(batch.entries) <= SIZES[-1])
+            alone = not (batch.ends or batch.waits or batch.contents) and len(batch.entries) <= SIZES[-1]
+            await self._writing(job, single=alone)
         except apsw.ConstraintError:
             refused = await self._writing(lambda c: self._save_parts(c, batch))
         else:
@@ -312,6 +313,8 @@ class SqliteStore:
         return True
 
     def _write_batch(self, connection: apsw.Connection, batch: Batch) -> None:
+        if batch.contents:
+            connection.executemany(S["keep"].sql, batch.contents)
         insert(connection, "save", batch.entries)
         if batch.ends:
             now = self._clock.now()
@@ -324,10 +327,13 @@ class SqliteStore:
         if batch.gates:
             gates.let_go(connection, batch.gates.values())
 
-    async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
-        return await self._reading(
-            lambda c: [Record(*row) for row in run(c, "journal", id=task_id, after=after, limit=limit)]
-        )
+    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
+        asked = {"id": task_id, "limit": limit} | ({} if after is None else {"after": after})
+        name = "last_journal" if after is None else "journal"
+        return await self._reading(lambda c: [Record(*row) for row in run(c, name, **asked)])
+
+    async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
+        return await self._reading(lambda c: dict(run(c, "contents", id=task_id, ids=json.dumps(list(ids)))))
 
     async def wake(self) -> Outlook:
         outlook, quota = await self._reading(lambda c: (self._look(c, woken=False), first(c, "quota")))

@@ -16,5 +16,6 @@ def fork(connection: apsw.Connection, task_id: str, origin: str, at: int, data: 
     run(connection, "fork_journal", id=task_id, origin=origin, at=at)
     told = wire.encode({"from": origin, "at": at})
     run(connection, "outsider_record", id=task_id, seq=at + 1, kind=FORKED, data=told)
+    run(connection, "fork_contents", id=task_id, origin=origin)
     run(connection, "fork_inbox", id=task_id, origin=origin, inbox=inbox)
     run(connection, "fork_queue", id=task_id, inbox=inbox)

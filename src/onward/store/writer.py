@@ -17,7 +17,7 @@ from onward.core.clock import Clock
 from onward.core.control import Fenced
 from onward.core.record import Entry
 from onward.errors import OnwardError, StoreUnavailable
-from onward.store.port import Batch, End, Store, Wait
+from onward.store.port import Batch, Content, End, Store, Wait
 
 log = logging.getLogger("onward.writer")
 
@@ -52,6 +52,7 @@ class Writer:
         self._entries: list[Entry] = []
         self._waiters: list[_Waiter] = []
         self._endings: list[tuple[Hold, End | Wait]] = []
+        self._contents: list[Content] = []
         self._idle: asyncio.Future[None] | None = None
         self._future = asyncio.get_running_loop().create_future
         self._last = 0
@@ -70,6 +71,10 @@ class Writer:
     def mention(self, hold: Hold, kind: str, key: str, data: bytes) -> None:
         """Write a record with the next commit, and wait for nothing: news for readers that no replay needs."""
         self._add(hold, kind, key, data, None)
+
+    def keep(self, hold: Hold, name: str, data: bytes) -> None:
+        """Write contents, with or before the next record of this hold, which may refer to them."""
+        self._contents.append(Content(hold.id, name, data))
 
     def settle(self, hold: Hold, kind: str, data: bytes, ending: End | Wait) -> asyncio.Future[None]:
         """Write the last record of a shift together with the end or the wait it leads to."""
@@ -129,6 +134,7 @@ class Writer:
         self._last = size
         batch, waiters = Batch(self._entries[:size]), self._waiters[:size]
         del self._entries[:size], self._waiters[:size]
+        batch.contents, self._contents = self._contents, []
         self._sort_endings(batch)
         return batch, waiters
 

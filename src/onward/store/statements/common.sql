@@ -49,6 +49,12 @@ ORDER BY o.task_id DESC LIMIT :limit
 -- The records of one task after a number.
 SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq > :after ORDER BY seq LIMIT :limit
 
+-- name: last_journal
+-- The records of one task from its last checkpoint on.
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id
+  AND seq >= COALESCE((SELECT c.seq FROM onward_journal c WHERE c.task_id = :id AND c.kind = 'checkpoint.saved' ORDER BY c.seq DESC LIMIT 1), 0)
+ORDER BY seq LIMIT :limit
+
 -- name: taker
 -- Who wrote the record that stands in the way.
 SELECT shift, kind FROM onward_journal WHERE task_id = :id AND seq = :seq
@@ -149,6 +155,10 @@ ON CONFLICT DO NOTHING RETURNING id
 -- The first records of the other, as they are.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
 SELECT :id, seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :origin AND seq <= :at
+
+-- name: fork_contents
+-- What its records refer to.
+INSERT INTO onward_contents (task_id, id, data) SELECT :id, id, data FROM onward_contents WHERE task_id = :origin
 
 -- name: fork_inbox
 -- The messages that those records hold: what was answered stays answered, and no number is used twice.

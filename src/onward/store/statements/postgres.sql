@@ -255,6 +255,14 @@ INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at)
 SELECT id, state, attempt, seq, onward_now() FROM unnest(:end_ids::text[], :states::text[], :end_attempts::int[], :end_seqs::int[]) AS e(id, state, attempt, seq)
 WHERE (SELECT count(*) FROM written) >= 0
 
+-- name: keep
+-- Contents that records refer to. The same again is the same.
+INSERT INTO onward_contents (task_id, id, data) SELECT * FROM unnest(:tasks::text[], :ids::text[], :datas::bytea[]) ORDER BY 1, 2 ON CONFLICT DO NOTHING
+
+-- name: contents
+-- What a task keeps under these names.
+SELECT id, data FROM onward_contents WHERE task_id = :id AND id = ANY(:ids::text[])
+
 -- name: lock_rows
 -- All queue rows that a settle touches, parents too, in their order, or two of them would wait for each other.
 SELECT 1 FROM onward_queue WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE

@@ -148,6 +148,14 @@ SELECT DISTINCT queue FROM onward_queue WHERE crashes >= 3 AND worker IS NULL AN
 -- Whether tasks wait for a limit.
 SELECT EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota')
 
+-- name: keep
+-- Contents that records refer to. The same again is the same.
+INSERT OR IGNORE INTO onward_contents (task_id, id, data) VALUES (?1, ?2, ?3)
+
+-- name: contents
+-- What a task keeps under these names.
+SELECT id, data FROM onward_contents WHERE task_id = :id AND id IN (SELECT value FROM json_each(:ids))
+
 -- name: release
 -- A task that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
 UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = ?1 AND task_id = ?2 AND (
