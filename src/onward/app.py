@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from onward.config import Settings, load
 from onward.core.clock import Clock, SystemClock
@@ -29,6 +30,14 @@ from onward.service import Offer, Plan, Service, Wish
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from onward.agent.model import Model
+    from onward.agent.tools import Tool
+    from onward.core.budget import Budget
+    from onward.engine.context import Context
 
 VERSION = "0.1.0"
 
@@ -132,6 +141,45 @@ class Onward:
             return function
 
         return register if function is None else register(function)
+
+    def agent(
+        self,
+        name: str,
+        *,
+        model: str | Model,
+        instructions: str = "",
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        approve: Iterable[str] = (),
+        budget: Budget | None = None,
+        result: type[BaseModel] | None = None,
+        deadline: Duration | None = None,
+        retry: Retry | int | None = None,
+        queue: str = "default",
+    ) -> Callable[..., Any]:
+        """An agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer.
+
+        `model` is "openai:NAME" (with OPENAI_API_KEY, or OPENAI_BASE_URL for any server that speaks the same), or a model of
+        your own. Tools whose risk is one of `approve` wait for a person. With `result`, a pydantic model, the answer has that
+        form, and is asked for again when it does not.
+        """
+        from onward.agent.loop import NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
+        from onward.agent.models import model_of  # noqa: PLC0415
+        from onward.agent.tools import toolbox  # noqa: PLC0415
+
+        made = Agent(
+            name,
+            functools.partial(model_of, model),
+            instructions,
+            toolbox(tools),
+            frozenset(approve),
+            budget or NO_LIMITS,
+            result,
+        )
+
+        async def handler(ctx: Context, goal: str) -> Any:
+            return await made.handler(ctx, goal)
+
+        return self.task(name=name, retry=retry, deadline=deadline, queue=queue)(handler)
 
     def limit_queue(self, name: str, *, concurrency: int | None) -> None:
         """At most so many tasks of a queue at once, over all workers; None lifts it. In force when a worker starts."""

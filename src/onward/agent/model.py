@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from onward.errors import OnwardError
+from onward.errors import Fatal, OnwardError
 
 Message = Mapping[str, Any]
 """{"role": "system" | "user" | "assistant" | "tool", "content": …, "tool_calls": […], "tool_call_id": …}"""
@@ -122,7 +122,7 @@ class ModelUnavailable(ModelError):
         super().__init__(f"the model {model} gave no whole answer: {why}")
 
 
-class ModelRefused(ModelError):
+class ModelRefused(ModelError, Fatal):
     """It will not answer this, ever: a wrong key, an unknown model, a request that it does not take."""
 
     code = "model_refused"

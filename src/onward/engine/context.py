@@ -11,7 +11,7 @@ import inspect
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from onward.core import record as r
 from onward.core import wire
@@ -19,6 +19,9 @@ from onward.core.durations import Duration, seconds
 from onward.core.retry import NO_RETRY, Retry
 from onward.engine.scope import SCOPE
 from onward.errors import BadSetting, Denied, InvalidInput, TaskCancelled, TaskFailed, UsageError, WaitTimeout
+
+if TYPE_CHECKING:
+    from onward.core.state import AgentState, StatePatch
 
 T = TypeVar("T")
 _NOTHING: Mapping[str, Any] = {}
@@ -131,6 +134,7 @@ class Context:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._run = host.run
+        self._state: AgentState | None = None
 
     @property
     def task_id(self) -> str:
@@ -276,6 +280,27 @@ class Context:
     def restored(self) -> Any:
         """The value of the last checkpoint; None at the beginning."""
         return self._host.restored
+
+    @property
+    def state(self) -> AgentState | None:
+        """The state of this task, where it has one."""
+        return self._state
+
+    async def patch(self, change: StatePatch | AgentState) -> AgentState:
+        """Change the state of this task, with the next commit; a whole state begins it. What it is now."""
+        from onward.core.state import AgentState, StatePatch  # noqa: PLC0415 -- pydantic, which most tasks do not need
+
+        kind = "state" if isinstance(change, AgentState) else "patch"
+        told = await self._host.note(r.PATCHED, "patch", {kind: change.model_dump(mode="json", exclude_defaults=True)})
+        if "state" in told:
+            self._state = AgentState.model_validate(told["state"])
+        elif self._state is None:
+            raise UsageError(
+                "this task has no state to patch yet; begin with a whole one: ctx.patch(AgentState(goal=…))"
+            )
+        else:
+            self._state = self._state.patched(StatePatch.model_validate(told["patch"]))
+        return self._state
 
     # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
 

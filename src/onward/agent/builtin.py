@@ -1,0 +1,53 @@
+"""Tools that every agent has: to keep its plan and its facts, to ask a person, and to read what it was shown only a part of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from onward.agent.tools import Tool, tool
+from onward.core.state import Answer, Fact, StatePatch
+from onward.engine.context import Context
+from onward.errors import UsageError
+
+LINES = 100
+"""Lines of an artifact that are read at once."""
+
+
+def builtin(ctx: Context) -> Mapping[str, Tool]:
+    """The built-in tools of one task. What they change they return as a patch, beside what the model reads."""
+
+    @tool
+    def update_plan(plan: list[str]) -> Any:
+        """Replace your plan: the steps that are left, in order."""
+        return StatePatch(replace_plan=tuple(plan)), "the plan is kept"
+
+    @tool
+    def record_fact(key: str, value: Any, source: str) -> Any:
+        """Keep a fact that you will need later, and where you have it from."""
+        return StatePatch(append_facts=(Fact(key=key, value=value, source=source),)), "the fact is kept"
+
+    @tool
+    async def read_artifact(artifact_id: str, start: int = 1, lines: int = LINES, search: str = "") -> str:
+        """Read lines of an artifact, from a line number on, or only those that contain a text."""
+        known = () if ctx.state is None else ctx.state.artifacts
+        if artifact_id not in {one.artifact_id for one in known}:
+            raise UsageError(f"this task has no artifact {artifact_id!r}")
+        (data,) = await ctx.kept(artifact_id)
+        numbered = enumerate(data.decode("utf-8", "replace").splitlines(), 1)
+        found = ((number, line) for number, line in numbered if number >= start and search in line)
+        page = [f"{number}: {line}" for number, line in itertools.islice(found, max(1, min(lines, LINES)))]
+        return "\n".join(page) or "(no such lines)"
+
+    return {one.name: one for one in (update_plan, record_fact, read_artifact)}
+
+
+async def ask_user(ctx: Context, question: str) -> tuple[StatePatch, str]:
+    """Ask the person for whom you work, and wait for the answer."""
+    await ctx.patch(StatePatch(add_questions=(question,)))
+    answer = await ctx.ask(question)
+    return StatePatch(answer_questions=(Answer(question=question, answer=answer),)), str(answer)
+
+
+ASK_USER = tool(ask_user)

@@ -1,0 +1,220 @@
+"""The agent's loop: it comes to its answer, and killed anywhere it goes on with a well-formed history and no doubled effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from onward import Onward, State
+from onward.agent.conversation import unpaired
+from onward.agent.loop import EVERY
+from onward.agent.model import ModelBusy, ModelRefused
+from onward.agent.models.scripted import ScriptedModel
+from onward.agent.tools import tool
+from onward.core import record as r
+from onward.core.budget import Budget
+from onward.testing import crashes, drain
+from tests.kit import Lab, eventually
+
+
+class Disk:
+    """Something to look at and to change."""
+
+    def __init__(self) -> None:
+        self.looked: list[str] = []
+        self.cleaned: list[str] = []
+
+    def tools(self) -> list[Any]:
+        @tool
+        async def check_disk(path: str = "/") -> str:
+            """How full is the disk?"""
+            self.looked.append(path)
+            return f"{path}: 93 %"
+
+        @tool(risk="write_local", idempotent=True)
+        async def clean_logs(ctx: Any, path: str) -> str:
+            """Delete old logs."""
+            if ctx.key not in self.cleaned:  # as a service that knows effect keys does
+                self.cleaned.append(ctx.key)
+            return "1.2 GB are free"
+
+        return [check_disk, clean_logs]
+
+
+SCRIPT: Any = [
+    [("update_plan", {"plan": ["look", "clean"]}), ("record_fact", {"key": "os", "value": "linux", "source": "user"})],
+    [("check_disk", {"path": "/"}), ("check_disk", {"path": "/var"})],
+    [("clean_logs", {"path": "/var/log"})],
+    "Done: 1.2 GB are free.",
+]
+
+
+def agent(app: Onward, disk: Disk, script: Any = SCRIPT, **options: Any) -> tuple[Any, ScriptedModel]:
+    model = ScriptedModel(script)
+    return app.agent("devops", model=model, tools=disk.tools(), instructions="You fix disks.", **options), model
+
+
+async def test_it_comes_to_its_answer(app: Onward) -> None:
+    disk = Disk()
+    devops, model = agent(app, disk)
+    async with app.worker():
+        handle = await app.submit(devops, "I'm out of disk space. Fix it.")
+        assert await handle.result(timeout=10) == "Done: 1.2 GB are free."
+    assert sorted(disk.looked) == ["/", "/var"]
+    assert len(disk.cleaned) == 1
+    assert [unpaired(request.messages) for request in model.asked] == [[]] * 4
+    last = model.asked[-1].messages
+    assert last[0]["role"] == "system"
+    assert "Goal: I'm out of disk space. Fix it." in last[0]["content"]
+    assert "1. look" in last[0]["content"]
+    assert "os = linux (user)" in last[0]["content"]
+    assert [message["role"] for message in last[1:]] == [
+        "user",
+        *["assistant", "tool", "tool"] * 2,
+        *["assistant", "tool"],
+    ]
+    assert last[-1]["content"] == "1.2 GB are free"
+
+
+async def test_killed_anywhere_it_goes_on() -> None:
+    points = 0
+    async for app in crashes():
+        disk = Disk()
+        devops, model = agent(app, disk)
+        handle = await app.submit(devops, "Fix it.")
+        await drain(app)
+        assert await handle.result(timeout=1) == "Done: 1.2 GB are free.", app.killed_at
+        assert len(disk.cleaned) == 1, app.killed_at
+        assert all(unpaired(request.messages) == [] for request in model.asked), app.killed_at
+        assert 4 <= len(model.asked) <= 5, "a model call is paid twice only when its answer was not recorded"
+        points += 1
+    assert points > 12
+
+
+async def test_a_long_conversation_goes_on_from_its_checkpoints() -> None:
+    turns = 2 * EVERY + 5
+
+    def script() -> Any:
+        return [[("check_disk", {"path": f"/{number}"})] for number in range(turns)] + ["enough"]
+
+    class Counting(ScriptedModel):
+        async def ask(self, request: Any, emit: Any) -> Any:
+            self.asked.append(request)
+            number = int(request.messages[-1]["content"].partition(":")[0].strip("/")) + 1 if len(self.asked) > 1 else 0
+            return await ScriptedModel([script()[number]]).ask(type(request)(request.messages[:1]), emit)
+
+    from onward.testing import memory_app
+
+    app = memory_app()
+    async with app:
+        disk = Disk()
+        model = Counting([])
+        devops = app.agent("devops", model=model, tools=disk.tools())
+        handle = await app.submit(devops, "Look around.")
+        await drain(app)
+        assert await handle.result(timeout=1) == "enough"
+        kinds = [record.kind for record in await app.service.journal(handle.id, limit=1000)]
+    assert kinds.count(r.CHECKPOINT) == 2
+    assert all(unpaired(request.messages) == [] for request in model.asked)
+    assert len(model.asked[-1].messages) > 2 * turns
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (("no_such_tool", {}), "error: there is no tool 'no_such_tool'; there are ask_user, check_disk"),
+        (("check_disk", {"pfad": "/"}), "error: tool 'check_disk' has no 'pfad'"),
+        (("read_artifact", {"artifact_id": "../etc/passwd"}), "error: UsageError: this task has no artifact"),
+    ],
+)
+async def test_what_a_model_does_wrong_it_is_told(lab: Lab, call: Any, sentence: str) -> None:
+    devops, model = agent(lab.app, Disk(), [[call], "sorry"])
+    task = await lab.run(devops, "x")
+    assert task.result == "sorry"
+    assert model.asked[-1].messages[-1]["content"].startswith(sentence)
+
+
+async def test_a_large_output_is_an_artifact_that_can_be_read(lab: Lab) -> None:
+    @tool
+    def logs() -> str:
+        """All logs."""
+        return "\n".join(f"line {number} {'error' if number == 700 else 'ok'}" for number in range(1, 1001))
+
+    def look(request: Any) -> Any:
+        shown = request.messages[-1]["content"]
+        assert len(shown) < 5000
+        name = shown.partition("read_artifact('")[2].partition("'")[0]
+        return [("read_artifact", {"artifact_id": name, "search": "error"})]
+
+    model = ScriptedModel([[("logs", {})], look, "found it"])
+    lab.app.agent("reader", model=model, tools=[logs])
+    task = await lab.run("reader", "What is wrong?")
+    assert task.result == "found it"
+    assert model.asked[-1].messages[-1]["content"] == "700: line 700 error"
+    assert "tool_result.text" in model.asked[-1].messages[0]["content"]
+
+
+async def test_a_risky_tool_waits_for_a_person_and_a_no_is_read(app: Onward) -> None:
+    disk = Disk()
+    script = [[("clean_logs", {"path": "/a"})], [("clean_logs", {"path": "/b"})], "as you wish"]
+    devops, model = agent(app, disk, script, approve=["write_local"])
+    async with app.worker():
+        handle = await app.submit(devops, "Clean up.")
+        ask = (await eventually(app.asks))[0]
+        assert ask.data == {"tool": "clean_logs", "arguments": {"path": "/a"}, "hash": ask.data["hash"]}
+        await app.decide(ask.id, "deny", reason="not that one")
+        ask = (await eventually(app.asks))[0]
+        assert disk.cleaned == []
+        await app.decide(ask.id, "approve")
+        assert await handle.result(timeout=10) == "as you wish"
+    assert len(disk.cleaned) == 1
+    assert model.asked[1].messages[-1]["content"] == "denied: not that one"
+
+
+async def test_a_question_is_answered_and_kept_as_a_fact(app: Onward) -> None:
+    devops, model = agent(app, Disk(), [[("ask_user", {"question": "Which disk?"})], "thanks"])
+    async with app.worker():
+        handle = await app.submit(devops, "Fix it.")
+        ask = (await eventually(app.asks))[0]
+        await app.answer(ask.id, "the second")
+        assert await handle.result(timeout=10) == "thanks"
+    assert model.asked[-1].messages[-1]["content"] == "the second"
+    assert "Which disk? = the second (user)" in model.asked[-1].messages[0]["content"]
+
+
+async def test_an_answer_of_a_promised_form(lab: Lab) -> None:
+    class Found(BaseModel):
+        path: str
+        bytes: int
+
+    model = ScriptedModel(["it is /var", '{"path": "/var", "bytes": 7}'])
+    lab.app.agent("finder", model=model, result=Found)
+    assert (await lab.run("finder", "What is large?")).result == {"path": "/var", "bytes": 7}
+    assert "Your answer does not fit" in model.asked[1].messages[-1]["content"]
+
+
+async def test_a_busy_model_is_asked_again_when_it_says(lab: Lab) -> None:
+    answers: list[Any] = [ModelBusy("m", "too many", 30.0), ModelBusy("m", "too many", None)]
+    devops, model = agent(lab.app, Disk(), [lambda _: answers.pop(0) if answers else "at last"])
+    start = lab.clock.time
+    task = await lab.run(devops, "x")
+    assert task.result == "at last"
+    assert lab.clock.time - start >= 30
+    assert (len(model.asked), task.attempt) == (3, 1)
+
+
+async def test_a_model_that_refuses_is_not_asked_again(lab: Lab) -> None:
+    devops, model = agent(lab.app, Disk(), [ModelRefused("m", "401 no such key")])
+    task = await lab.run(devops, "x")
+    assert task.state is State.FAILED
+    assert "401 no such key" in (task.error or {})["message"]
+    assert len(model.asked) == 1
+
+
+async def test_steps_have_a_limit(lab: Lab) -> None:
+    devops, model = agent(lab.app, Disk(), [[("check_disk", {})]] * 50, budget=Budget(max_steps=3))
+    task = await lab.run(devops, "x")
+    assert "used its 3 steps" in (task.error or {})["message"]
+    assert len(model.asked) == 3
