@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +126,13 @@ async def test_the_deploy_of_the_examples(service: str, decision: str | None, ex
             [f"{kind}/web" for kind in ("certificate", "container", "dns", "monitoring")] if expect else []
         )
         assert ended.state is {"approve": State.COMPLETED, "cancel": State.CANCELLED}.get(decision or "", State.FAILED)
+
+
+async def test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = code_of("agents.md", "janitor.py")
+    assert "janitor" in names["app"].handlers
+    module = types.ModuleType("janitor")
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, "janitor", module)
+    await code_of("agents.md", "test_janitor.py")["test_it_deletes_once"]()
+    assert len(set(names["deleted"])) == 1

@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from onward.agent.tools import tool
     from onward.app import VERSION as __version__
     from onward.app import Handle, Onward
+    from onward.core.budget import Budget
     from onward.core.limit import Limit
     from onward.core.retry import Retry
     from onward.core.task import State, Task
@@ -14,6 +16,7 @@ else:
     # Each name is imported when it is first asked for, so that `onward --help` does not wait for a database driver.
     _HOMES = {
         "AlreadyDecided": "onward.errors",
+        "Budget": "onward.core.budget",
         "Context": "onward.engine.context",
         "Denied": "onward.errors",
         "Fatal": "onward.errors",
@@ -28,6 +31,7 @@ else:
         "Task": "onward.core.task",
         "WaitTimeout": "onward.errors",
         "__version__": "onward.app",
+        "tool": "onward.agent.tools",
     }
 
     def __getattr__(name):  # noqa: ANN001, ANN202 -- type checkers read the branch above
@@ -45,6 +49,7 @@ else:
 
 __all__ = [
     "AlreadyDecided",
+    "Budget",
     "Context",
     "Denied",
     "Fatal",
@@ -59,4 +64,5 @@ __all__ = [
     "Task",
     "WaitTimeout",
     "__version__",
+    "tool",
 ]

@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Self
 
 from onward.config import Settings, load
 from onward.core.clock import Clock, SystemClock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
-from onward.core.limit import Limit, LimitRow
+from onward.core.limit import LimitRow
 from onward.core.record import Record
-from onward.core.retry import Retry
-from onward.core.schedule import MISSED, Rhythm
 from onward.core.task import State, Task, Tasks
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
-from onward.engine.handlers import DEFAULT_RETRY, Handler
 from onward.engine.schedules import Ticker
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
 from onward.messages import Ask, Doubt
+from onward.registry import Registry
 from onward.schedules import Schedule
-from onward.service import Offer, Plan, Service, Wish
+from onward.service import Service, Wish
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-    from onward.agent.model import Model
-    from onward.agent.tools import Tool
-    from onward.core.budget import Budget
-    from onward.engine.context import Context
 
 VERSION = "0.1.0"
 
@@ -45,10 +34,9 @@ Asks = list[Ask]
 Doubts = list[Doubt]
 Findings = list[Finding]
 Schedules = list[Schedule]
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Onward:
+class Onward(Registry):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -65,10 +53,7 @@ class Onward:
         store: Store | None = None,
         **settings: Any,
     ) -> None:
-        self.handlers: dict[str, Handler] = {}
-        self._offers: dict[str, Offer] = {}
-        self._plans: dict[str, Plan] = {}
-        self._queue_limits: dict[str, Limit | None] = {}
+        super().__init__()
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
         self._ids = Ids(self._clock.now, self._rng)
@@ -88,145 +73,6 @@ class Onward:
             raise UsageError("an app that is open cannot move to another database; close it first")
         self.settings = dataclasses.replace(self.settings, db=db)
         self._join(open_store(db, self._clock))
-
-    # ── handlers ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @overload
-    def task(self, function: F, /) -> F: ...
-
-    @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        retry: Retry | int | None = None,
-        deadline: Duration | None = None,
-        queue: str = "default",
-        group: str | None = None,
-        limit: Limit | None = None,
-    ) -> Callable[[F], F]: ...
-
-    def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        retry: Retry | int | None = None,
-        deadline: Duration | None = None,
-        queue: str = "default",
-        group: str | None = None,
-        limit: Limit | None = None,
-    ) -> Any:
-        """Make a function the handler of tasks of its name.
-
-        `retry` (a Retry, or a number of attempts; 4 by default) is for the task as a whole: finished steps are not run
-        again. `deadline` is for the whole task, from its first start and across restarts. `group` names the argument whose
-        value is the group of a task (a tenant, a service): groups of a queue get their turns one after the other. `limit`
-        is for each group, or for all tasks of this name where they have none.
-        """
-
-        def register(function: F) -> F:
-            title = name or function.__name__
-            if title in self.handlers:
-                raise UsageError(f"two handlers are named {title!r}; give one of them another name: @app.task(name=…)")
-            policy = Retry(attempts=retry) if isinstance(retry, int) else retry or DEFAULT_RETRY
-            allowed = None if deadline is None else seconds(deadline, "deadline")
-            handler = Handler(title, function, policy, allowed, queue, group, limit)
-            handler.takes  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
-            self._offers[title] = Offer(handler.arguments, handler.queue, handler.deadline, handler.grouping)
-            self.handlers[title] = handler
-            return function
-
-        return register if function is None else register(function)
-
-    def agent(
-        self,
-        name: str,
-        *,
-        model: str | Model,
-        instructions: str = "",
-        tools: Iterable[Tool | Callable[..., Any]] = (),
-        approve: Iterable[str] = (),
-        budget: Budget | None = None,
-        result: type[BaseModel] | None = None,
-        deadline: Duration | None = None,
-        retry: Retry | int | None = None,
-        queue: str = "default",
-    ) -> Callable[..., Any]:
-        """An agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer.
-
-        `model` is "openai:NAME" (with OPENAI_API_KEY, or OPENAI_BASE_URL for any server that speaks the same), or a model of
-        your own. Tools whose risk is one of `approve` wait for a person. With `result`, a pydantic model, the answer has that
-        form, and is asked for again when it does not.
-        """
-        from onward.agent.loop import NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
-        from onward.agent.models import model_of  # noqa: PLC0415
-        from onward.agent.tools import toolbox  # noqa: PLC0415
-
-        made = Agent(
-            name,
-            functools.partial(model_of, model),
-            instructions,
-            toolbox(tools),
-            frozenset(approve),
-            budget or NO_LIMITS,
-            result,
-        )
-
-        async def handler(ctx: Context, goal: str) -> Any:
-            return await made.handler(ctx, goal)
-
-        return self.task(name=name, retry=retry, deadline=deadline, queue=queue)(handler)
-
-    def limit_queue(self, name: str, *, concurrency: int | None) -> None:
-        """At most so many tasks of a queue at once, over all workers; None lifts it. In force when a worker starts."""
-        self._queue_limits[name] = None if concurrency is None else Limit(concurrency=concurrency)
-
-    def name_of(self, handler: Callable[..., Any] | str) -> str:
-        """The name under which a handler was registered."""
-        if isinstance(handler, str):
-            return handler
-        for name, known in self.handlers.items():
-            if known.function is handler:
-                return name
-        raise UsageError(
-            f"{getattr(handler, '__name__', handler)!r} is not a handler of this app; decorate it with @app.task"
-        )
-
-    def schedule(
-        self,
-        name: str,
-        handler: Callable[..., Any] | str,
-        input: Any = None,  # noqa: A002 -- the word of the contract, at every door
-        *,
-        cron: str | None = None,
-        every: Duration | None = None,
-        timezone: str = "UTC",
-        missed: str = "skip",
-        queue: str | None = None,
-        priority: int = 0,
-        deadline: Duration | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
-        """Have a task submitted by the clock: at `cron` in a time zone, or `every` so long (whole multiples since 1970).
-
-        Workers write it to the store when they start, or `save_schedules` does; each tick then submits one task, however
-        many workers there are. `missed` says what becomes of ticks at which there was no worker: "skip" them, "once" for
-        all of them, or "all", one task for each. Options as for submit; a schedule passes the bound of a full queue.
-        """
-        if name in self._plans:
-            raise UsageError(f"two schedules are named {name!r}; give one of them another name")
-        if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
-            raise UsageError(f"the name of a schedule is a text of 1 to 200 printable characters, not {name!r:.80}")
-        if missed not in MISSED:
-            raise BadSetting("missed", missed, f"one of {', '.join(MISSED)}")
-        rhythm = Rhythm(cron, None if every is None else seconds(every, "every"), timezone)
-        rhythm.check()
-        wish = Wish(self.name_of(handler), input, None, priority, queue, deadline, labels=labels)
-        self._plans[name] = Plan(name, wish, rhythm, missed)
 
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────
 
