@@ -247,3 +247,19 @@ def test_what_waited_in_a_saga_that_was_given_up_waits_no_more():
     assert [one.key for one in story.standing.open] == ["[sagas]question", "question"]
     story.tell(r.Record(7, 0, r.CANCEL, "", b"{}", 1.0))
     assert story.standing.open == []
+
+
+def test_changes_of_a_state_are_told_in_a_few_words():
+    def told(kind, said):
+        ((line,),) = [Story("t").tell(r.Record(1, 0, kind, "patch", json.dumps(said).encode(), 0.0))]
+        return f"{line.text}: {line.detail}"
+
+    fact = {"key": "os", "value": "linux", "source": "user"}
+    artifact = {"artifact_id": "a", "type": "t", "summary": "a log", "bytes": 1}
+    assert told(r.PATCHED, {"state": {"goal": "Fix it."}}) == "state: goal: Fix it."
+    assert told(r.PATCHED, {"patch": {"append_facts": [fact], "replace_plan": ["look", "clean"]}}) == (
+        "state: facts: os; plan: look, clean"
+    )
+    assert told(r.PATCHED, {"patch": {"add_artifacts": [artifact]}}) == "state: artifacts: a log"
+    assert told(r.PATCHED, {"patch": 7}) == "state: "
+    assert told(r.CHECKPOINT, {"number": 3}).startswith("checkpoint 3")

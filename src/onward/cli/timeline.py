@@ -91,6 +91,8 @@ class Story:
             ),
             r.UNDONE: self._undone,
             r.VERSION: lambda record, _: Line(record.at, Mark.NOTE, f"{placed_key(record.key)} marked"),
+            r.PATCHED: lambda record, said: Line(record.at, Mark.NOTE, "state", detail=_patched(said)),
+            r.CHECKPOINT: lambda record, said: Line(record.at, Mark.NOTE, f"checkpoint {said.get('number', '?')}"),
             r.PROGRESS: self._progress,
             r.RETRY: self._retry,
             r.PARKED: self._person,
@@ -356,6 +358,39 @@ def undone_words(said: dict[str, Any]) -> str:
         if isinstance(keys, list) and keys:
             parts.append(f"{word}: {', '.join(plain_key(str(key)) for key in keys)}")
     return "; ".join(parts)
+
+
+def _patched(said: dict[str, Any]) -> str:
+    """What changed in a state, in a few words."""
+    if isinstance(state := said.get("state"), dict):
+        return safe(f"goal: {state.get('goal', '')}")
+    patch = said.get("patch")
+    found = {
+        name: value for name, value in (patch if isinstance(patch, dict) else {}).items() if isinstance(value, list)
+    }
+    return "; ".join(f"{_PARTS.get(name, name)}: {_short(value)}" for name, value in found.items())
+
+
+_PARTS = {
+    "append_facts": "facts",
+    "replace_plan": "plan",
+    "add_questions": "asked",
+    "answer_questions": "answered",
+    "add_artifacts": "artifacts",
+    "flag_risks": "flagged",
+    "unflag_risks": "no longer flagged",
+}
+
+
+def _short(values: list[Any]) -> str:
+    """The telling part of each."""
+    said = [
+        next((str(one[name]) for name in ("key", "question", "summary") if name in one), "…")
+        if isinstance(one, dict)
+        else str(one)
+        for one in values
+    ]
+    return safe(", ".join(said))
 
 
 def _decision(about: dict[str, Any]) -> tuple[str, str]:
