@@ -201,6 +201,10 @@ class Service:
             raise TaskNotFound(task_id)
         return task
 
+    async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
+        """What a task keeps under these names; unknown ones are missing."""
+        return await self._store.contents(_plain_id(task_id), ids)
+
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
         """Records after a number."""
         found = await self._store.journal(_plain_id(task_id), after, limit)

@@ -201,7 +201,10 @@ def _list(commands: _Commands) -> None:
 
 
 def _show(commands: _Commands) -> None:
-    commands.add_for_one("show", "tasks:show", "a task and its journal")
+    parser = commands.add_for_one("show", "tasks:show", "a task and its journal")
+    parser.add_argument(
+        "--turn", type=_positive, metavar="N", help="of an agent: what its model saw and said at turn N"
+    )
 
 
 def _follow(commands: _Commands) -> None:

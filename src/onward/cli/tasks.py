@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from onward.cli import door
+from onward.cli import door, turns
 from onward.cli.screen import Screen, facts, indented, print_story, print_table, state_text
 from onward.cli.standing import Open, Standing, plain_key
 from onward.cli.text import age, clock, count, local, readable, safe, short, span
@@ -111,6 +111,8 @@ async def show(args: Namespace) -> int:
     async with door.opened(args) as app:
         task = await app.get(await door.whole_id(app.service, args.id))
         records = await journal(app.service, task.task_id)
+        if args.turn is not None:
+            return await turns.show(screen, app.service, task, records, args.turn)
     story = Story(task.task_id)
     lines = [line for record in records for line in story.tell(record)]
     waits = [] if task.ended else story.standing.open

@@ -1,0 +1,55 @@
+"""onward show ID --turn N: what a model saw, to the letter."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from onward import Onward
+from onward.agent.models.scripted import ScriptedModel
+from onward.agent.tools import tool
+from tests.cli.conftest import Run
+
+
+@tool
+def check_disk(path: str = "/") -> str:
+    """How full is the disk?"""
+    return f"{path}: 93 %"
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> tuple[str, str, ScriptedModel]:
+    """A database, the id of an agent's task in it, and the model that was asked."""
+    url = f"sqlite:///{tmp_path / 'onward.db'}"
+    model = ScriptedModel([[("check_disk", {"path": "/var"})], "It is full."])
+
+    async def work() -> str:
+        app = Onward(url)
+        devops = app.agent("devops", model=model, tools=[check_disk], instructions="You fix disks.")
+        async with app.worker():
+            handle = await app.submit(devops, "Look.")
+            await handle.result(timeout=20)
+        return handle.id
+
+    return url, asyncio.run(work()), model
+
+
+def test_what_the_model_saw(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
+    url, task_id, model = done
+    for number, request in enumerate(model.asked, 1):
+        told = onward("show", task_id, "--turn", str(number), "--json", "--db", url).json
+        assert told["messages"] == [dict(message) for message in request.messages]
+    assert told["reply"] == {"role": "assistant", "content": "It is full."}
+    said = onward("show", task_id, "--turn", "1", "--db", url)
+    assert said.status == 0
+    assert "You fix disks." in said.out
+    assert 'check_disk({"path": "/var"})' in said.out
+
+
+def test_a_turn_that_is_not_there(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
+    url, task_id, _ = done
+    said = onward("show", task_id, "--turn", "3", "--db", url)
+    assert said.status == 2
+    assert "has 2 turns; there is no turn 3" in said.sentence
