@@ -31,6 +31,8 @@ CACHE = Path(__file__).resolve().parents[1] / ".cache"
 HOME = CACHE / f"aimock-{VERSION}"
 NODE = CACHE / "node"
 PATIENCE = 30.0
+_BOUNDS = ("--fetch-retries=1", "--fetch-timeout=20000")
+"""Where the registry cannot be reached, we want to know soon."""
 
 
 class AIMock:
@@ -130,6 +132,7 @@ def obtain() -> Path:
                     "--silent",
                     "--no-audit",
                     "--no-fund",
+                    *_BOUNDS,
                     "--prefix",
                     HOME,
                     f"@copilotkit/aimock@{VERSION}",
