@@ -182,6 +182,22 @@ async def test_plain_functions_have_checkpoints_too(app: Onward) -> None:
     assert keys == ["step", "[@1]step", "[@2]step"]
 
 
+async def test_many_threads_keep_what_they_return(app: Onward) -> None:
+    """The writer takes what was kept while threads are keeping more: nothing may fall between two commits."""
+
+    def write(ctx: Any, number: int) -> Any:
+        return ctx.keep(f"{number} " * 50)
+
+    @app.task
+    async def work(ctx: Any) -> int:
+        names = await ctx.map(lambda number: write(ctx, number), range(100), name="write", limit=20)
+        return len(await ctx.kept(*names))
+
+    async with app.worker():
+        handles = [await app.submit(work) for _ in range(5)]
+        assert [await handle.result(timeout=60) for handle in handles] == [100] * 5
+
+
 async def test_a_name_that_nothing_was_kept_under(lab: Lab) -> None:
     @lab.app.task(retry=1)
     async def work(ctx: Any) -> Any:

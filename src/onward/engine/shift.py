@@ -313,8 +313,12 @@ class Shift:
         return await self._pen.note(kind, name, data)
 
     def keep(self, data: bytes) -> str:
-        name = wire.content_id(data)
-        self._pen.writer.keep(self.hold, name, data)
+        name, keep = wire.content_id(data), self._pen.writer.keep
+        if _in_a_loop():
+            keep(self.hold, name, data)
+        else:  # a plain function in its thread; what it returns comes to the loop after this
+            assert self._pen.task is not None
+            self._pen.task.get_loop().call_soon_threadsafe(keep, self.hold, name, data)
         return name
 
     async def contents(self, ids: Sequence[str]) -> dict[str, bytes]:
@@ -371,6 +375,14 @@ class Shift:
         self._pen.tell(why)
         if now and self._pen.task is not None and not self.settling and not self.over:
             self._pen.task.cancel()
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _unasked(how: str, step: str) -> str:
