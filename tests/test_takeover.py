@@ -11,13 +11,17 @@ import pytest
 from onward import Onward, Retry, State
 from onward.core import record as r
 from onward.errors import StoreUnavailable
-from onward.store.port import SUSPECT_AFTER
+from onward.store.port import SUSPECT_AFTER, Batch
 from tests.kit import (
     HandClock,
     Lab,
     Through,
     calm,
+    claim,
+    crashes,
     dense,
+    entry,
+    join,
     kinds,
     row,
     sql,
@@ -513,3 +517,24 @@ async def test_a_worker_serves_the_queues_it_is_told_and_no_others(lab: Lab) -> 
     await lab.stop()
     await lab.start()
     assert (await lab.ended(ids["c"])).result == 1, "one without a list serves all"
+
+
+async def test_whoever_left_something_behind_after_all_is_not_quarantined(app: Onward) -> None:
+    """Each of its workers was taken for dead before it had written anything, and wrote then, before anybody followed."""
+
+    @app.task
+    async def work(ctx: Any) -> list[Any]:
+        return [await ctx.step(lambda: "run again", name=f"s{number}") for number in range(5)]
+
+    async with app:
+        handle = await app.submit(work)
+        for number in range(4):
+            worker = f"w{number}"
+            await join(app.store, worker)
+            (held,) = await claim(app.store, worker, names=["work"], alone=number == 3)
+            await app.store.rescue([worker])
+            late = entry(held, key=f"s{number}", data=b'{"ms":0,"result":"late"}')
+            assert await app.store.save(worker, Batch([late])) == set()
+        assert await crashes(app.store, handle.id) == 4
+        async with app.worker():
+            assert await handle.result(timeout=10) == [*["late"] * 4, "run again"]

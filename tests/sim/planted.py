@@ -202,7 +202,7 @@ def _crash_is_attempt(self: SqliteStore, *args: Any, **kwargs: Any) -> Any:
 _CLAIM = SqliteStore.claim
 
 plant("line-goes-on", patches=instead(writer.Writer, "lose", _lose_only))
-plant("strangers-stay", patches=instead(worker.Worker, "_give_back", _nothing_later))
+plant("strangers-stay", patches=instead(upkeep.Upkeep, "_give_back", _nothing_later))
 plant("stranger-too-soon", patches=never(worker.Worker, "_asked_then", 0))
 plant("dead-and-deaf", patches=instead(worker.Worker, "_declared_dead", _nothing))
 plant("nobody-rescues", patches=instead(upkeep.Upkeep, "_rescue", _nothing_later))

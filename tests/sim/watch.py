@@ -18,7 +18,6 @@ from onward.store.sqlite import SqliteStore
 from tests.sim.loop import Process, SimLoop
 from tests.sim.picture import Entry, Picture, Row
 
-NEWS = {r.STEP_STARTED, r.STEP_RETRY, r.PROGRESS}
 LETTING_GO = {r.HANDED_BACK, r.RETRY, r.PARKED, r.QUARANTINED}
 OUTSIDERS = {"submit": {r.SUBMITTED}, "cancel": {r.CANCEL, r.CANCELLED}, "resume": {r.RESUMED}}
 READERS = {"journal", "get", "list", "depth", "workers", "offered", "absent", "census", "version", "doctor", "offer"}
@@ -154,7 +153,7 @@ class Watch:
         task.idle_shifts += 1
 
     def _follow(self, task: Picture, kind: str, key: str, data: bytes, what: str) -> None:
-        if kind not in NEWS and kind not in {r.SHIFT, r.QUARANTINED}:
+        if kind not in r.NEWS and kind not in {r.SHIFT, r.QUARANTINED}:
             task.idle_shifts = 0
         match kind:
             case r.STEP_DONE:

@@ -49,6 +49,8 @@ FAILED: Final = "task.failed"
 CANCELLED: Final = "task.cancelled"
 
 ENDS: Final = frozenset({COMPLETED, FAILED, CANCELLED})
+NEWS: Final = frozenset({STEP_STARTED, STEP_RETRY, PROGRESS})
+"""What a shift tells on its way. One that wrote nothing else left nothing behind."""
 
 Entry = tuple[str, int, int, str, str, bytes, float]
 """A record on its way into the store: task_id, seq, shift, kind, key, data, at. A tuple because a worker makes tens of

@@ -88,12 +88,9 @@ class Shift:
 
     async def _ending(self) -> Ending:
         """How the shift ends: its last record and what becomes of the task."""
-        if self._claimed.crashes > SUSPECT_AFTER:
-            return self._waiting(
-                r.QUARANTINED,
-                Reason.QUARANTINED,
-                f"it ended its worker {self._claimed.crashes} times in a row, the last time alone",
-            )
+        if self._claimed.crashes > SUSPECT_AFTER and (idle := await self._idle_shifts()) > SUSPECT_AFTER:
+            why = f"it ended its worker {idle} times in a row, the last time alone"
+            return self._waiting(r.QUARANTINED, Reason.QUARANTINED, why)
         try:
             await self._read_journal()
             result = await self._in_time()
@@ -219,6 +216,16 @@ class Shift:
         self._pen.read(replay, self._allowed)
         self._waits.deadline = self._deadline_at()
         await self._waits.read_inbox()
+
+    async def _idle_shifts(self) -> int:
+        """Shifts in a row before this one that left nothing behind. The store's count may be too high: a worker that was taken
+        for dead can still write until another has claimed. Nothing is kept or decoded: the journal may be what kills."""
+        idle, after = -1, 0
+        while page := await self._page(after):
+            for record in page:
+                idle = idle + 1 if record.kind == r.SHIFT else idle if record.kind in r.NEWS else 0
+            after = page[-1].seq
+        return idle - 1
 
     async def _page(self, after: int | None) -> list[r.Record]:
         return await self._pen.patiently(lambda: self._desk.store.journal(self.task_id, after, PAGE))
