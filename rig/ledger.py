@@ -36,12 +36,13 @@ class Ledger:
             raise OSError(f"only {written} of {len(line)} bytes went into the ledger {self.path}")
 
     def read(self) -> list[list[Any]]:
-        """The lines in the order in which they were written, each as the list of its fields."""
+        """The lines in the order in which they were written, each as the list of its fields. One that is just being written
+        is not there yet."""
         try:
             text = Path(self.path).read_text()
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in text.splitlines()]
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def counts(self, by: int | Callable[[list[Any]], Hashable] | None = None) -> Counter[Any]:
         """How often each value occurs: of the field number `by`, of what `by` makes of a line, or of whole lines."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from onward import Onward
 from onward.core import record as r
 from onward.core.task import State
+from onward.engine.shift import Shift
 from onward.errors import AlreadyDecided, InvalidInput, NotFound, StateConflict, TaskFailed, UsageError
 from onward.testing import MemoryApp, crashes, drain, memory_app
+from tests.kit import eventually
 
 
 def with_task(handler: Any, **options: Any) -> MemoryApp:
@@ -516,3 +519,28 @@ async def test_pause_of_a_sleeper_and_of_one_that_has_ended() -> None:
         assert await drain(app) == []
         with pytest.raises(StateConflict, match="cannot be paused"):
             await app.pause(task.id)
+
+
+async def test_a_task_that_goes_to_sleep_leaves_no_circle_in_memory(app: Onward) -> None:
+    @app.task
+    async def nap(ctx: Any) -> None:
+        await ctx.sleep("1h")
+
+    async with app.worker() as worker:
+
+        async def idle() -> bool:
+            return worker.finished == 20 and not worker.running
+
+        gc.collect()
+        gc.disable()
+        try:
+            await app.submit_many(nap, [None] * 20)
+            await eventually(idle)
+            await asyncio.sleep(0.05)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            assert [one for one in gc.garbage if isinstance(one, Shift)] == []
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()

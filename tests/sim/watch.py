@@ -246,8 +246,10 @@ class Watch:
             self.fault(f"{what} was woken at {self._now()} although {old}")
 
     def _judge_choice(self, args: tuple[Any, ...], answer: Any) -> None:
-        """The most urgent of what was ready, in order of submission."""
-        _, queue, names, room = args
+        """The most urgent of what was ready, in order of submission; nothing for a worker whose lease is over, or who has left."""
+        worker, queue, names, room = args
+        if self.leases.get(worker, 0) <= self._now():
+            room = 0
         ready = [
             (-row.priority, row.position, id_)
             for id_, row in self.queue.items()

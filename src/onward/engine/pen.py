@@ -73,6 +73,13 @@ class Pen:
         self.plain = False
         return self.ended_by
 
+    def forget(self) -> None:
+        """The shift is over. An exception that is kept holds the frames it came through, and they hold us: without this, every
+        task that goes to sleep would stay in memory until the collector finds the circle."""
+        for kept in (self.ended_by, self.why, self.stop):
+            if kept is not None:
+                kept.__traceback__ = kept.__context__ = None
+
     async def may_go_on(self) -> None:
         """Raise what speaks against it, or wait for the lease."""
         if self.ended_by is not None:

@@ -85,6 +85,7 @@ class Shift:
             )
         finally:
             self.over = True
+            self._pen.forget()
 
     async def _ending(self) -> Ending:
         """How the shift ends: its last record and what becomes of the task."""
