@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 STATEMENTS = {
     "submit": "INSERT INTO onward_tasks",
     "claim": "FOR UPDATE OF q SKIP LOCKED",
-    "journal": "AND seq > $2",
+    "journal": "AND seq >= COALESCE",
     "save": "at)\nSELECT * FROM unnest",
     "settle": "WITH family AS",
     "wake": "due AS MATERIALIZED",
