@@ -109,6 +109,8 @@ class Registry:
         from onward.agent.models import model_of  # noqa: PLC0415
         from onward.agent.tools import toolbox  # noqa: PLC0415
 
+        if budget is not None and (unheld := budget.without_steps):
+            raise UsageError(f"of an agent's budget only max_steps is held so far; leave out {', '.join(unheld)}")
         made = Agent(
             name,
             functools.partial(model_of, model),

@@ -15,6 +15,7 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
 from onward.core.budget import Budget
+from onward.errors import UsageError
 from onward.testing import crashes, drain
 from tests.kit import Lab, eventually
 
@@ -211,6 +212,38 @@ async def test_a_model_that_refuses_is_not_asked_again(lab: Lab) -> None:
     assert task.state is State.FAILED
     assert "401 no such key" in (task.error or {})["message"]
     assert len(model.asked) == 1
+
+
+@pytest.mark.parametrize("asks", ["plain", "async"])
+async def test_a_tool_that_can_be_asked_whether_it_happened_is_not_repeated(asks: str) -> None:
+    points = 0
+    async for app in crashes():
+        sent: list[str] = []
+
+        def happened(to: str, sent: list[str] = sent) -> Any:
+            return "sent before" if to in sent else None
+
+        async def happened_async(to: str, sent: list[str] = sent) -> Any:
+            return "sent before" if to in sent else None
+
+        @tool(risk="external_action", reconcile=happened if asks == "plain" else happened_async)
+        async def send(to: str, sent: list[str] = sent) -> str:
+            """Send a letter."""
+            sent.append(to)
+            return "sent"
+
+        model = ScriptedModel([[("send", {"to": "Ada"})], "done"])
+        handle = await app.submit(app.agent("post", model=model, tools=[send]), "Write to Ada.")
+        await drain(app)
+        assert await handle.result(timeout=1) == "done", app.killed_at
+        assert sent == ["Ada"], app.killed_at
+        points += 1
+    assert points > 6
+
+
+def test_what_of_a_budget_is_not_held_is_refused(app: Onward) -> None:
+    with pytest.raises(UsageError, match="leave out max_llm_tokens, when_spent"):
+        app.agent("x", model="openai:y", budget=Budget(max_steps=3, max_llm_tokens=5, when_spent="finish"))
 
 
 async def test_steps_have_a_limit(lab: Lab) -> None:

@@ -108,7 +108,7 @@ class Calls:
         if tool.undo is not None:
             options["undo"] = _by_name(tool.undo)
         if tool.reconcile is not None:
-            options["reconcile"] = functools.partial(self._reconciled, tool.reconcile, wanted.call.id)
+            options["reconcile"] = self._reconcile_step(tool.reconcile, wanted.call.id)
         answer: dict[str, Any] = await ctx.step(self._tool_step(wanted), wanted.arguments, **options)
         return answer
 
@@ -130,9 +130,19 @@ class Calls:
 
         return run if is_async(tool.function) else run_plainly
 
-    def _reconciled(self, reconcile: Callable[..., Any], call_id: str, arguments: dict[str, Any]) -> Any:
-        found = reconcile(**arguments)
-        return None if found is None else self._kept(call_id, "reconciled", found)
+    def _reconcile_step(self, reconcile: Callable[..., Any], call_id: str) -> Callable[[dict[str, Any]], Any]:
+        """The same for the function that asks whether it happened; None means that it did not."""
+
+        def told(found: Any) -> Any:
+            return None if found is None else self._kept(call_id, "reconciled", found)
+
+        async def ask(arguments: dict[str, Any]) -> Any:
+            return told(await reconcile(**arguments))
+
+        def ask_plainly(arguments: dict[str, Any]) -> Any:
+            return told(reconcile(**arguments))
+
+        return ask if is_async(reconcile) else ask_plainly
 
     def _kept(self, call_id: str, tool: str, output: Any) -> dict[str, Any]:
         """An output as the record has it: the message by its name, and what is too large as an artifact."""

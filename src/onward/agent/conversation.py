@@ -15,9 +15,6 @@ from onward.agent.model import Message, ToolCall
 from onward.core.slice import Said, conversation_slice, cut
 from onward.errors import UsageError
 
-INTERRUPTED = "interrupted: the worker was stopped before this call was made; it was not done"
-"""What a model reads where a call of an earlier turn was never made."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ref:

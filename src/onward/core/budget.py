@@ -59,6 +59,13 @@ class Budget:
             max_artifact_bytes_in_context=self.max_artifact_bytes_in_context,
         )
 
+    @property
+    def without_steps(self) -> list[str]:
+        """What is said beside `max_steps`."""
+        plain = Budget(max_steps=self.max_steps)
+        names = [field.name for field in dataclasses.fields(self)]
+        return [name for name in names if getattr(self, name) != getattr(plain, name)]
+
     def of(self, kind: str) -> float | None:
         """The limit of a kind."""
         return getattr(self, f"max_{kind}")  # type: ignore[no-any-return]
@@ -78,11 +85,6 @@ class Amount:
             _sum(self.llm_tokens, other.llm_tokens),
             _sum(self.cost_usd, other.cost_usd),
         )
-
-    @property
-    def as_json(self) -> dict[str, Any]:
-        """As records and views tell it."""
-        return {"steps": self.steps, "llm_tokens": self.llm_tokens, "cost_usd": self.cost_usd}
 
 
 def _sum(one: Any, other: Any) -> Any:
