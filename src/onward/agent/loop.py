@@ -18,6 +18,7 @@ from onward.agent.builtin import ASK_USER, ask_user, builtin
 from onward.agent.calls import Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, result_message
 from onward.agent.model import Message, Model, Reply, Request, ToolCall
+from onward.agent.prices import cost
 from onward.agent.tools import Tool
 from onward.core import wire
 from onward.core.budget import Budget
@@ -175,6 +176,7 @@ class _Run:
             "bytes": len(said),
             "finish": reply.finish,
             "usage": dataclasses.asdict(reply.usage),
+            "cost": cost(self._model, reply.usage),
         }
 
     def _count(self) -> None:
