@@ -8,7 +8,9 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self
 
+from onward.budgets import Spent
 from onward.config import Settings, load
+from onward.core.budget import Budget
 from onward.core.clock import Clock, SystemClock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
@@ -146,15 +148,17 @@ class Onward(Registry):
         expires: Duration | None = None,
         labels: Mapping[str, str] | None = None,
         group: str | None = None,
+        budget: Budget | None = None,
         connection: Any = None,
     ) -> Handle:
         """Ask for a task; the answer comes after the commit.
 
-        `group` (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. The same
+        `budget` is for what it and its children spend on models. `group` (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. The same
         `key` with the same everything gives the same task, however often and from wherever it is sent. With
         `connection` (asyncpg, psycopg, SQLAlchemy, sqlite3) the task becomes part of the caller's own transaction.
         """
-        wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, group=group)
+        wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
+        wish = wish._replace(group=group, budget=budget)
         (task_id,) = await self.service.submit([wish], connection=connection)
         return Handle(self, task_id)
 
@@ -228,6 +232,28 @@ class Onward(Registry):
         record. What was done before is inherited and never undone by it; what came after (`service.forks.plan` lists it) is
         done anew, under new effect keys. Raises CannotFork where something is open."""
         return Handle(self, await self.service.forks.fork(task_id, at, input=input))
+
+    async def budget(self, task_id: str) -> Spent:
+        """The budget that a task spends from, its own or the nearest above it, and what of it is gone."""
+        return await self.service.budgets.get(task_id)
+
+    async def raise_budget(
+        self,
+        task_id: str,
+        *,
+        max_steps: int | None = None,
+        max_wall_time: Duration | None = None,
+        max_llm_tokens: int | None = None,
+        max_cost_usd: float | None = None,
+    ) -> Spent:
+        """Set limits of that budget (absolute: the same call twice is the same). Tasks that wait for it go on."""
+        return await self.service.budgets.raise_(
+            task_id,
+            max_steps=max_steps,
+            max_wall_time=max_wall_time,
+            max_llm_tokens=max_llm_tokens,
+            max_cost_usd=max_cost_usd,
+        )
 
     async def check(self, progress: Progress = quietly, *, patience: Duration = PATIENCE) -> Findings:
         """What would become of each unfinished task if the code of this app were deployed. No step is run, nothing is

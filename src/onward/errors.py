@@ -14,7 +14,7 @@
     ├── WaitTimeout           what a handler waited for did not come in time; Denied: an approval was refused
     ├── AlreadyDecided        a question or approval that somebody else, or the time, was quicker with
     ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
-    └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
+    └── Fatal                 for handlers to raise: no retry can heal this; BudgetSpent: there is not enough left; RetryLater: it can, but not before a time
 
 `code` is stable and meant for programs, `status` is the HTTP status and `exit_status` that of the command line.
 """
@@ -278,6 +278,25 @@ class Denied(Fatal):
     def __init__(self, what: str, reason: str) -> None:
         self.what, self.reason = what, reason
         super().__init__(f"denied: {what}" + (f" ({reason})" if reason else ""))
+
+
+class BudgetSpent(Fatal):
+    """There is not enough left of a budget for what comes next."""
+
+    code = "budget_spent"
+    status = 409
+
+    def __init__(self, task_id: str, kind: str, used: float, limit: float | None) -> None:
+        self.task_id, self.kind = task_id, kind
+        asked = _BUDGET_OPTIONS.get(kind, kind)
+        gone = "its time is up" if kind == "wall_time" else f"{used:,.6g} of {limit or 0:,.6g} are gone"
+        super().__init__(
+            f"the budget of task {task_id} has not enough {kind} for the next call ({gone}); "
+            f"`onward budget {task_id} --{asked} N` raises it"
+        )
+
+
+_BUDGET_OPTIONS = {"llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
 
 
 class AlreadyDecided(OnwardError):

@@ -94,6 +94,7 @@ class Registry:
         tools: Iterable[Tool | Callable[..., Any]] = (),
         approve: Iterable[str] = (),
         budget: Budget | None = None,
+        max_tokens: int | None = None,
         result: type[BaseModel] | None = None,
         deadline: Duration | None = None,
         retry: Retry | int | None = None,
@@ -102,15 +103,14 @@ class Registry:
         """An agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer.
 
         `model` is "openai:NAME" (with OPENAI_API_KEY, or OPENAI_BASE_URL for any server that speaks the same), or a model of
-        your own. Tools whose risk is one of `approve` wait for a person. With `result`, a pydantic model, the answer has that
+        your own; `max_tokens` bounds one answer of it. `budget` is for a task and its children together; at its end the task
+        waits for a raise (`app.raise_budget`, `onward budget`), or ends with what it has. Tools whose risk is one of `approve` wait for a person. With `result`, a pydantic model, the answer has that
         form, and is asked for again when it does not.
         """
         from onward.agent.loop import NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
         from onward.agent.models import model_of  # noqa: PLC0415
         from onward.agent.tools import toolbox  # noqa: PLC0415
 
-        if budget is not None and (unheld := budget.without_steps):
-            raise UsageError(f"of an agent's budget only max_steps is held so far; leave out {', '.join(unheld)}")
         made = Agent(
             name,
             functools.partial(model_of, model),
@@ -119,6 +119,7 @@ class Registry:
             frozenset(approve),
             budget or NO_LIMITS,
             result,
+            max_tokens=max_tokens,
         )
 
         async def handler(ctx: Context, goal: str) -> Any:

@@ -14,7 +14,9 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from onward.budgets import Budgets
 from onward.core import wire
+from onward.core.budget import Budget
 from onward.core.clock import Clock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
@@ -71,6 +73,9 @@ class Wish(NamedTuple):
     until: float | None = None
     """When the parent's deadline is."""
     group: str | None = None
+    budget: Budget | None = None
+    purses: Mapping[str, Any] | None = None
+    """The budgets above it."""
 
 
 class Plan(NamedTuple):
@@ -92,6 +97,7 @@ class Service:
         self.messages = Messages(store, ids)
         self.forks = Forks(store, ids, self.check_input)
         self.schedules = Schedules(store, ids)
+        self.budgets = Budgets(store, clock)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -155,7 +161,8 @@ class Service:
         group = _group(wish, offer)
         key, fingerprint = None, ""
         if wish.key is not None:
-            said = {"task": wish.task, "options": options, "queue": queue, "priority": wish.priority, "delay": delay}
+            own = {name: said for name, said in options.items() if name != "purses"}  # they may change with the code
+            said = {"task": wish.task, "options": own, "queue": queue, "priority": wish.priority, "delay": delay}
             said |= {"group": group} if group is not None else {}
             key, fingerprint = _named("key", wish.key), wire.fingerprint([said, wire.decode(data)])
         spoken = wire.encode(options, "the labels") if options else b"{}"
@@ -397,6 +404,10 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         said["until"] = wish.until
     if wish.labels:
         said["labels"] = _labels(wish.labels)
+    if wish.budget is not None:
+        said["budget"] = wish.budget.told()
+    if wish.purses:
+        said["purses"] = dict(wish.purses)
     return said
 
 

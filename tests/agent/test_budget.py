@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.core.budget import KINDS, Amount, Budget, Purse
+from onward.core.budget import KINDS, Amount, Budget, Purse, reserved, settled
 from onward.errors import BadSetting
 
 counts = st.integers(0, 50)
@@ -21,10 +21,10 @@ def test_the_sum_never_exceeds_the_budget(
     purse = Purse(Budget(max_llm_tokens=tokens, max_steps=steps, max_cost_usd=cost))
     allowed: dict[str, Amount] = {}
     for verb, key, amount in plan:
-        if verb == "reserve" and key not in purse.reserved:
+        if verb == "reserve" and f"{key}/1" not in purse.reserved:
             if purse.lacking(amount) is None:
-                purse, allowed[key] = purse.reserve(key, amount), amount
-        elif key in purse.reserved:
+                purse, allowed[key] = purse.reserve(f"{key}/1", amount), amount
+        elif f"{key}/1" in purse.reserved:
             most = allowed[key]
             within = Amount(
                 min(amount.steps, most.steps),
@@ -38,7 +38,7 @@ def test_the_sum_never_exceeds_the_budget(
 
 
 def test_what_was_not_used_is_free_again() -> None:
-    purse = Purse(Budget(max_llm_tokens=100)).reserve("a", Amount(llm_tokens=80))
+    purse = Purse(Budget(max_llm_tokens=100)).reserve("a/1", Amount(llm_tokens=80))
     assert purse.lacking(Amount(llm_tokens=30)) == "llm_tokens"
     purse = purse.settle("a", Amount(llm_tokens=10))
     assert purse.lacking(Amount(llm_tokens=90)) is None
@@ -46,14 +46,14 @@ def test_what_was_not_used_is_free_again() -> None:
 
 
 def test_nothing_is_charged_twice() -> None:
-    purse = Purse(Budget()).reserve("a", Amount(llm_tokens=5)).reserve("a", Amount(llm_tokens=99))
+    purse = Purse(Budget()).reserve("a/1", Amount(llm_tokens=5)).reserve("a/1", Amount(llm_tokens=99))
     assert purse.used("llm_tokens") == 5
     once = purse.settle("a", Amount(llm_tokens=4))
     assert once.settle("a", Amount(llm_tokens=4)) == once
 
 
 def test_a_provider_that_takes_more_is_told_of() -> None:
-    purse = Purse(Budget(max_llm_tokens=100)).reserve("a", Amount(llm_tokens=50))
+    purse = Purse(Budget(max_llm_tokens=100)).reserve("a/1", Amount(llm_tokens=50))
     purse = purse.settle("a", Amount(llm_tokens=70))
     assert (purse.spent.llm_tokens, purse.exceeded) == (70, {"llm_tokens": 20})
 
@@ -63,15 +63,18 @@ def test_unknown_is_never_nothing() -> None:
     assert Purse(Budget(max_cost_usd=1)).lacking(unknown) == "cost_usd"
     assert Purse(Budget()).lacking(unknown) is None
     assert (Amount(cost_usd=1.0) + unknown).cost_usd is None
-    settled = Purse(Budget()).reserve("a", Amount(llm_tokens=50)).settle("a", Amount(llm_tokens=None))
+    settled = Purse(Budget()).reserve("a/1", Amount(llm_tokens=50)).settle("a", Amount(llm_tokens=None))
     assert settled.spent.llm_tokens == 50, "what was set aside counts where nobody says"
 
 
 def test_pressure_and_a_raise() -> None:
-    purse = Purse(Budget(max_steps=10)).reserve("a", Amount(steps=8))
-    assert purse.pressed
-    assert not purse.raised(Budget(max_steps=20)).pressed
-    assert not Purse(Budget()).pressed
+    purse = Purse(Budget(max_steps=10)).reserve("a/1", Amount(steps=8))
+    assert purse.pressed()
+    assert not purse.raised(max_steps=20).pressed()
+    assert not Purse(Budget()).pressed()
+    timed = Purse(Budget(max_wall_time="10s"), began_at=100.0)
+    assert [timed.pressed(at) for at in (107.9, 108.0)] == [False, True]
+    assert [timed.lacking(Amount(), at) for at in (109.9, 110.0)] == [None, "wall_time"]
 
 
 @pytest.mark.parametrize("wrong", [{"max_steps": -1}, {"max_cost_usd": float("nan")}, {"max_llm_tokens": True}])
@@ -90,3 +93,44 @@ def test_the_form_that_a_state_tells() -> None:
     }
     with pytest.raises(BadSetting, match="'wait' or 'finish'"):
         Budget(when_spent="explode")
+
+
+def test_a_try_that_was_cut_off_is_charged_like_the_one_that_took_its_place() -> None:
+    purse = Purse(Budget(max_llm_tokens=100)).reserve("a/1.1", Amount(llm_tokens=40)).reserve("b/1.1", Amount(llm_tokens=9))
+    assert purse.lacking(Amount(llm_tokens=60)) == "llm_tokens", "the first one counts as long as nobody knows"
+    purse = purse.reserve("a/7.1", Amount(llm_tokens=40)).settle("a", Amount(llm_tokens=10))
+    assert (purse.spent.llm_tokens, list(purse.reserved)) == (20, ["b/1.1"])
+    assert purse.reserve("c/1.1", Amount(llm_tokens=50)).free("c/1.1").spent.llm_tokens == 20
+
+
+def test_those_who_wait_are_told_once_and_only_those_who_fit() -> None:
+    purse = Purse(Budget(max_llm_tokens=100)).reserve("a/1", Amount(llm_tokens=90))
+    for task, want in (("small", 15), ("large", 60), ("huge", 200)):
+        granted = reserved({"root": purse}, task, f"{task}/1", Amount(llm_tokens=want), 0.0)
+        assert (granted.holder, granted.lacking) == ("root", "llm_tokens")
+        purse = granted.purses["root"]
+    granted = settled({"root": purse}, {"a": Amount(llm_tokens=30)}, 0.0)
+    assert [wake.task_id for wake in granted.wake] == ["small", "large"]
+    assert list(granted.purses["root"].waiting) == ["huge"]
+    raised, told = granted.purses["root"].raised(max_llm_tokens=900).wake("root", 0.0, everybody=True)
+    assert [wake.task_id for wake in told] == ["huge"]
+    assert not raised.waiting
+    assert len({wake.message for wake in (*granted.wake, *told)}) == 3, "each is a message of its own"
+
+
+def test_all_purses_or_none() -> None:
+    purses = {"root": Purse(Budget(max_llm_tokens=100)), "child": Purse(Budget(max_llm_tokens=10))}
+    refused = reserved(purses, "child", "x/1", Amount(llm_tokens=50), 0.0)
+    assert refused.holder == "child"
+    assert not refused.purses["root"].reserved
+    granted = reserved(refused.purses, "child", "y/1", Amount(llm_tokens=5), 0.0)
+    assert [list(purse.reserved) for purse in granted.purses.values()] == [["y/1"], ["y/1"]]
+    assert not granted.purses["child"].waiting, "it got something, so it does not wait any longer"
+
+
+@given(moves, st.floats(0, 1e9))
+def test_a_purse_comes_back_as_it_was_kept(plan: list[tuple[str, str, Amount]], began_at: float) -> None:
+    purse = Purse(Budget(max_llm_tokens=50, when_spent="finish", max_wall_time="3m"), began_at)
+    for verb, key, amount in plan:
+        purse = purse.reserve(f"{key}/1", amount) if verb == "reserve" else purse.settle(key, amount).wait(key, amount)
+    assert Purse.unpacked(purse.packed()) == purse

@@ -14,7 +14,6 @@ from onward.agent.model import ModelBusy, ModelRefused
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
-from onward.core.budget import Budget
 from onward.errors import UsageError
 from onward.testing import crashes, drain
 from tests.kit import Lab, eventually
@@ -239,15 +238,3 @@ async def test_a_tool_that_can_be_asked_whether_it_happened_is_not_repeated(asks
         assert sent == ["Ada"], app.killed_at
         points += 1
     assert points > 6
-
-
-def test_what_of_a_budget_is_not_held_is_refused(app: Onward) -> None:
-    with pytest.raises(UsageError, match="leave out max_llm_tokens, when_spent"):
-        app.agent("x", model="openai:y", budget=Budget(max_steps=3, max_llm_tokens=5, when_spent="finish"))
-
-
-async def test_steps_have_a_limit(lab: Lab) -> None:
-    devops, model = agent(lab.app, Disk(), [[("check_disk", {})]] * 50, budget=Budget(max_steps=3))
-    task = await lab.run(devops, "x")
-    assert "used its 3 steps" in (task.error or {})["message"]
-    assert len(model.asked) == 3

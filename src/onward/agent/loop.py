@@ -9,24 +9,25 @@ is where it was. Every few turns a checkpoint stands for all that came before it
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from onward.agent.account import Account
 from onward.agent.builtin import ASK_USER, ask_user, builtin
 from onward.agent.calls import Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, result_message
 from onward.agent.model import Message, Model, Reply, Request, ToolCall
-from onward.agent.prices import cost
 from onward.agent.tools import Tool
 from onward.core import wire
 from onward.core.budget import Budget
 from onward.core.retry import Retry
 from onward.core.slice import state_slice
-from onward.core.state import AgentState, Constraints, HumanInTheLoop
+from onward.core.state import BUDGET_PRESSURE, AgentState, Constraints, HumanInTheLoop, StatePatch
 from onward.engine.context import Context
-from onward.errors import Fatal
+from onward.errors import BudgetSpent, StepFailed
 
 NO_LIMITS = Budget()
 EVERY = 20
@@ -53,18 +54,26 @@ class Agent:
     budget: Budget = NO_LIMITS
     result: type[BaseModel] | None = None
     context_bytes: int = CONTEXT_BYTES
+    max_tokens: int | None = None
+    """What one answer may have at most."""
 
     async def handler(self, ctx: Context, goal: str) -> Any:
         """Work towards the goal; the answer is the task's result."""
         run = _Run(self, ctx)
         await run.begin(goal)
         while True:
-            reply = await run.ask()
+            try:
+                reply = await run.ask()
+            except StepFailed as failed:
+                if failed.kind != BudgetSpent.__name__ or self.result is not None:
+                    raise
+                return await run.best(failed.message)
             if reply.calls:
                 await run.do(reply)
             else:
                 answer, wrong = self._checked(reply.text)
                 if not wrong:
+                    await run.account.settle()
                     return answer
                 run.say({"role": "user", "content": wrong})
             await run.rest()
@@ -89,6 +98,7 @@ class _Run:
         self._talk = Conversation()
         self._pages: list[str] = []
         self._steps = self._saved = 0
+        self.account = Account(ctx, agent.budget, agent.max_tokens)
         self._fresh: dict[str, bytes] = {}
         """What was written since the last record, and may not be in the store yet."""
         self._model: Model | None = None
@@ -146,12 +156,14 @@ class _Run:
 
     async def ask(self) -> Reply:
         """The model's next words, asked for once."""
-        self._count()
+        self._steps += 1
         state = self._ctx.state
         assert state is not None
         shown, left_out = self._talk.shown(self._agent.context_bytes)
         system = _system(self._agent.instructions, state, left_out)
-        told = await self._ctx.step(lambda: self._asked(system, shown), name="model", retry=PATIENCE)
+        told = await self._ctx.step(functools.partial(self._asked, system, shown), name="model", retry=PATIENCE)
+        await self.account.close(told)
+        await self._press(bool(told.get("pressed")))
         self._fresh.clear()
         (data,) = await self._ctx.kept(told["id"])
         reply = _reply(wire.decode(data), told)
@@ -168,22 +180,42 @@ class _Run:
         messages = [wire.decode(head), *(wire.decode(texts[ref.id]) for ref in shown)]
         specs = [tool.spec() for tool in self._tools.values()]
         self._model = self._model or self._agent.model()
-        reply = await self._model.ask(Request(messages, specs, result=self._agent.result), _silent)
+        form = self._agent.result.model_json_schema() if self._agent.result else None
+        bill = await self.account.open(self._model, len(wire.encode([messages, specs, form])))
+        request = Request(messages, specs, bill.max_tokens, result=self._agent.result)
+        try:
+            reply = await self._model.ask(request, _silent)
+        except Exception as error:
+            await self.account.failed(bill, error)
+            raise
         said = wire.encode(reply.message)
         return {
             "asked": {"system": ctx.keep(head), "shown": [ref.id for ref in shown], "model": self._model.name},
             "id": ctx.keep(said),
             "bytes": len(said),
             "finish": reply.finish,
-            "usage": dataclasses.asdict(reply.usage),
-            "cost": cost(self._model, reply.usage),
+            **self.account.told(bill, self._model, reply),
         }
 
-    def _count(self) -> None:
-        self._steps += 1
-        most = self._agent.budget.max_steps
-        if most is not None and self._steps > most:
-            raise Fatal(f"the agent has used its {most} steps without coming to an answer")
+    async def _press(self, pressed: bool) -> None:
+        """The state says when most of the budget is gone, so that the model can wrap up."""
+        assert self._ctx.state is not None
+        if pressed and BUDGET_PRESSURE not in self._ctx.state.risk_flags:
+            await self._ctx.patch(StatePatch(flag_risks=(BUDGET_PRESSURE,)))
+        elif not pressed and BUDGET_PRESSURE in self._ctx.state.risk_flags:
+            await self._ctx.patch(StatePatch(unflag_risks=(BUDGET_PRESSURE,)))
+
+    async def best(self, why: str) -> str:
+        """What there is, when the budget is spent and the agent was to end with that."""
+        said = ""
+        for turn in reversed(self._talk.turns):
+            (data,) = await self._ctx.kept(turn.said.id)
+            message = wire.decode(data)
+            if message["role"] == "assistant" and message["content"]:
+                said = message["content"]
+                break
+        await self.account.settle()
+        return f"{said}\n\n(This is not finished: {why}.)".strip()
 
     # ── what is done ─────────────────────────────────────────────────────────────────────────────────────────────
 

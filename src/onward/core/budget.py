@@ -1,20 +1,25 @@
-"""Budgets: what a task and all its children may spend together. Pure arithmetic; the store keeps one purse per root task.
+"""Budgets: what a task and all its children may spend together. Pure arithmetic; the store keeps one purse per budget.
 
 Before a call the most it can cost is **reserved**, and the call is made only when that fits beside what was spent and what
 others have reserved. After it, what it did cost is **settled**, and the rest is free again. A reservation that a crash left
-open counts as spent until it is settled. So the sum never exceeds the budget, unless a provider takes more than it was
-allowed; that is written down as what it is.
+open counts as spent until its call is settled: what nobody saw the end of is charged like the call that took its place.
+So the sum never exceeds the budget, unless a provider takes more than it was allowed; that is written down as what it is.
+
+Who does not get what it asks for is remembered, and told when there is more: after a raise, or when others needed less.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from onward.core import wire
 from onward.core.durations import Duration, seconds
-from onward.core.state import Limits
 from onward.errors import BadSetting
+
+if TYPE_CHECKING:
+    from onward.core.state import Limits
 
 PRESSURE = 0.8
 """The part of a budget after which the agent is told to hurry."""
@@ -50,6 +55,8 @@ class Budget:
     @property
     def limits(self) -> Limits:
         """As a state tells it."""
+        from onward.core.state import Limits  # noqa: PLC0415 -- pydantic, which most tasks do not need
+
         wall = None if self.max_wall_time is None else round(float(self.max_wall_time) * 1000)  # type: ignore[arg-type]
         return Limits(
             max_steps=self.max_steps,
@@ -60,15 +67,22 @@ class Budget:
         )
 
     @property
-    def without_steps(self) -> list[str]:
-        """What is said beside `max_steps`."""
-        plain = Budget(max_steps=self.max_steps)
-        names = [field.name for field in dataclasses.fields(self)]
-        return [name for name in names if getattr(self, name) != getattr(plain, name)]
+    def holds(self) -> bool:
+        """Whether anything of it has to be counted."""
+        return any(self.of(kind) is not None for kind in (*KINDS, "wall_time"))
 
     def of(self, kind: str) -> float | None:
         """The limit of a kind."""
         return getattr(self, f"max_{kind}")  # type: ignore[no-any-return]
+
+    def changed(self, **limits: Any) -> Budget:
+        """The same with other limits, as far as they are given."""
+        return dataclasses.replace(self, **{name: value for name, value in limits.items() if value is not None})
+
+    def told(self) -> dict[str, Any]:
+        """As JSON: what is said, and nothing else."""
+        said = dataclasses.asdict(self)
+        return {name: value for name, value in said.items() if value not in (None, "wait")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,23 +107,32 @@ def _sum(one: Any, other: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Purse:
-    """A budget, what of it is spent, and who has reserved what. Every verb gives a new one."""
+    """A budget, what of it is spent, who has reserved what, and who waits. Every verb gives a new one."""
 
     budget: Budget
+    began_at: float = 0.0
     spent: Amount = Amount()
     reserved: Mapping[str, Amount] = dataclasses.field(default_factory=dict)
+    """By `CALL/TRY`: a call that was cut off and made again has two."""
     exceeded: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """By how much providers took more than they were allowed, in all."""
+    waiting: Mapping[str, Amount] = dataclasses.field(default_factory=dict)
+    """Tasks that did not get what they asked for."""
+    woken: int = 0
+    """How often somebody was told, so that each time is one of its own."""
 
     def used(self, kind: str) -> float:
         """Spent and reserved, as far as it is known."""
-        return sum(getattr(amount, kind) or 0 for amount in (self.spent, *self.reserved.values()))
+        return sum(getattr(amount, kind, 0) or 0 for amount in (self.spent, *self.reserved.values()))
 
-    def lacking(self, amount: Amount) -> str | None:
+    def lacking(self, amount: Amount, now: float = 0.0) -> str | None:
         """The kind of which there is not enough, or None. Where a limit is set, an unknown price does not fit."""
+        wall = self.budget.of("wall_time")
+        if wall is not None and now - self.began_at >= wall:
+            return "wall_time"
         for kind in KINDS:
-            limit, wanted = self.budget.of(kind), getattr(amount, kind)
-            if limit is not None and (wanted is None or self.used(kind) + wanted > limit):
+            limit, wanted, spent = self.budget.of(kind), getattr(amount, kind), getattr(self.spent, kind)
+            if limit is not None and (wanted is None or spent is None or self.used(kind) + wanted > limit):
                 return kind
         return None
 
@@ -119,33 +142,115 @@ class Purse:
             return self
         return dataclasses.replace(self, reserved={**self.reserved, key: amount})
 
-    def settle(self, key: str, actual: Amount) -> Purse:
-        """What a reserved call did cost. A key that is not reserved was settled before, and is not charged again."""
-        if key not in self.reserved:
-            return self
-        rest = {other: amount for other, amount in self.reserved.items() if other != key}
-        allowed = self.reserved[key]
-        charged = Amount(
-            actual.steps,
-            allowed.llm_tokens if actual.llm_tokens is None else actual.llm_tokens,
-            allowed.cost_usd if actual.cost_usd is None else actual.cost_usd,
+    def settle(self, call: str, actual: Amount) -> Purse:
+        """What a reserved call did cost, in each of its tries. One that is not reserved was settled before, and is not
+        charged again."""
+        return self._charged([key for key in self.reserved if key.rpartition("/")[0] == call], actual)
+
+    def free(self, key: str) -> Purse:
+        """A try that did not cost anything: it was refused before it began."""
+        return self._charged([key] if key in self.reserved else [], Amount())
+
+    def _charged(self, keys: list[str], actual: Amount) -> Purse:
+        spent, exceeded = self.spent, dict(self.exceeded)
+        for allowed in (self.reserved[key] for key in keys):
+            charged = Amount(
+                actual.steps,
+                allowed.llm_tokens if actual.llm_tokens is None else actual.llm_tokens,
+                allowed.cost_usd if actual.cost_usd is None else actual.cost_usd,
+            )
+            spent += charged
+            for kind in KINDS:
+                if (more := (getattr(charged, kind) or 0) - (getattr(allowed, kind) or 0)) > 0:
+                    exceeded[kind] = exceeded.get(kind, 0) + more
+        rest = {key: amount for key, amount in self.reserved.items() if key not in keys}
+        return dataclasses.replace(self, spent=spent, reserved=rest, exceeded=exceeded)
+
+    def raised(self, **limits: Any) -> Purse:
+        """The same purse with other limits."""
+        return dataclasses.replace(self, budget=self.budget.changed(**limits))
+
+    def wait(self, task_id: str, amount: Amount) -> Purse:
+        """Remember who did not get what it asked for."""
+        return dataclasses.replace(self, waiting={**self.waiting, task_id: amount})
+
+    def served(self, task_id: str) -> Purse:
+        """It waits no longer."""
+        return dataclasses.replace(self, waiting={one: want for one, want in self.waiting.items() if one != task_id})
+
+    def wake(self, holder: str, now: float, *, everybody: bool = False) -> tuple[Purse, list[Wake]]:
+        """Those who wait and would get what they ask for now, or all of them; they are told once."""
+        told = [one for one, want in self.waiting.items() if everybody or self.lacking(want, now) is None]
+        purse = dataclasses.replace(
+            self,
+            waiting={one: want for one, want in self.waiting.items() if one not in told},
+            woken=self.woken + len(told),
         )
-        over = {
-            kind: self.exceeded.get(kind, 0.0) + more
-            for kind in KINDS
-            if (more := (getattr(charged, kind) or 0) - (getattr(allowed, kind) or 0)) > 0
-        }
-        return dataclasses.replace(self, spent=self.spent + charged, reserved=rest, exceeded={**self.exceeded, **over})
+        return purse, [Wake(one, f"budget {holder} {self.woken + n}") for n, one in enumerate(told, 1)]
 
-    def raised(self, budget: Budget) -> Purse:
-        """The same purse under another budget."""
-        return dataclasses.replace(self, budget=budget)
-
-    @property
-    def pressed(self) -> bool:
+    def pressed(self, now: float = 0.0) -> bool:
         """Whether so much is gone that the agent should hurry."""
-        return any(
-            limit is not None and self.used(kind) >= PRESSURE * limit
-            for kind in KINDS
-            for limit in [self.budget.of(kind)]
-        )
+        wall = self.budget.of("wall_time")
+        late = wall is not None and now - self.began_at >= PRESSURE * wall
+        limits = [(kind, self.budget.of(kind)) for kind in KINDS]
+        return late or any(limit is not None and self.used(kind) >= PRESSURE * limit for kind, limit in limits)
+
+    # ── as the store keeps it ────────────────────────────────────────────────────────────────────────────────────
+
+    def packed(self) -> bytes:
+        """As bytes."""
+        return wire.encode(dataclasses.asdict(self) | {"budget": self.budget.told()})
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Purse:
+        """What `packed` gave."""
+        told = wire.decode(data)
+        amounts = {
+            name: {key: Amount(**amount) for key, amount in told[name].items()} for name in ("reserved", "waiting")
+        }
+        return cls(**told | amounts | {"budget": Budget(**told["budget"]), "spent": Amount(**told["spent"])})
+
+
+class Wake(NamedTuple):
+    """A task that is told that there is more, and the name of the message that tells it."""
+
+    task_id: str
+    message: str
+
+
+# ── several purses at once: a task spends from its own and from those of the tasks above it ─────────────────────────
+
+
+class Granted(NamedTuple):
+    """What a change of purses came to."""
+
+    purses: Mapping[str, Purse]
+    """As they are now."""
+    wake: tuple[Wake, ...] = ()
+    holder: str = ""
+    """Whose purse lacks it; empty when nobody's does."""
+    lacking: str = ""
+    """What it lacks."""
+    pressed: bool = False
+
+
+def reserved(purses: Mapping[str, Purse], task_id: str, key: str, amount: Amount, now: float) -> Granted:
+    """Reserved in all of these purses, or in none; then the task waits for the one that lacks it, where that is its way."""
+    for holder, purse in purses.items():
+        there = key in purse.reserved  # the answer to the first try was lost
+        if not there and (kind := purse.lacking(amount, now)):
+            waiting = {holder: purse.wait(task_id, amount)} if purse.budget.when_spent == "wait" else {}
+            return Granted({**purses, **waiting}, (), holder, kind)
+    changed = {holder: purse.reserve(key, amount).served(task_id) for holder, purse in purses.items()}
+    return Granted(changed, pressed=any(purse.pressed(now) for purse in changed.values()))
+
+
+def settled(purses: Mapping[str, Purse], calls: Mapping[str, Amount], now: float, free: str = "") -> Granted:
+    """Calls settled in all purses, and one freed; who waits and fits now is told."""
+    changed, wake = {}, []
+    for holder, purse in purses.items():
+        for call, actual in calls.items():
+            purse = purse.settle(call, actual)
+        changed[holder], told = (purse.free(free) if free else purse).wake(holder, now)
+        wake += told
+    return Granted(changed, tuple(wake))

@@ -40,5 +40,14 @@ class Doubt(Control):
         super().__init__(why)
 
 
+class NotNow(Exception):  # noqa: N818 -- it is not an error
+    """Raised inside a step: it cannot begin yet, and nothing is wrong with it. The task waits until then, or until it is told,
+    without a slot; then the step is tried again, and none of this counts as an attempt."""
+
+    def __init__(self, reason: str, until: float, why: str, **said: object) -> None:
+        self.reason, self.until, self.why, self.said = reason, until, why, said
+        super().__init__(why)
+
+
 class Cancel(Control):
     """Somebody cancelled the task: what is owed is undone on the way out."""

@@ -18,6 +18,7 @@ SHIFT: Final = "shift.started"
 HANDED_BACK: Final = "shift.ended"
 STEP_STARTED: Final = "step.started"
 STEP_RETRY: Final = "step.retry"
+STEP_WAITS: Final = "step.waits"
 STEP_DONE: Final = "step.completed"
 STEP_FAILED: Final = "step.failed"
 ANNOUNCED: Final = "effect.announced"
@@ -49,7 +50,7 @@ FAILED: Final = "task.failed"
 CANCELLED: Final = "task.cancelled"
 
 ENDS: Final = frozenset({COMPLETED, FAILED, CANCELLED})
-NEWS: Final = frozenset({STEP_STARTED, STEP_RETRY, PROGRESS})
+NEWS: Final = frozenset({STEP_STARTED, STEP_RETRY, STEP_WAITS, PROGRESS})
 """What a shift tells on its way. One that wrote nothing else left nothing behind."""
 
 Entry = tuple[str, int, int, str, str, bytes, float]

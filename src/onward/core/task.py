@@ -45,16 +45,17 @@ class Reason(enum.StrEnum):
     PARKED = "parked"
     QUARANTINED = "quarantined"
     QUOTA = "quota"
+    BUDGET = "budget"
 
 
 PENDING_REASONS = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.RETRYING, Reason.CANCELLING, Reason.QUOTA})
 NEEDS_A_PERSON = frozenset({Reason.PARKED, Reason.QUARANTINED})
 """Those that `resume` wakes."""
 
-HEARS = frozenset({Reason.SIGNAL, Reason.QUESTION, Reason.APPROVAL, Reason.CHILD, Reason.IN_DOUBT})
+HEARS = frozenset({Reason.SIGNAL, Reason.QUESTION, Reason.APPROVAL, Reason.CHILD, Reason.IN_DOUBT, Reason.BUDGET})
 """Those that a message wakes."""
 
-ASKS_A_PERSON = NEEDS_A_PERSON | {Reason.QUESTION, Reason.APPROVAL, Reason.IN_DOUBT}
+ASKS_A_PERSON = NEEDS_A_PERSON | {Reason.QUESTION, Reason.APPROVAL, Reason.IN_DOUBT, Reason.BUDGET}
 """Those in which nothing goes on before a person has done something."""
 
 NEVER = math.inf

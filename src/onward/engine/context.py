@@ -21,7 +21,9 @@ from onward.engine.scope import SCOPE
 from onward.errors import BadSetting, Denied, InvalidInput, TaskCancelled, TaskFailed, UsageError, WaitTimeout
 
 if TYPE_CHECKING:
+    from onward.core.budget import Budget
     from onward.core.state import AgentState, StatePatch
+    from onward.engine.spending import Spending
 
 T = TypeVar("T")
 _NOTHING: Mapping[str, Any] = {}
@@ -117,6 +119,10 @@ class Host(Protocol):
 
     async def checkpoint(self, value: Any) -> None:
         """From now on the task goes on from here: what came before is not replayed again."""
+        ...
+
+    def spending(self, budget: Budget) -> Spending:
+        """What this task may spend: by its own budget, and by those above it."""
         ...
 
     def mention(self, data: dict[str, Any]) -> None:
@@ -301,6 +307,10 @@ class Context:
         else:
             self._state = self._state.patched(StatePatch.model_validate(told["patch"]))
         return self._state
+
+    def spending(self, budget: Budget) -> Spending:
+        """What this task may spend: by this budget, or the one it was submitted with, and by those of the tasks above it."""
+        return self._host.spending(budget)
 
     # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
 

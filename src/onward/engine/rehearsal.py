@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 
 from onward.core import wire
+from onward.core.budget import Budget
 from onward.core.clock import Clock, SystemClock
 from onward.core.control import Control, Park
 from onward.core.record import Record
-from onward.core.task import Task
+from onward.core.task import NEVER, Task
 from onward.engine.bounded import GRACE, bounded
 from onward.engine.desk import Desk
 from onward.engine.handlers import Handler
@@ -25,6 +26,7 @@ from onward.engine.pen import Pen
 from onward.engine.replay import Known, Replay
 from onward.engine.scope import SCOPE, Scope
 from onward.engine.shift import Shift
+from onward.engine.spending import Spending
 from onward.engine.threads import Threads
 from onward.errors import OnwardError
 from onward.store.port import Claimed
@@ -105,6 +107,9 @@ class Rehearsal(Shift):
 
     def mention(self, data: dict[str, Any]) -> None:
         """Nobody watches."""
+
+    def spending(self, budget: Budget) -> Spending:  # noqa: ARG002 -- nothing is spent
+        return Spending(self._desk, self._pen, {}, Budget(), NEVER)
 
     async def walk(self, records: Sequence[Record]) -> Walk:
         """Run the handler as far as the journal goes."""

@@ -15,7 +15,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onward.core import record as r
 from onward.core import wire
@@ -40,6 +40,10 @@ from onward.errors import DeadlineExceeded, Expired, OnwardError, StepFailed, Us
 from onward.store.port import SUSPECT_AFTER, Claimed, End, Wait
 from onward.store.writer import Hold
 
+if TYPE_CHECKING:
+    from onward.core.budget import Budget
+    from onward.engine.spending import Spending
+
 log = logging.getLogger("onward.shift")
 
 PAGE = 2_000
@@ -56,6 +60,7 @@ class Shift:
     over = False
     _branches: Branches | None = None
     _versions: Mapping[str, bool] = MappingProxyType({})
+    _spending: Spending | None = None
 
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
@@ -293,15 +298,23 @@ class Shift:
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         deadline = self._deadline_at()
+        purses = {"purses": budgets} if (budgets := self._budgets()) else {}
 
         async def start() -> str:
             key = f"{self.task_id}:{SCOPE.get().key}"
             until = None if deadline == NEVER else deadline
-            return await self._desk.submit(name, value, options, key, self.task_id, until)
+            return await self._desk.submit(name, value, {**options, **purses}, key, self.task_id, until)
 
         call = Call(f"submit {name}", start)
         call.mark = wire.fingerprint([value, {k: v for k, v in options.items() if k != "connection"}])
         return str(await self._steps.run(call))
+
+    def _budgets(self) -> dict[str, Any]:
+        """The budgets that a child spends from, by the tasks that they belong to."""
+        if self._spending is not None:
+            return self._spending.told
+        own = {self.task_id: self._options["budget"]} if "budget" in self._options else {}
+        return self._options.get("purses", {}) | own
 
     async def version(self, name: str) -> bool:
         scope, pen = SCOPE.get(), self._pen
@@ -319,6 +332,12 @@ class Shift:
 
     async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
         return await self._pen.note(kind, name, data)
+
+    def spending(self, budget: Budget) -> Spending:
+        from onward.engine.spending import Spending  # noqa: PLC0415 -- most tasks have no budget
+
+        self._spending = Spending(self._desk, self._pen, self._options, budget, self._deadline_at())
+        return self._spending
 
     def keep(self, data: bytes) -> str:
         name, keep = wire.content_id(data), self._pen.writer.keep

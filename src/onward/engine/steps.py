@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 from onward.core import record as r
 from onward.core import wire
-from onward.core.control import Control, Doubt, Fenced, Park
+from onward.core.control import Control, Doubt, Fenced, NotNow, Park
 from onward.core.crash import crashpoint
 from onward.core.retry import HOPELESS
-from onward.core.task import Reason
+from onward.core.task import NEVER, Reason
 from onward.engine.arguments import is_async, revived
 from onward.engine.bounded import bounded
 from onward.engine.context import Call
@@ -126,8 +126,7 @@ class Steps:
         while True:
             if self._pen.leaving(error):
                 raise error
-            await self.failed(scope, call, attempt, error)
-            attempt += 1
+            attempt = await self.failed(scope, call, attempt, error)
             try:
                 return self.kept(scope, call, attempt, await self._call(call, scope.key))
             except Control:
@@ -148,9 +147,11 @@ class Steps:
         answer = await self._desk.threads.run(call.function, *call.args, **call.kwargs)
         return await answer if inspect.isawaitable(answer) else answer
 
-    async def failed(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> None:
-        """Record the failure and raise it, or wait for the next attempt."""
+    async def failed(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> int:
+        """Record the failure and raise it, or wait for the next attempt; its number."""
         assert scope.key is not None
+        if isinstance(error, NotNow):
+            return await self._not_now(scope.key, attempt, error)
         told = wire.error_value(error) | {"attempts": attempt}
         pause = call.retry.pause(attempt, error, self._desk.rng)
         if pause is None:
@@ -161,6 +162,15 @@ class Steps:
         self._pen.mention(r.STEP_RETRY, scope.key, {"error": told, "attempt": attempt, "due_at": until})
         await self._waits.pause(until, Reason.RETRYING)
         await self._pen.may_go_on()  # another attempt is as good as another step
+        return attempt + 1
+
+    async def _not_now(self, key: str, attempt: int, why: NotNow) -> int:
+        """It could not begin: wait, and try the same attempt again."""
+        until = {} if why.until == NEVER else {"due_at": why.until}
+        self._pen.mention(r.STEP_WAITS, key, {"reason": why.reason, "why": why.why, **until, **why.said})
+        await self._waits.pause(why.until, Reason(why.reason))
+        await self._pen.may_go_on()
+        return attempt
 
     # ── effects that are not safe to repeat ──────────────────────────────────────────────────────────────────────
 
@@ -193,8 +203,7 @@ class Steps:
                 if _unknown(error):
                     doubt = f"{type(error).__name__}: {error}"
                     continue
-                await self.failed(scope, call, attempt, error)
-                attempt += 1
+                attempt = await self.failed(scope, call, attempt, error)
 
     async def _clear_up(self, scope: Scope, call: Call, verdict: dict[str, Any], doubt: str) -> tuple[bool, Any]:
         """Whether it happened, and with what result: by a person's word, by asking outside, or not known."""

@@ -15,7 +15,7 @@ from typing import Any
 from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Suspend
-from onward.core.task import NEVER, Message, Reason
+from onward.core.task import HEARS, NEVER, Message, Reason
 from onward.engine.desk import Desk
 from onward.engine.pen import Pen
 from onward.engine.replay import SAID
@@ -35,7 +35,10 @@ REASONS = {
     r.APPROVAL: Reason.APPROVAL,
     r.CHILD: Reason.CHILD,
 }
-_ORDER = [Reason.APPROVAL, Reason.QUESTION, Reason.SIGNAL, Reason.CHILD, Reason.ASLEEP, Reason.RETRYING]
+_ORDER = [
+    *(Reason.APPROVAL, Reason.QUESTION, Reason.BUDGET, Reason.SIGNAL, Reason.CHILD),
+    *(Reason.QUOTA, Reason.ASLEEP, Reason.RETRYING),
+]
 """Of several waits at once, the reason that tells most."""
 
 
@@ -103,8 +106,9 @@ class Waits:
         return message
 
     async def pause(self, until: float, reason: Reason) -> None:
-        """Wait for a moment inside a step: between two attempts."""
-        await self._until(_Open(Wait(r.SLEEP, "pause"), 0, until, reason))
+        """Wait inside a step: between two attempts, or until it may begin."""
+        kind = r.STEP_WAITS if reason in HEARS else r.SLEEP
+        await self._until(_Open(Wait(kind, "pause"), 0, until, reason))
 
     # ── until something comes ────────────────────────────────────────────────────────────────────────────────────
 
@@ -127,6 +131,8 @@ class Waits:
         for number, message in messages.items():
             if kind == r.SIGNAL:
                 fits = message["kind"] == "signal" and message["name"] == wait.data["signal"]
+            elif kind == r.STEP_WAITS:
+                fits = message["kind"] == "budget"
             elif kind == r.CHILD:
                 fits = message["kind"] == "child" and message["name"] == wait.data["child"]
             else:

@@ -23,6 +23,7 @@ from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
+from onward.store.purses import Purses
 
 # What is made for every task, or every record, is a named tuple: a frozen dataclass takes five times as long to make.
 
@@ -218,6 +219,9 @@ class Store(Protocol):
     def hears(self) -> bool:
         """Whether nudges of other processes reach every listener of this one; where not, who waits has to poll."""
         ...
+
+    purses: Purses
+    """What tasks may spend: see store/purses.py."""
 
     inline: bool
     """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""

@@ -46,6 +46,7 @@ from onward.store.port import (
     WorkerRow,
 )
 from onward.store.postgres_fork import fork
+from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_run import S, run
 from onward.store.postgres_save import write
 from onward.store.postgres_session import Loan, behind_a_pooler, connect, health, plain
@@ -74,6 +75,7 @@ class PostgresStore:
         self._sending: set[asyncio.Task[None]] = set()
         self._limited: set[str] = set()
         self._looked_at = ""
+        self.purses = PostgresPurses(self._from_outside)
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 

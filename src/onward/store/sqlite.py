@@ -46,6 +46,7 @@ from onward.store.port import (
 )
 from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
+from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
 from onward.store.sqlite_transact import Taken, borrow
 
@@ -71,6 +72,7 @@ class SqliteStore:
         self._sending: set[asyncio.Task[None]] = set()
         self._limited: set[str] = set()
         self._looked_at = ""
+        self.purses = SqlitePurses(self._reading, self._writing)
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 

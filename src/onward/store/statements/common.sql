@@ -110,8 +110,8 @@ SELECT q.task_id FROM onward_queue q WHERE q.parent IS NOT NULL
 -- name: bump
 -- A message has come: count it, and wake the task when it waits for messages.
 UPDATE onward_queue SET inbox = inbox + 1,
-    due_at = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN NULL ELSE due_at END,
-    reason = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN 'queued' ELSE reason END
+    due_at = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN NULL ELSE due_at END,
+    reason = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN 'queued' ELSE reason END
 WHERE task_id = :id RETURNING inbox
 
 -- name: post
@@ -271,7 +271,7 @@ SELECT q.task_id, 'is held by a worker that does not exist' FROM onward_queue q
  WHERE q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker)
 UNION ALL
 SELECT q.task_id, 'sleeps for ever although no person was asked' FROM onward_queue q
- WHERE q.worker IS NULL AND q.due_at > 1e15 AND q.reason NOT IN ('parked', 'quarantined', 'signal', 'question', 'approval', 'child', 'in_doubt', 'paused', 'quota')
+ WHERE q.worker IS NULL AND q.due_at > 1e15 AND q.reason NOT IN ('parked', 'quarantined', 'signal', 'question', 'approval', 'child', 'in_doubt', 'paused', 'quota', 'budget')
 UNION ALL
 SELECT o.task_id, 'ended without an ending in its journal' FROM onward_outcomes o
  WHERE NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = o.task_id AND j.seq = o.seq

@@ -263,6 +263,18 @@ INSERT INTO onward_contents (task_id, id, data) SELECT * FROM unnest(:tasks::tex
 -- What a task keeps under these names.
 SELECT id, data FROM onward_contents WHERE task_id = :id AND id = ANY(:ids::text[])
 
+-- name: lock_purses
+-- Whoever changes purses stands in line here, also for one that is not there yet; before any queue row.
+SELECT pg_advisory_xact_lock(hashtextextended(purse, 2)) FROM unnest(:ids::text[]) AS p(purse)
+
+-- name: purses
+-- The purses of these tasks.
+SELECT task_id, data FROM onward_purses WHERE task_id = ANY(:ids::text[])
+
+-- name: save_purses
+-- Purses as they are now.
+INSERT INTO onward_purses (task_id, data) SELECT * FROM unnest(:ids::text[], :datas::bytea[]) ON CONFLICT (task_id) DO UPDATE SET data = excluded.data
+
 -- name: lock_rows
 -- All queue rows that a settle touches, parents too, in their order, or two of them would wait for each other.
 SELECT 1 FROM onward_queue WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE
@@ -276,8 +288,8 @@ WITH told AS (
     SELECT parent, count(*)::int AS several FROM told GROUP BY parent
 ), bumped AS (
     UPDATE onward_queue q SET inbox = q.inbox + c.several,
-        due_at = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN NULL ELSE q.due_at END,
-        reason = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt') THEN 'queued' ELSE q.reason END
+        due_at = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN NULL ELSE q.due_at END,
+        reason = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN 'queued' ELSE q.reason END
     FROM counted c WHERE q.task_id = c.parent AND q.task_id = ANY(:parents::text[]) RETURNING q.task_id, q.inbox - c.several AS base
 )
 INSERT INTO onward_inbox (task_id, number, id, kind, name, data, at)

@@ -156,6 +156,14 @@ INSERT OR IGNORE INTO onward_contents (task_id, id, data) VALUES (?1, ?2, ?3)
 -- What a task keeps under these names.
 SELECT id, data FROM onward_contents WHERE task_id = :id AND id IN (SELECT value FROM json_each(:ids))
 
+-- name: purses
+-- The purses of these tasks.
+SELECT task_id, data FROM onward_purses WHERE task_id IN (SELECT value FROM json_each(:ids))
+
+-- name: save_purse
+-- A purse as it is now.
+INSERT INTO onward_purses (task_id, data) VALUES (?1, ?2) ON CONFLICT (task_id) DO UPDATE SET data = excluded.data
+
 -- name: release
 -- A task that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
 UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = ?1 AND task_id = ?2 AND (

@@ -1,0 +1,90 @@
+"""The account of one agent: what a model call may cost is reserved before it, and what it did cost is settled after it.
+
+A call reserves a step, and as many tokens as its input has bytes (no tokenizer makes more of them) plus the `max_tokens` that
+it sends. What was settled before a crash is known by the name of the call, so that a replay charges nothing twice; what
+was not is settled with the next call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from onward.agent.model import Model, Reply
+from onward.agent.prices import cost, most
+from onward.core.budget import Amount, Budget
+from onward.engine.context import Context
+from onward.engine.spending import Spending
+from onward.errors import Fatal
+
+MAX_TOKENS = 4_096
+"""What a call may answer with at most, where tokens or money are counted and the agent does not say."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bill:
+    """One try of a call, before it is made."""
+
+    call: str
+    key: str
+    max_tokens: int | None
+    pressed: bool
+
+
+class Account:
+    """What an agent's model calls cost."""
+
+    def __init__(self, ctx: Context, budget: Budget, max_tokens: int | None) -> None:
+        self._ctx = ctx
+        self.spending: Spending = ctx.spending(budget)
+        limits = self.spending.budgets.values()
+        counted = any(one.max_llm_tokens is not None or one.max_cost_usd is not None for one in limits)
+        self._max_tokens = max_tokens or (MAX_TOKENS if counted else None)
+        self._made = ""
+        self._unsettled: dict[str, Amount] = {}
+        """Calls that the journal has: they may have been settled, or the worker died just before it."""
+
+    async def open(self, model: Model, size: int) -> Bill:
+        """Before a call, inside its step. Where there is not enough, the step waits, or has failed for good."""
+        self._made = self._ctx.key
+        if not self.spending:
+            return Bill(self._made, "", self._max_tokens, self.spending.late)
+        output = self._max_tokens or 0
+        price = most(model, size, output)
+        if price is None and self.spending.counts_money:
+            raise Fatal(
+                f"nobody knows what the model {model.name} costs, so max_cost_usd cannot be held; give the model prices, "
+                "install 'onward[prices]', or leave that limit out"
+            )
+        amount = Amount(1, size + output, price)
+        key, pressed = await self.spending.reserve(self._made, amount, self._unsettled)
+        self._unsettled = {}
+        return Bill(self._made, key, self._max_tokens, pressed)
+
+    async def failed(self, bill: Bill, error: Exception) -> None:
+        """A call that gave no answer: it cost nothing, unless it had begun to answer. Then it stays reserved, and is charged
+        like the one that takes its place."""
+        if not getattr(error, "began", False):
+            await self.spending.settle({}, free=bill.key)
+
+    def told(self, bill: Bill, model: Model, reply: Reply) -> dict[str, Any]:
+        """What the record of the call says about it."""
+        said: dict[str, Any] = {"call": bill.call, "usage": dataclasses.asdict(reply.usage)}
+        said["cost"] = cost(model, reply.usage)
+        return said | ({"pressed": True} if bill.pressed else {})
+
+    async def close(self, told: Mapping[str, Any]) -> None:
+        """After the call: settled at once when it was made now, with the next one when the journal had it."""
+        if not self.spending or "call" not in told:
+            return
+        usage = told["usage"]
+        known = usage["input"] is not None and usage["output"] is not None
+        self._unsettled[told["call"]] = Amount(1, usage["input"] + usage["output"] if known else None, told["cost"])
+        if told["call"] == self._made:
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Settle what may not be."""
+        done, self._unsettled = self._unsettled, {}
+        await self.spending.settle(done)

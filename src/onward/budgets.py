@@ -1,0 +1,81 @@
+"""What people do about budgets: look at one, and raise it.
+
+Part of the one door (service.py). A task without a budget of its own spends from the nearest one above it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from onward.core.budget import KINDS, Granted, Purse
+from onward.core.clock import Clock
+from onward.errors import NotFound, TaskNotFound, UsageError
+from onward.store.port import Store
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spent:
+    """A budget and what of it is gone. `task_id` is the task whose budget it is."""
+
+    task_id: str
+    purse: Purse
+    wall_time: float
+    """Seconds since the first call."""
+
+    @property
+    def meters(self) -> dict[str, dict[str, Any]]:
+        """For each kind: spent, reserved by calls under way, and the limit."""
+        told = {}
+        for kind in KINDS:
+            spent, used = getattr(self.purse.spent, kind), self.purse.used(kind)
+            told[kind] = {"spent": spent, "reserved": used - (spent or 0), "limit": self.purse.budget.of(kind)}
+        told["wall_time"] = {"spent": self.wall_time, "reserved": 0, "limit": self.purse.budget.of("wall_time")}
+        return told
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Tasks that wait for more."""
+        return tuple(self.purse.waiting)
+
+
+class Budgets:
+    """The verbs."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    async def get(self, task_id: str) -> Spent:
+        """The budget that a task spends from. Raises TaskNotFound, or NotFound where there is none."""
+        return self._spent(*await self._nearest(task_id))
+
+    async def raise_(self, task_id: str, **limits: Any) -> Spent:
+        """Set limits of that budget, absolute and not in addition; all that wait for it are told and try again."""
+        if not any(value is not None for value in limits.values()):
+            raise UsageError("say which limit is raised, and to what")
+        holder, _ = await self._nearest(task_id)
+
+        def change(there: Mapping[str, Purse]) -> Granted:
+            purse, wake = there[holder].raised(**limits).wake(holder, 0.0, everybody=True)
+            return Granted({holder: purse}, tuple(wake))
+
+        granted = await self._store.purses.change([holder], change)
+        self._store.nudge("ready")
+        return self._spent(holder, granted.purses[holder])
+
+    async def _nearest(self, task_id: str) -> tuple[str, Purse]:
+        at: str | None = task_id
+        while at is not None:
+            if (purse := await self._store.purses.read(at)) is not None:
+                return at, purse
+            task = await self._store.get(at)
+            if task is None:
+                raise TaskNotFound(at)
+            at = task.parent
+        raise NotFound(
+            f"task {task_id} spends from no budget, or has not begun to; give it one with submit(…, budget=Budget(…))"
+        )
+
+    def _spent(self, holder: str, purse: Purse) -> Spent:
+        return Spent(holder, purse, max(0.0, self._clock.now() - purse.began_at))

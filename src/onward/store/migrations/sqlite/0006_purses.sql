@@ -1,0 +1,5 @@
+-- Budgets: one purse for each task that has one; its children spend from it too. See core/budget.py for what is in it.
+CREATE TABLE onward_purses (
+    task_id TEXT NOT NULL PRIMARY KEY,
+    data    BLOB NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,42 @@
+"""Purses on PostgreSQL: whoever changes one holds its row until the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from onward.core.budget import Granted, Purse
+from onward.store import postgres_steer, purses
+from onward.store.postgres_run import S, run
+
+Transaction = Callable[[Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
+
+
+class PostgresPurses:
+    """See `Purses` for what each verb promises."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def read(self, task_id: str) -> Purse | None:
+        found: dict[str, Purse] = await self._transaction(lambda c: _read(c, "purses", [task_id]))
+        return found.get(task_id)
+
+    async def change(self, holders: Sequence[str], change: purses.Change) -> Granted:
+        async def job(connection: Any) -> Granted:
+            await run(connection, "lock_purses", ids=sorted(holders))  # also one that is not there yet
+            before = await _read(connection, "purses", holders)
+            granted = change(before)
+            if rows := purses.changed(before, granted):
+                ids, datas = zip(*rows, strict=True)
+                await run(connection, "save_purses", ids=ids, datas=datas)
+            for task_id, message in purses.messages(granted):
+                await postgres_steer.send(connection, task_id, message)
+            return granted
+
+        return await self._transaction(job)  # type: ignore[no-any-return]
+
+
+async def _read(connection: Any, name: str, holders: Sequence[str]) -> dict[str, Purse]:
+    rows = await connection.fetch(S[name].sql, *S[name](ids=list(holders)))
+    return purses.unpacked((row["task_id"], row["data"]) for row in rows)

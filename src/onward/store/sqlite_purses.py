@@ -1,0 +1,45 @@
+"""Purses on SQLite: there is one writer, so nothing has to be locked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import apsw
+
+from onward.core.budget import Granted, Purse
+from onward.core.crash import crashpoint
+from onward.store import purses, sqlite_steer
+from onward.store.sqlite_run import S, run
+
+Lane = Callable[[Callable[[apsw.Connection], Any]], Awaitable[Any]]
+
+
+class SqlitePurses:
+    """See `Purses` for what each verb promises."""
+
+    def __init__(self, reading: Lane, writing: Lane) -> None:
+        self._reading, self._writing = reading, writing
+
+    async def read(self, task_id: str) -> Purse | None:
+        found: dict[str, Purse] = await self._reading(lambda c: _read(c, [task_id]))
+        return found.get(task_id)
+
+    async def change(self, holders: Sequence[str], change: purses.Change) -> Granted:
+        def job(connection: apsw.Connection) -> Granted:
+            crashpoint("purse.before")
+            before = _read(connection, holders)
+            granted = change(before)
+            connection.executemany(S["save_purse"].sql, purses.changed(before, granted))
+            for task_id, message in purses.messages(granted):
+                sqlite_steer.send(connection, task_id, message)
+            return granted
+
+        granted: Granted = await self._writing(job)
+        crashpoint("purse.after")
+        return granted
+
+
+def _read(connection: apsw.Connection, holders: Sequence[str]) -> dict[str, Purse]:
+    return purses.unpacked(run(connection, "purses", ids=json.dumps(list(holders))))  # type: ignore[arg-type]

@@ -1,0 +1,368 @@
+"""Budgets of living agents: nothing is spent beyond them, nothing is charged twice, and who waits goes on after a raise."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onward import Budget, Onward, State
+from onward.agent.model import ModelBusy, ModelUnavailable, Reply, Request, ToolCall, Usage
+from onward.agent.models.scripted import ScriptedModel
+from onward.agent.prices import Prices
+from onward.core import record as r
+from onward.core.state import BUDGET_PRESSURE
+from onward.core.task import Reason
+from onward.errors import NotFound, TaskFailed, UsageError
+from onward.testing import crashes, drain, memory_app
+from tests.kit import Lab, eventually
+
+LOOK: Any = [("look", {})]
+
+
+async def look() -> str:
+    """Look around."""
+    return "nothing new"
+
+
+def spender(script: Any, tokens: int = 100, *, most: int | None = None) -> ScriptedModel:
+    """A model that says how many tokens it took: so many for each answer."""
+
+    def line(said: Any, turn: int) -> Any:
+        usage = Usage(tokens - 10, 10)
+        if isinstance(said, str):
+            return Reply(said, usage=usage)
+        calls = tuple(ToolCall(f"c{turn}_{n}", name, "{}") for n, (name, _) in enumerate(said))
+        return Reply("", calls, usage, "tool_calls")
+
+    model = ScriptedModel([one if callable(one) else line(one, turn) for turn, one in enumerate(script)])
+    model.prices = Prices(1_000.0, 2_000.0)  # type: ignore[attr-defined]
+    return model
+
+
+def used(model: ScriptedModel, tokens: int = 100) -> int:
+    return tokens * len(model.asked)
+
+
+# ── at the limit ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("budget", "raised"),
+    [
+        (Budget(max_steps=3), {"max_steps": 9}),
+        (Budget(max_llm_tokens=15_000), {"max_llm_tokens": 90_000}),
+        (Budget(max_cost_usd=20.0), {"max_cost_usd": 90.0}),
+    ],
+)
+async def test_at_the_limit_it_waits_for_a_raise_and_goes_on(app: Onward, budget: Budget, raised: Any) -> None:
+    tokens = 4_000
+    model = spender([LOOK] * 6 + ["done"], tokens)
+    devops = app.agent("devops", model=model, tools=[look], budget=budget)
+    async with app.worker():
+        handle = await app.submit(devops, "go")
+        await eventually(lambda: _reason(app, handle.id, Reason.BUDGET))
+        before = len(model.asked)
+        assert 0 < before < 7
+        spent = await app.budget(handle.id)
+        assert spent.waiting == (handle.id,)
+        assert spent.purse.spent.llm_tokens == tokens * before
+        assert (await app.raise_budget(handle.id, **raised)).waiting == ()
+        assert await handle.result(timeout=30) == "done"
+    assert len(model.asked) == 7, "nothing was asked again"
+    spent = await app.budget(handle.id)
+    assert (spent.purse.spent.steps, spent.purse.spent.llm_tokens) == (7, 7 * tokens)
+    assert not spent.purse.reserved
+
+
+async def _reason(app: Onward, task_id: str, reason: str) -> bool:
+    return (await app.get(task_id)).reason == reason
+
+
+async def test_the_wall_time_is_one_of_the_limits(lab: Lab) -> None:
+    async def wait_long() -> str:
+        await lab.clock.sleep(50)
+        return "waited"
+
+    model = spender([[("wait_long", {})]] * 3 + ["done"])
+    devops = lab.app.agent("devops", model=model, tools=[wait_long], budget=Budget(max_wall_time="80s"))
+    await lab.start()
+    task_id = await lab.submit(devops, "go")
+    task = await lab.settled(task_id)
+    assert (task.reason, len(model.asked)) == (Reason.BUDGET, 2), task.error
+    await lab.app.raise_budget(task_id, max_wall_time="1h")
+    assert (await lab.ended(task_id)).result == "done"
+
+
+async def test_it_can_end_with_what_it_has(lab: Lab) -> None:
+    script = [Reply("So far: 3 GB.", (ToolCall("c", "look", "{}"),), Usage(5, 5), "tool_calls"), LOOK, LOOK, "done"]
+    model = ScriptedModel([(lambda _, one=one: one) if isinstance(one, Reply) else one for one in script])
+    budget = Budget(max_steps=2, when_spent="finish")
+    devops = lab.app.agent("devops", model=model, tools=[look], budget=budget)
+    task = await lab.run(devops, "go")
+    assert task.state is State.COMPLETED
+    assert task.result.startswith("So far: 3 GB.\n\n(This is not finished: the budget of task")
+    assert "onward budget" in task.result
+    assert len(model.asked) == 2
+
+
+async def test_pressure_is_in_the_state_and_goes_with_a_raise(lab: Lab) -> None:
+    model = spender([LOOK] * 6 + ["done"])
+    devops = lab.app.agent("devops", model=model, tools=[look], budget=Budget(max_steps=5))
+    await lab.start()
+    task_id = await lab.submit(devops, "go")
+    await lab.settled(task_id)
+    shown = [BUDGET_PRESSURE in str(request.messages[0]["content"]) for request in model.asked]
+    assert shown == [False, False, False, False, True], "the fourth of five reaches the pressure; the fifth is told"
+    await lab.app.raise_budget(task_id, max_steps=50)
+    assert (await lab.ended(task_id)).result == "done"
+    assert BUDGET_PRESSURE not in str(model.asked[-1].messages[0]["content"])
+
+
+async def test_a_deadline_that_is_near_presses_too(lab: Lab) -> None:
+    async def wait_long() -> str:
+        await lab.clock.sleep(85)
+        return "waited"
+
+    model = spender([[("wait_long", {})], LOOK, "done"])
+    devops = lab.app.agent("devops", model=model, tools=[wait_long, look], deadline="100s")
+    assert (await lab.run(devops, "go")).result == "done"
+    assert [BUDGET_PRESSURE in str(one.messages[0]["content"]) for one in model.asked] == [False, False, True]
+
+
+async def test_what_nobody_can_price_is_said(lab: Lab) -> None:
+    model = ScriptedModel(["done"], name="nobody-knows")
+    task = await lab.run(lab.app.agent("a", model=model, budget=Budget(max_cost_usd=1)), "go")
+    assert "nobody knows what the model nobody-knows costs" in (task.error or {})["message"]
+    assert not model.asked
+
+
+async def test_a_provider_that_takes_more_than_it_was_allowed_is_told_of(lab: Lab) -> None:
+    model = spender(["done"], tokens=50_000)
+    task = await lab.run(lab.app.agent("a", model=model, budget=Budget(max_llm_tokens=20_000)), "go")
+    assert task.result == "done"
+    purse = (await lab.app.budget(task.task_id)).purse
+    assert purse.spent.llm_tokens == 50_000
+    assert 30_000 < purse.exceeded["llm_tokens"] < 50_000
+
+
+async def test_what_cost_nothing_is_not_charged_and_what_was_cut_off_is(lab: Lab) -> None:
+    cut = ModelUnavailable("m", "the stream broke off")
+    cut.began = True  # type: ignore[attr-defined]
+    answers: list[Any] = [ModelBusy("m", "busy", 1.0), ModelUnavailable("m", "refused"), cut]
+    model = spender([lambda _: answers.pop(0) if answers else Reply("done", usage=Usage(90, 10))])
+    task = await lab.run(lab.app.agent("a", model=model, budget=Budget(max_llm_tokens=90_000)), "go")
+    assert task.result == "done"
+    purse = (await lab.app.budget(task.task_id)).purse
+    assert (purse.spent.llm_tokens, purse.reserved) == (200, {}), "the one that was cut off costs what the next one did"
+
+
+async def test_a_budget_is_asked_for_with_sentences(app: Onward) -> None:
+    devops = app.agent("devops", model=spender(["done"]))
+    handle = await app.submit(devops, "go")
+    with pytest.raises(NotFound, match="spends from no budget"):
+        await app.budget(handle.id)
+    with pytest.raises(UsageError, match="say which limit"):
+        await app.raise_budget(handle.id)
+
+
+# ── crashes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_killed_anywhere_each_call_is_charged_once() -> None:
+    """Every call that was made is charged, also one whose answer was lost; none is charged twice."""
+    points: set[str] = set()
+    repeated = 0
+    async for app in crashes():
+        model = spender([LOOK, LOOK, "done"])
+        devops = app.agent("devops", model=model, tools=[look], budget=Budget(max_llm_tokens=90_000))
+        handle = await app.submit(devops, "go")
+        await drain(app)
+        assert await handle.result(timeout=1) == "done", app.killed_at
+        purse = (await app.budget(handle.id)).purse
+        unseen = 100 if app.killed_at == "purse.after" else 0  # nobody knows that the call was not made
+        assert used(model) <= purse.spent.llm_tokens <= used(model) + unseen, app.killed_at
+        assert not purse.reserved, app.killed_at
+        repeated += len(model.asked) > 3
+        points.add(str(app.killed_at))
+    assert {"purse.before", "purse.after", "save.before", "save.after"} <= points
+    assert repeated, "or nothing was lost on the way, and this shows little"
+
+
+async def test_killed_anywhere_a_raise_is_not_slept_through() -> None:
+    async for app in crashes():
+        model = spender([LOOK, LOOK, "done"])
+        devops = app.agent("devops", model=model, tools=[look], budget=Budget(max_steps=2))
+        handle = await app.submit(devops, "go")
+        (left,) = await drain(app)
+        assert left.reason == Reason.BUDGET, app.killed_at
+        await app.raise_budget(handle.id, max_steps=9)
+        await drain(app)
+        assert await handle.result(timeout=1) == "done", app.killed_at
+        unseen = 100 if app.killed_at == "purse.after" else 0
+        assert 0 <= (await app.budget(handle.id)).purse.spent.llm_tokens - used(model) <= unseen, app.killed_at
+
+
+# ── children share ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+CHILDREN = 10
+
+
+def family(app: Onward, tokens: int, turns: int = 4) -> tuple[Any, list[Request]]:
+    """A handler with ten agents below it, one of them with children of its own."""
+    asked: list[Request] = []
+
+    def answer(turn: int) -> Any:
+        def line(request: Request) -> Any:
+            asked.append(request)
+            calls = () if turn == turns - 1 else (ToolCall(f"c{turn}", "look", "{}"),)
+            return Reply("done", calls, Usage(tokens - 10, 10), "tool_calls" if calls else "stop")
+
+        return line
+
+    model = ScriptedModel([answer(turn) for turn in range(turns)])
+    model.prices = Prices(1_000.0, 1_000.0)  # type: ignore[attr-defined]
+    app.agent("worker", model=model, tools=[look], max_tokens=500)
+
+    @app.task
+    async def middle(ctx: Any, n: int) -> Any:
+        return await (await ctx.submit("worker", f"goal {n}"))
+
+    @app.task
+    async def boss(ctx: Any) -> Any:
+        children = [await ctx.submit("middle" if n == 0 else "worker", n if n == 0 else f"goal {n}") for n in range(CHILDREN)]
+        return await ctx.gather(*children)
+
+    return boss, asked
+
+
+@pytest.mark.parametrize("kind", ["sqlite file", "postgres"], indirect=True)
+async def test_ten_children_race_one_budget_and_never_exceed_it(url: str) -> None:
+    app = Onward(url, poll_s=0.05, slots=10)
+    tokens, turns = 700, 4
+    boss, asked = family(app, tokens, turns)
+    whole = CHILDREN * turns * tokens
+    budget = Budget(max_llm_tokens=whole // 2, max_cost_usd=whole / 1000 / 2)
+    async with app.worker(), app.worker():
+        handle = await app.submit(boss, budget=budget)
+        seen: list[float] = []
+        waiting = await eventually(lambda: _all_wait(app, handle.id, seen), 60)
+        first = await app.budget(handle.id)
+        assert first.purse.spent.llm_tokens == tokens * len(asked) <= whole // 2
+        calls = len(asked)
+        assert waiting == set(first.waiting)
+        await app.raise_budget(handle.id, max_llm_tokens=4 * whole, max_cost_usd=4 * whole / 1000)
+        assert await handle.result(timeout=60) == ["done"] * CHILDREN
+        purse = (await app.budget(handle.id)).purse
+        told = {child: [one.kind for one in await app.service.journal(child)].count(r.MESSAGE) for child in waiting}
+    assert seen
+    assert max(seen) <= whole // 2, "at no time was more spent and reserved than there was"
+    assert len(asked) == CHILDREN * turns > calls, "nothing was asked again"
+    assert (purse.spent.llm_tokens, purse.reserved, purse.exceeded) == (whole, {}, {})
+    assert purse.spent.cost_usd == pytest.approx(whole / 1000)
+    assert all(told.values()), "each that waited was told"
+
+
+async def _all_wait(app: Onward, task_id: str, seen: list[float]) -> set[str] | None:
+    """The children that are not at their end, once all of them wait for the budget."""
+    workers = (await app.list(task="worker"))[0]
+    if len(workers) < CHILDREN:
+        return None
+    seen.append((await app.budget(task_id)).purse.used("llm_tokens"))
+    left = [task for task in workers if not task.ended]
+    return {task.task_id for task in left} if all(task.reason == Reason.BUDGET for task in left) else None
+
+
+async def test_a_raise_wakes_exactly_the_waiting_ones(lab: Lab) -> None:
+    """Others of the same budget, which sleep or wait for something else, are left alone."""
+    model = spender([LOOK, "done"])
+    lab.app.agent("worker", model=model, tools=[look])
+
+    @lab.app.task
+    async def sleeper(ctx: Any) -> str:
+        await ctx.signal("go")
+        return "slept"
+
+    @lab.app.task
+    async def boss(ctx: Any) -> Any:
+        one = await ctx.submit("worker", "x")
+        other = await ctx.submit("sleeper")
+        return [await one, await other]
+
+    await lab.start()
+    boss_id = await lab.submit(boss, budget=Budget(max_steps=1))
+    await lab.settled(boss_id)
+    ((worker,), _), ((asleep,), _) = await lab.app.list(task="worker"), await lab.app.list(task="sleeper")
+    await lab.settled(worker.task_id)
+    before = await lab.kinds(asleep.task_id)
+    await lab.app.raise_budget(worker.task_id, max_steps=9)  # by way of a child: it is the boss's budget
+    assert (await lab.ended(worker.task_id)).result == "done"
+    assert await lab.kinds(asleep.task_id) == before
+    await lab.app.signal(asleep.task_id, "go")
+    assert (await lab.ended(boss_id)).result == ["done", "slept"]
+
+
+async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:
+    lab.app.agent("small", model=spender([LOOK] * 9 + ["done"]), tools=[look], budget=Budget(max_steps=2, when_spent="finish"))
+
+    @lab.app.task
+    async def boss(ctx: Any) -> Any:
+        return [await (await ctx.submit("small", "x")) for _ in range(2)]
+
+    @lab.app.task
+    async def giver(ctx: Any) -> Any:
+        return await (await ctx.submit("small", "x", budget=Budget(max_steps=4, when_spent="finish")))
+
+    task = await lab.run(boss, None, budget=Budget(max_steps=3, when_spent="finish"))
+    assert task.state is State.COMPLETED
+    assert (await lab.app.budget(task.task_id)).purse.spent.steps == 3, "two for the first, and one was left"
+    model_steps = [(await lab.app.budget(one.task_id)).purse.spent.steps for one in (await lab.app.list(task="small"))[0]]
+    assert sorted(model_steps) == [1, 2]
+    await lab.run(giver)
+    newest = (await lab.app.list(task="small"))[0][0]
+    assert (await lab.app.budget(newest.task_id)).purse.spent.steps == 4
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 12))
+def test_whatever_the_children_do_the_sum_is_kept(turns: list[int], steps: int) -> None:
+    async def run() -> None:
+        app = memory_app()
+        asked: list[Request] = []
+        for n, count in enumerate(turns):
+            model = spender([LOOK] * (count - 1) + ["done"])
+            model.asked = asked
+            app.agent(f"a{n}", model=model, tools=[look])
+
+        @app.task
+        async def boss(ctx: Any) -> Any:
+            return await ctx.gather(*[await ctx.submit(f"a{n}", "x") for n in range(len(turns))], return_exceptions=True)
+
+        async with app:
+            handle = await app.submit(boss, budget=Budget(max_steps=steps))
+            left = await drain(app)
+            assert len(asked) == min(steps, sum(turns))
+            assert bool(left) == (steps < sum(turns))
+            if left:
+                await app.raise_budget(handle.id, max_steps=99)
+                await drain(app)
+            assert await handle.result(timeout=1) == ["done"] * len(turns)
+            assert len(asked) == sum(turns)
+
+    asyncio.run(run())
+
+
+async def test_a_failed_task_leaves_nothing_reserved(lab: Lab) -> None:
+    model = spender([LOOK, lambda _: ModelUnavailable("m", "away")])
+    devops = lab.app.agent("devops", model=model, tools=[look], budget=Budget(max_steps=9), retry=1)
+    await lab.start()
+    handle = await lab.app.submit(devops, "x")
+    task = await lab.ended(handle.id, 100_000)
+    assert task.state is State.FAILED
+    with pytest.raises(TaskFailed):
+        await handle.result()
+    purse = (await lab.app.budget(handle.id)).purse
+    assert (purse.spent.steps, purse.reserved) == (1, {})
