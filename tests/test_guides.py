@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from onward import Onward
+from onward import Budget, Onward
+from onward.agent.models.scripted import ScriptedModel
 from onward.core.task import State
 from onward.testing import crashes, drain, memory_app
 from tests.kit import sql
@@ -136,3 +137,16 @@ async def test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "janitor", module)
     await code_of("agents.md", "test_janitor.py")["test_it_deletes_once"]()
     assert len(set(names["deleted"])) == 1
+
+
+async def test_budgets() -> None:
+    names = code_of("budgets.md", "budgets.py")
+    async with memory_app(names["app"]) as app:
+        model = ScriptedModel([[("read_page", {"number": 1})], "nothing"])
+        reader = app.agent("scripted reader", model=model, tools=[names["read_page"]])
+        task = await app.submit(reader, "Read.", budget=Budget(max_steps=1))
+        (left,) = await drain(app)
+        assert left.reason == "budget"
+        await app.raise_budget(task.id, max_steps=2)
+        assert await drain(app) == []
+        assert await task.result() == "nothing"

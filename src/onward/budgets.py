@@ -60,14 +60,14 @@ class Budgets:
             purse, wake = there[holder].raised(**limits).wake(holder, 0.0, everybody=True)
             return Granted({holder: purse}, tuple(wake))
 
-        granted = await self._store.purses.change([holder], change)
+        granted = await self._store.change_purses([holder], change)
         self._store.nudge("ready")
         return self._spent(holder, granted.purses[holder])
 
     async def _nearest(self, task_id: str) -> tuple[str, Purse]:
         at: str | None = task_id
         while at is not None:
-            if (purse := await self._store.purses.read(at)) is not None:
+            if (purse := await self._store.purse(at)) is not None:
                 return at, purse
             task = await self._store.get(at)
             if task is None:

@@ -233,7 +233,9 @@ def family(app: Onward, tokens: int, turns: int = 4) -> tuple[Any, list[Request]
 
     @app.task
     async def boss(ctx: Any) -> Any:
-        children = [await ctx.submit("middle" if n == 0 else "worker", n if n == 0 else f"goal {n}") for n in range(CHILDREN)]
+        children = [
+            await ctx.submit("middle" if n == 0 else "worker", n if n == 0 else f"goal {n}") for n in range(CHILDREN)
+        ]
         return await ctx.gather(*children)
 
     return boss, asked
@@ -241,7 +243,7 @@ def family(app: Onward, tokens: int, turns: int = 4) -> tuple[Any, list[Request]
 
 @pytest.mark.parametrize("kind", ["sqlite file", "postgres"], indirect=True)
 async def test_ten_children_race_one_budget_and_never_exceed_it(url: str) -> None:
-    app = Onward(url, poll_s=0.05, slots=10)
+    app = Onward(url, poll_s=0.05, slots=10, lease_s=300.0)  # a starved worker is not taken for dead
     tokens, turns = 700, 4
     boss, asked = family(app, tokens, turns)
     whole = CHILDREN * turns * tokens
@@ -306,7 +308,9 @@ async def test_a_raise_wakes_exactly_the_waiting_ones(lab: Lab) -> None:
 
 
 async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:
-    lab.app.agent("small", model=spender([LOOK] * 9 + ["done"]), tools=[look], budget=Budget(max_steps=2, when_spent="finish"))
+    lab.app.agent(
+        "small", model=spender([LOOK] * 9 + ["done"]), tools=[look], budget=Budget(max_steps=2, when_spent="finish")
+    )
 
     @lab.app.task
     async def boss(ctx: Any) -> Any:
@@ -319,7 +323,9 @@ async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:
     task = await lab.run(boss, None, budget=Budget(max_steps=3, when_spent="finish"))
     assert task.state is State.COMPLETED
     assert (await lab.app.budget(task.task_id)).purse.spent.steps == 3, "two for the first, and one was left"
-    model_steps = [(await lab.app.budget(one.task_id)).purse.spent.steps for one in (await lab.app.list(task="small"))[0]]
+    model_steps = [
+        (await lab.app.budget(one.task_id)).purse.spent.steps for one in (await lab.app.list(task="small"))[0]
+    ]
     assert sorted(model_steps) == [1, 2]
     await lab.run(giver)
     newest = (await lab.app.list(task="small"))[0][0]
@@ -339,7 +345,9 @@ def test_whatever_the_children_do_the_sum_is_kept(turns: list[int], steps: int) 
 
         @app.task
         async def boss(ctx: Any) -> Any:
-            return await ctx.gather(*[await ctx.submit(f"a{n}", "x") for n in range(len(turns))], return_exceptions=True)
+            return await ctx.gather(
+                *[await ctx.submit(f"a{n}", "x") for n in range(len(turns))], return_exceptions=True
+            )
 
         async with app:
             handle = await app.submit(boss, budget=Budget(max_steps=steps))

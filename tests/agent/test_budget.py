@@ -96,7 +96,9 @@ def test_the_form_that_a_state_tells() -> None:
 
 
 def test_a_try_that_was_cut_off_is_charged_like_the_one_that_took_its_place() -> None:
-    purse = Purse(Budget(max_llm_tokens=100)).reserve("a/1.1", Amount(llm_tokens=40)).reserve("b/1.1", Amount(llm_tokens=9))
+    purse = (
+        Purse(Budget(max_llm_tokens=100)).reserve("a/1.1", Amount(llm_tokens=40)).reserve("b/1.1", Amount(llm_tokens=9))
+    )
     assert purse.lacking(Amount(llm_tokens=60)) == "llm_tokens", "the first one counts as long as nobody knows"
     purse = purse.reserve("a/7.1", Amount(llm_tokens=40)).settle("a", Amount(llm_tokens=10))
     assert (purse.spent.llm_tokens, list(purse.reserved)) == (20, ["b/1.1"])

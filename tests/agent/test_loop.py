@@ -14,7 +14,6 @@ from onward.agent.model import ModelBusy, ModelRefused
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
-from onward.errors import UsageError
 from onward.testing import crashes, drain
 from tests.kit import Lab, eventually
 

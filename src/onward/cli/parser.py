@@ -56,7 +56,7 @@ def build() -> Parser:
     parser.add_argument("--version", action="store_true", help="print the version and leave")
     _common(parser, db=None, json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (_demo, _worker, _submit, _list, _show, _follow, _cancel, _pause, _resume, _prioritize):
+    for add in (_demo, _worker, _submit, _list, _show, _follow, _cancel, _pause, _resume, _prioritize, _budget):
         add(_Commands(commands))
     for add in (_approvals, _approve, _deny, _questions, _answer, _signal, _resolve):
         add(_Commands(commands))
@@ -233,6 +233,19 @@ def _resume(commands: _Commands) -> None:
 def _prioritize(commands: _Commands) -> None:
     parser = commands.add_for_one("prioritize", "tasks:prioritize", "change the priority of a task")
     parser.add_argument("priority", metavar="N", type=int, help="a whole number; higher goes first")
+
+
+def _budget(commands: _Commands) -> None:
+    parser = commands.add_for_one(
+        "budget",
+        "budget:budget",
+        "what a task has spent of its budget; with a limit, raise it",
+        "Limits are absolute: the same command twice changes nothing more.\n\n  onward budget 3f2a --tokens 500000 --usd 2.50",
+    )
+    parser.add_argument("--steps", type=_positive, metavar="N", help="questions to the model, its children's too")
+    parser.add_argument("--tokens", type=_positive, metavar="N", help="tokens, in and out")
+    parser.add_argument("--usd", type=float, metavar="DOLLARS", help="what they cost")
+    parser.add_argument("--time", metavar="DURATION", help="since its first question, such as 90s, 15m or 2h")
 
 
 def _check(commands: _Commands) -> None:

@@ -15,8 +15,8 @@ from onward.core import record as r
 from onward.core.task import Reason
 from onward.engine.replay import path_in
 
-WAITS = frozenset({r.SLEEP, r.SIGNAL, r.QUESTION, r.APPROVAL, r.CHILD})
-_ORDER = {r.DOUBTED: 0, r.APPROVAL: 1, r.QUESTION: 2, r.SIGNAL: 3, r.CHILD: 4, r.SLEEP: 5}
+WAITS = frozenset({r.SLEEP, r.SIGNAL, r.QUESTION, r.APPROVAL, r.CHILD, r.STEP_WAITS})
+_ORDER = {r.DOUBTED: 0, r.APPROVAL: 1, r.QUESTION: 2, r.STEP_WAITS: 3, r.SIGNAL: 4, r.CHILD: 5, r.SLEEP: 6}
 _REASONS = {
     r.DOUBTED: Reason.IN_DOUBT,
     r.APPROVAL: Reason.APPROVAL,
@@ -41,7 +41,7 @@ class Open:
     @property
     def reason(self) -> str:
         """The word for it, as in a task's reason."""
-        return _REASONS[self.kind].value
+        return str(self.said.get("reason", "")) if self.kind == r.STEP_WAITS else _REASONS[self.kind].value
 
     @property
     def id(self) -> str:
@@ -60,6 +60,8 @@ class Open:
                 return str(self.said.get("signal", ""))
             case r.CHILD:
                 return f"{child_name(self.key)} {self.said.get('child', '')}".strip()
+            case r.STEP_WAITS:
+                return str(self.said.get("why", ""))
             case r.DOUBTED:
                 return f"whether {plain_key(self.key)} happened ({self.said.get('reason', '')})"
             case _:
@@ -88,6 +90,8 @@ class Open:
                 return f"onward show {safe(self.said.get('child', ''))[-8:]}"
             case r.DOUBTED:
                 return f"onward resolve {task}"
+            case r.STEP_WAITS if self.reason == Reason.BUDGET:
+                return f"onward budget {task}"
             case _:
                 return ""
 
@@ -152,6 +156,7 @@ class Standing:
             step = said["step"]
             self._doubts[step] = Open(self._task_id, self._announced.get(step, 0), r.DOUBTED, step, said)
         elif record.kind in {r.STEP_DONE, r.STEP_FAILED, r.STEP_RETRY}:
+            self.waits.pop(key, None)
             self._doubts.pop(key, None)
             self._unsettled.pop(key, None)
         elif record.kind == r.MESSAGE and said.get("kind") == "resolve":

@@ -72,6 +72,7 @@ class Story:
             r.HANDED_BACK: self._handed_back,
             r.STEP_STARTED: self._step_started,
             r.STEP_RETRY: self._step_retry,
+            r.STEP_WAITS: self._step_waits,
             r.STEP_DONE: self._step_done,
             r.STEP_FAILED: self._step_failed,
             r.SLEEP: self._asleep,
@@ -198,6 +199,12 @@ class Story:
             f"{placed_key(record.key)}, attempt {said.get('attempt', '?')} failed",
             detail=f"{_error(said)}; {_again(record, said)}",
         )
+
+    def _step_waits(self, record: r.Record, said: dict[str, Any]) -> Line:
+        self._running.pop(record.key, None)
+        mark = Mark.PERSON if said.get("reason") == Reason.BUDGET else Mark.ASLEEP
+        text = f"{placed_key(record.key)} waits for {said.get('reason', 'its turn')}"
+        return Line(record.at, mark, text, detail=safe(said.get("why", "")), key=record.key)
 
     def _step_failed(self, record: r.Record, said: dict[str, Any]) -> Line:
         self._running.pop(record.key, None)

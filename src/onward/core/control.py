@@ -40,7 +40,7 @@ class Doubt(Control):
         super().__init__(why)
 
 
-class NotNow(Exception):  # noqa: N818 -- it is not an error
+class NotNow(Exception):
     """Raised inside a step: it cannot begin yet, and nothing is wrong with it. The task waits until then, or until it is told,
     without a slot; then the step is tried again, and none of this counts as an attempt."""
 

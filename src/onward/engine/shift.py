@@ -314,7 +314,7 @@ class Shift:
         if self._spending is not None:
             return self._spending.told
         own = {self.task_id: self._options["budget"]} if "budget" in self._options else {}
-        return self._options.get("purses", {}) | own
+        return {**self._options.get("purses", {}), **own}
 
     async def version(self, name: str) -> bool:
         scope, pen = SCOPE.get(), self._pen

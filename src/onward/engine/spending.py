@@ -84,14 +84,16 @@ class Spending:
             )
             return granted
 
-        granted = await self._pen.patiently(lambda: self._desk.store.purses.change(list(self.budgets), whole))
+        granted = await self._pen.patiently(lambda: self._desk.store.change_purses(list(self.budgets), whole))
         if granted.wake:
             self._desk.store.nudge("ready")
         return granted
 
     def _refuse(self, granted: Granted) -> None:
         purse = granted.purses[granted.holder]
-        spent = BudgetSpent(granted.holder, granted.lacking, purse.used(granted.lacking), purse.budget.of(granted.lacking))
+        spent = BudgetSpent(
+            granted.holder, granted.lacking, purse.used(granted.lacking), purse.budget.of(granted.lacking)
+        )
         if self._task_id in purse.waiting:
             raise NotNow(Reason.BUDGET, NEVER, str(spent), holder=granted.holder, lacking=granted.lacking)
         raise spent

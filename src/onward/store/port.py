@@ -203,7 +203,7 @@ class Depth:
     rate: float
 
 
-class Store(Protocol):
+class Store(Purses, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str
@@ -219,9 +219,6 @@ class Store(Protocol):
     def hears(self) -> bool:
         """Whether nudges of other processes reach every listener of this one; where not, who waits has to poll."""
         ...
-
-    purses: Purses
-    """What tasks may spend: see store/purses.py."""
 
     inline: bool
     """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""

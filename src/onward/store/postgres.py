@@ -56,7 +56,7 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore:
+class PostgresStore(PostgresPurses):
     """See `Store` for what each verb promises."""
 
     inline = False
@@ -75,7 +75,6 @@ class PostgresStore:
         self._sending: set[asyncio.Task[None]] = set()
         self._limited: set[str] = set()
         self._looked_at = ""
-        self.purses = PostgresPurses(self._from_outside)
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 

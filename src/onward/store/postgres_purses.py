@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from onward.core.budget import Granted, Purse
 from onward.store import postgres_steer, purses
 from onward.store.postgres_run import S, run
 
-Transaction = Callable[[Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
-
 
 class PostgresPurses:
     """See `Purses` for what each verb promises."""
 
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
+    _from_outside: Any
 
-    async def read(self, task_id: str) -> Purse | None:
-        found: dict[str, Purse] = await self._transaction(lambda c: _read(c, "purses", [task_id]))
+    async def purse(self, task_id: str) -> Purse | None:
+        found: dict[str, Purse] = await self._from_outside(lambda c: _read(c, "purses", [task_id]))
         return found.get(task_id)
 
-    async def change(self, holders: Sequence[str], change: purses.Change) -> Granted:
+    async def change_purses(self, holders: Sequence[str], change: purses.Change) -> Granted:
         async def job(connection: Any) -> Granted:
             await run(connection, "lock_purses", ids=sorted(holders))  # also one that is not there yet
             before = await _read(connection, "purses", holders)
@@ -34,7 +31,7 @@ class PostgresPurses:
                 await postgres_steer.send(connection, task_id, message)
             return granted
 
-        return await self._transaction(job)  # type: ignore[no-any-return]
+        return await self._from_outside(job)  # type: ignore[no-any-return]
 
 
 async def _read(connection: Any, name: str, holders: Sequence[str]) -> dict[str, Purse]:

@@ -17,13 +17,13 @@ Change = Callable[[Mapping[str, Purse]], Granted]
 
 
 class Purses(Protocol):
-    """The second, small port of a store: what agents spend."""
+    """What every Store keeps about budgets. The promises of all verbs of the Store hold here too."""
 
-    async def read(self, task_id: str) -> Purse | None:
+    async def purse(self, task_id: str) -> Purse | None:
         """The purse of a task, or None when it has none, or has not begun to spend."""
         ...
 
-    async def change(self, holders: Sequence[str], change: Change) -> Granted:
+    async def change_purses(self, holders: Sequence[str], change: Change) -> Granted:
         """Change the purses of these tasks, and send the messages that this leads to: all or nothing. Raises what the
         change raises, and then nothing is written."""
         ...

@@ -53,7 +53,7 @@ from onward.store.sqlite_transact import Taken, borrow
 T = TypeVar("T")
 
 
-class SqliteStore:
+class SqliteStore(SqlitePurses):
     """See `Store` for what each verb promises."""
 
     apart = True
@@ -72,7 +72,6 @@ class SqliteStore:
         self._sending: set[asyncio.Task[None]] = set()
         self._limited: set[str] = set()
         self._looked_at = ""
-        self.purses = SqlitePurses(self._reading, self._writing)
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 

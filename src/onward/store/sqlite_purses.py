@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -13,20 +13,18 @@ from onward.core.crash import crashpoint
 from onward.store import purses, sqlite_steer
 from onward.store.sqlite_run import S, run
 
-Lane = Callable[[Callable[[apsw.Connection], Any]], Awaitable[Any]]
-
 
 class SqlitePurses:
     """See `Purses` for what each verb promises."""
 
-    def __init__(self, reading: Lane, writing: Lane) -> None:
-        self._reading, self._writing = reading, writing
+    _reading: Any
+    _writing: Any
 
-    async def read(self, task_id: str) -> Purse | None:
+    async def purse(self, task_id: str) -> Purse | None:
         found: dict[str, Purse] = await self._reading(lambda c: _read(c, [task_id]))
         return found.get(task_id)
 
-    async def change(self, holders: Sequence[str], change: purses.Change) -> Granted:
+    async def change_purses(self, holders: Sequence[str], change: purses.Change) -> Granted:
         def job(connection: apsw.Connection) -> Granted:
             crashpoint("purse.before")
             before = _read(connection, holders)
@@ -42,4 +40,4 @@ class SqlitePurses:
 
 
 def _read(connection: apsw.Connection, holders: Sequence[str]) -> dict[str, Purse]:
-    return purses.unpacked(run(connection, "purses", ids=json.dumps(list(holders))))  # type: ignore[arg-type]
+    return purses.unpacked(run(connection, "purses", ids=json.dumps(list(holders))))

@@ -1,0 +1,79 @@
+"""budget: what a task has spent, and raising what it may."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from rich.text import Text
+
+from onward.budgets import Spent
+from onward.cli import door
+from onward.cli.screen import Screen, print_table
+from onward.cli.text import count, span
+
+NAMES = {"steps": "steps", "llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
+BAR = 20
+
+
+async def budget(args: Namespace) -> int:
+    """`onward budget`."""
+    screen = Screen(args)
+    limits = {
+        "max_steps": args.steps,
+        "max_llm_tokens": args.tokens,
+        "max_cost_usd": args.usd,
+        "max_wall_time": args.time,
+    }
+    async with door.opened(args) as app:
+        task_id = await door.whole_id(app.service, args.id)
+        if any(value is not None for value in limits.values()):
+            waiting = len((await app.budget(task_id)).waiting)
+            spent = await app.raise_budget(task_id, **limits)
+            if not screen.json:
+                screen.say(f"raised; {count(waiting, 'task')} waited for it")
+        else:
+            spent = await app.budget(task_id)
+    if screen.json:
+        screen.document({"task_id": spent.task_id, "budget": spent.meters, "waiting": list(spent.waiting)})
+    else:
+        _show(screen, task_id, spent)
+    return 0
+
+
+def _show(screen: Screen, task_id: str, spent: Spent) -> None:
+    if spent.task_id != task_id:
+        screen.say(f"task {task_id} spends from the budget of task {spent.task_id}")
+    rows = [
+        (Text(NAMES[kind]), *_meter(kind, meter), _bar(meter))
+        for kind, meter in spent.meters.items()
+        if meter["limit"] is not None or meter["spent"]
+    ]
+    print_table(screen.out, ["OF", "SPENT", "RESERVED", "LIMIT", ""], rows, BAR + 5)
+    if over := {NAMES[kind]: more for kind, more in spent.purse.exceeded.items()}:
+        told = ", ".join(f"{_number(more)} {name}" for name, more in over.items())
+        screen.say((f"the provider took {told} more than it was allowed", "yellow"))
+    if spent.waiting:
+        screen.aside((f"{count(len(spent.waiting), 'task')} waits for more", "dim"))
+
+
+def _meter(kind: str, meter: dict[str, Any]) -> tuple[Text, Text, Text]:
+    show = span if kind == "wall_time" else _number
+    spent = "unknown" if meter["spent"] is None else show(meter["spent"])
+    limit = "" if meter["limit"] is None else show(meter["limit"])
+    return Text(spent), Text(show(meter["reserved"]) if meter["reserved"] else ""), Text(limit)
+
+
+def _bar(meter: dict[str, Any]) -> Text:
+    if not meter["limit"]:
+        return Text("")
+    full = min(1.0, ((meter["spent"] or 0) + meter["reserved"]) / meter["limit"])
+    filled = round(full * BAR)
+    return Text(
+        "█" * filled + "░" * (BAR - filled) + f" {full:.0%}",
+        "red" if full >= 1 else "yellow" if full >= 0.8 else "green",
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.4f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"

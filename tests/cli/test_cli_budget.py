@@ -1,0 +1,85 @@
+"""onward budget: what is gone, and a raise."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from onward import Budget, Onward
+from onward.agent.models.scripted import ScriptedModel
+from tests.cli.conftest import Run
+from tests.kit import eventually
+
+
+def look() -> str:
+    """Look around."""
+    return "nothing"
+
+
+def family(url: str) -> Onward:
+    app = Onward(url)
+    app.agent("worker", model=ScriptedModel([[("look", {})], "done"]), tools=[look])
+
+    @app.task
+    async def boss(ctx):  # type: ignore[no-untyped-def]
+        return await (await ctx.submit("worker", "x"))
+
+    return app
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> tuple[str, str, str]:
+    """A database, a task with a budget, and its child, which has used it up."""
+    url = f"sqlite:///{tmp_path / 'onward.db'}"
+
+    async def work() -> tuple[str, str]:
+        app = family(url)
+        async with app.worker():
+            boss = await app.submit("boss", budget=Budget(max_steps=1, max_cost_usd=None))
+
+            async def stuck() -> str:
+                found = (await app.list(task="worker"))[0]
+                return found[0].task_id if found and found[0].reason == "budget" else ""
+
+            return boss.id, await eventually(stuck)
+
+    return url, *asyncio.run(work())
+
+
+def test_what_is_gone_and_what_to_do(onward: Run, waiting: tuple[str, str, str]) -> None:
+    url, boss, worker = waiting
+    said = onward("budget", worker, "--db", url)
+    assert said.status == 0
+    assert f"spends from the budget of task {boss}" in said.out
+    assert "100%" in said.out
+    told = onward("budget", boss, "--json", "--db", url).json
+    assert told["budget"]["steps"] == {"spent": 1, "reserved": 0, "limit": 1}
+    assert told["waiting"] == [worker]
+    shown = onward("show", worker, "--db", url)
+    assert "waits for budget" in shown.out
+    assert f"onward budget {worker[-8:]}" in shown.out
+
+
+def test_a_raise(onward: Run, waiting: tuple[str, str, str]) -> None:
+    url, boss, _ = waiting
+    said = onward("budget", boss, "--steps", "9", "--time", "1h", "--db", url)
+    assert said.status == 0
+    assert "raised; 1 task waited for it" in said.out
+    told = onward("budget", boss, "--json", "--db", url).json
+    assert (told["budget"]["steps"]["limit"], told["budget"]["wall_time"]["limit"], told["waiting"]) == (9, 3600, [])
+
+    async def go_on() -> object:
+        app = family(url)
+        async with app.worker():
+            return await app.handle(boss).result(timeout=20)
+
+    assert asyncio.run(go_on()) == "done"
+
+
+def test_wrong_usage(onward: Run, waiting: tuple[str, str, str]) -> None:
+    url, boss, _ = waiting
+    assert onward("budget", boss, "--time", "soon", "--db", url).status == 2
+    assert onward("budget", boss, "--steps", "0", "--db", url).status == 2
+    assert onward("budget", "nobody", "--db", url).status == 4
