@@ -75,11 +75,7 @@ class Conversation:
 
     def shown(self, most: int) -> tuple[list[Ref], int]:
         """The latest turns that fit into so many bytes, whole, and how many turns before them are left out."""
-        said = [
-            Said(ref, ref.bytes, number)
-            for number, turn in enumerate(self.turns)
-            for ref in turn.messages
-        ]
+        said = [Said(ref, ref.bytes, number) for number, turn in enumerate(self.turns) for ref in turn.messages]
         found = conversation_slice(said, most)
         return [one.ref for one in found.messages], found.turns_left_out
 

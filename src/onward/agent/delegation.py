@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.agent.conversation import Ref, Turn, excerpt, page_of, result_message, turns_of, turns_on
-from onward.agent.model import Message
 from onward.agent.tools import Tool, tool
 from onward.core import record as r
 from onward.core import wire
@@ -128,8 +127,7 @@ async def _turns(ctx: Context, of: str, records: Sequence[Record], most: int) ->
     if asked:
         names = [*asked[-1]["asked"]["shown"], asked[-1]["id"]]
         found = await ctx.host.contents(names, of=of)
-        said: list[tuple[Ref, Message]] = [(Ref(name, len(found[name])), wire.decode(found[name])) for name in names]
-        return turns_of(said)
+        return turns_of((Ref(name, len(found[name])), wire.decode(found[name])) for name in names)
     turns: list[Turn] = []
     for page, *_ in reversed(_pages(records)):
         turns = turns_on((await ctx.host.contents([page], of=of))[page]) + turns

@@ -7,6 +7,8 @@ together; text that is withdrawn, or was told before another shift began, is voi
 
 from __future__ import annotations
 
+from typing import Any
+
 from onward.engine.context import Context
 
 EVERY = 0.5
@@ -31,9 +33,9 @@ class Live:
             self._told = True
 
     def withdraw(self) -> None:
-        """This attempt came to nothing: what was told of it is void."""
+        """Nothing came of this attempt: what was told of it is void."""
         if self._told:
             self._tell(text="", withdrawn=True)
 
-    def _tell(self, **more: object) -> None:
+    def _tell(self, **more: Any) -> None:
         self._ctx.progress(step=self._turn, turn=self._turn, attempt=self._attempt, **more)

@@ -143,9 +143,7 @@ class _Run:
         """A state with nothing but a goal in it, or what an earlier task knew."""
         agent, known = self._agent, AgentState(goal=goal)
         if self._after is not None:
-            work = functools.partial(
-                inherit, self._ctx, self._after, agent.context_bytes, delegated=self._delegated
-            )
+            work = functools.partial(inherit, self._ctx, self._after, agent.context_bytes, delegated=self._delegated)
             told = await self._ctx.step(work, name="inherit")
             (page,) = await self._ctx.kept(told["page"])
             self._talk.turns, known = turns_on(page), AgentState.model_validate(told["state"])
