@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from onward.budgets import Spent
 from onward.config import Settings, load
@@ -29,6 +29,9 @@ from onward.service import Service, Wish
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
+
+if TYPE_CHECKING:
+    from onward.core.state import AgentState
 
 VERSION = "0.1.0"
 
@@ -149,14 +152,19 @@ class Onward(Registry):
         labels: Mapping[str, str] | None = None,
         group: str | None = None,
         budget: Budget | None = None,
+        after: str | None = None,
         connection: Any = None,
     ) -> Handle:
         """Ask for a task; the answer comes after the commit.
 
-        `budget` is for what it and its children spend on models. `group` (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. The same
-        `key` with the same everything gives the same task, however often and from wherever it is sent. With
+        `group` (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. `budget` is
+        for what it and its children spend on models. The same `key` with the same everything gives the same task, however often and from wherever it is sent. With
         `connection` (asyncpg, psycopg, SQLAlchemy, sqlite3) the task becomes part of the caller's own transaction.
+
+        `after` is for agents: the task goes on where that one (its id), which has ended, was: with its state and what was said.
         """
+        if after is not None:
+            input = await self.service.states.after(after, input)  # noqa: A001
         wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
         wish = wish._replace(group=group, budget=budget)
         (task_id,) = await self.service.submit([wish], connection=connection)
@@ -190,6 +198,10 @@ class Onward(Registry):
     ) -> tuple[Tasks, str | None]:
         """Tasks, newest first, and the cursor for the next page (None at the end)."""
         return await self.service.list(state=state, task=task, queue=queue, limit=limit, cursor=cursor)
+
+    async def state(self, task_id: str) -> AgentState:
+        """What an agent knows: the state of its task as it is now. Raises NoState for a task that has none."""
+        return await self.service.states.get(task_id)
 
     async def cancel(self, task_id: str) -> Task:
         """End the task wherever it stands."""

@@ -3,7 +3,7 @@
     OnwardError
     ├── UsageError            the caller asked for something that cannot be
     │   ├── InvalidInput · KeyConflict · BadSetting
-    ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound
+    ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── QueueFull             come back in `retry_after` seconds
     ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly
@@ -14,7 +14,9 @@
     ├── WaitTimeout           what a handler waited for did not come in time; Denied: an approval was refused
     ├── AlreadyDecided        a question or approval that somebody else, or the time, was quicker with
     ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
-    └── Fatal                 for handlers to raise: no retry can heal this; BudgetSpent: there is not enough left; RetryLater: it can, but not before a time
+    └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
+        ├── BudgetSpent       there is not enough left of a budget
+        └── NoAnswer          an agent's model gave none; TooDeep: agents that hand work on to agents without an end
 
 `code` is stable and meant for programs, `status` is the HTTP status and `exit_status` that of the command line.
 """
@@ -108,6 +110,19 @@ class ScheduleNotFound(NotFound):
         self.name = name
         listed = ", ".join(known[:20]) or "none so far"
         super().__init__(f"there is no schedule {name!r} (there are: {listed}); `onward schedules` lists them")
+
+
+class NoState(NotFound):
+    """A task that keeps no state."""
+
+    code = "no_state"
+
+    def __init__(self, task_id: str, task: str) -> None:
+        self.task_id = task_id
+        super().__init__(
+            f"task {task_id} ({task}) has no state: only agents have one, and handlers that begin one with ctx.patch, "
+            "and not before a worker has started them"
+        )
 
 
 class StateConflict(OnwardError):
@@ -297,6 +312,24 @@ class BudgetSpent(Fatal):
 
 
 _BUDGET_OPTIONS = {"llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
+
+
+class NoAnswer(Fatal):
+    """An agent gave up on its model: what it said again and again was of no use."""
+
+    code = "no_answer"
+
+
+class TooDeep(Fatal):
+    """Agents that hand work on to agents, and those to others, and so on."""
+
+    code = "too_deep"
+
+    def __init__(self, agent: str, most: int) -> None:
+        super().__init__(
+            f"the agent {agent!r} was not asked: agents have handed this work on {most} times, and no further; "
+            "do it yourself, or answer with what you have"
+        )
 
 
 class AlreadyDecided(OnwardError):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from onward.agent.model import Model
+    from onward.agent.policy import Policy
     from onward.agent.tools import Tool
     from onward.core.budget import Budget
     from onward.engine.context import Context
@@ -33,6 +34,8 @@ class Registry:
         self._offers: dict[str, Offer] = {}
         self._plans: dict[str, Plan] = {}
         self._queue_limits: dict[str, Limit | None] = {}
+        self._agents: dict[str, str] = {}
+        """The agents, and what each is for."""
 
     @overload
     def task(self, function: F, /) -> F: ...
@@ -91,11 +94,15 @@ class Registry:
         *,
         model: str | Model,
         instructions: str = "",
-        tools: Iterable[Tool | Callable[..., Any]] = (),
+        description: str = "",
+        tools: Iterable[Tool | Callable[..., Any] | str] = (),
         approve: Iterable[str] = (),
         budget: Budget | None = None,
         max_tokens: int | None = None,
         result: type[BaseModel] | None = None,
+        compact: bool | str | Model = True,
+        context_bytes: int | None = None,
+        policy: Policy | None = None,
         deadline: Duration | None = None,
         retry: Retry | int | None = None,
         queue: str = "default",
@@ -104,28 +111,46 @@ class Registry:
 
         `model` is "openai:NAME" (with OPENAI_API_KEY, or OPENAI_BASE_URL for any server that speaks the same), or a model of
         your own; `max_tokens` bounds one answer of it. `budget` is for a task and its children together; at its end the task
-        waits for a raise (`app.raise_budget`, `onward budget`), or ends with what it has. Tools whose risk is one of `approve` wait for a person. With `result`, a pydantic model, the answer has that
-        form, and is asked for again when it does not.
+        waits for a raise (`app.raise_budget`, `onward budget`), or ends with what it has. Tools whose risk is one of
+        `approve` wait for a person. With `result`, a pydantic model, the answer has that form, and is asked for again when it
+        does not.
+
+        An agent among the tools (what this returned, or its name) is called as a child task; `description` is what others are
+        told of this one. A conversation that outgrows `context_bytes` is summed up by the same model, by the one that `compact`
+        names, or (False) shown as far as it fits. `policy` decides what to do next instead of the usual one.
         """
-        from onward.agent.loop import NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
+        from onward.agent.loop import CONTEXT_BYTES, NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
         from onward.agent.models import model_of  # noqa: PLC0415
+        from onward.agent.policy import usual  # noqa: PLC0415
         from onward.agent.tools import toolbox  # noqa: PLC0415
 
+        known = [(one, self._agent_named(one)) for one in tools]
         made = Agent(
             name,
-            functools.partial(model_of, model),
+            asked := functools.partial(model_of, model),
             instructions,
-            toolbox(tools),
+            toolbox(one for one, named in known if named is None and not isinstance(one, str)),
             frozenset(approve),
             budget or NO_LIMITS,
             result,
-            max_tokens=max_tokens,
+            context_bytes or CONTEXT_BYTES,
+            max_tokens,
+            (asked if compact is True else functools.partial(model_of, compact)) if compact else None,
+            policy or usual,
+            {named: self._agents.get(named, "") for _, named in known if named is not None},
         )
 
-        async def handler(ctx: Context, goal: str) -> Any:
-            return await made.handler(ctx, goal)
+        async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:
+            return await made.handler(ctx, goal, after, depth)
 
+        self._agents[name] = description or instructions
         return self.task(name=name, retry=retry, deadline=deadline, queue=queue)(handler)
+
+    def _agent_named(self, tool: object) -> str | None:
+        """The name of the agent that is meant; None for a tool of any other kind."""
+        if isinstance(tool, str):
+            return tool
+        return next((name for name in self._agents if self.handlers[name].function is tool), None)
 
     def limit_queue(self, name: str, *, concurrency: int | None) -> None:
         """At most so many tasks of a queue at once, over all workers; None lifts it. In force when a worker starts."""

@@ -39,6 +39,7 @@ from onward.errors import (
 from onward.forks import Forks
 from onward.messages import Messages
 from onward.schedules import Schedules, row_of
+from onward.states import States
 from onward.store.port import Store, Submitted
 
 PRIORITY_LIMIT = 1_000_000
@@ -98,6 +99,7 @@ class Service:
         self.forks = Forks(store, ids, self.check_input)
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
+        self.states = States(store)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 

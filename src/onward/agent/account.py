@@ -11,8 +11,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from onward.agent.model import Model, Reply
+from onward.agent.model import Model, Reply, Request
 from onward.agent.prices import cost, most
+from onward.core import wire
 from onward.core.budget import Amount, Budget
 from onward.engine.context import Context
 from onward.engine.spending import Spending
@@ -28,8 +29,8 @@ class Bill:
 
     call: str
     key: str
-    max_tokens: int | None
-    pressed: bool
+    request: Request
+    pressed: bool = False
 
 
 class Account:
@@ -45,12 +46,13 @@ class Account:
         self._unsettled: dict[str, Amount] = {}
         """Calls that the journal has: they may have been settled, or the worker died just before it."""
 
-    async def open(self, model: Model, size: int) -> Bill:
+    async def open(self, model: Model, request: Request) -> Bill:
         """Before a call, inside its step. Where there is not enough, the step waits, or has failed for good."""
         self._made = self._ctx.key
+        request = dataclasses.replace(request, max_tokens=self._max_tokens)
         if not self.spending:
-            return Bill(self._made, "", self._max_tokens, self.spending.late)
-        output = self._max_tokens or 0
+            return Bill(self._made, "", request)
+        size, output = _size(request), self._max_tokens or 0
         price = most(model, size, output)
         if price is None and self.spending.counts_money:
             raise Fatal(
@@ -60,7 +62,7 @@ class Account:
         amount = Amount(1, size + output, price)
         key, pressed = await self.spending.reserve(self._made, amount, self._unsettled)
         self._unsettled = {}
-        return Bill(self._made, key, self._max_tokens, pressed)
+        return Bill(self._made, key, request, pressed)
 
     async def failed(self, bill: Bill, error: Exception) -> None:
         """A call that gave no answer: it cost nothing, unless it had begun to answer. Then it stays reserved, and is charged
@@ -88,3 +90,9 @@ class Account:
         """Settle what may not be."""
         done, self._unsettled = self._unsettled, {}
         await self.spending.settle(done)
+
+
+def _size(request: Request) -> int:
+    """Bytes of what a model is sent."""
+    form = None if request.result is None else request.result.model_json_schema()
+    return len(wire.encode([list(request.messages), list(request.tools), form]))

@@ -20,7 +20,7 @@ from onward.core.retry import Retry
 from onward.core.state import ArtifactRef, StatePatch
 from onward.engine.arguments import is_async
 from onward.engine.context import Context
-from onward.errors import Denied, InvalidInput, StepFailed
+from onward.errors import Denied, InvalidInput, StepFailed, TooDeep
 
 NOTHING = StatePatch()
 SHOWN = 4_000
@@ -77,6 +77,8 @@ class Calls:
         try:
             if self._asks(wanted.tool):
                 await self._approved(wanted)
+            if wanted.tool.direct:
+                return await self._directly(wanted)
             told = await self._run(wanted)
         except Denied as denied:
             return self._said(call, f"denied: {denied.reason or 'a person said no'}")
@@ -86,6 +88,16 @@ class Calls:
         patch = StatePatch.model_validate(told.get("patch") or {})
         patch = patch.model_copy(update={"add_artifacts": patch.add_artifacts + artifact})
         return Done(call, Ref(told["id"], told["bytes"]), patch)
+
+    async def _directly(self, wanted: Wanted) -> Done:
+        """A tool that waits, or starts tasks. All it says comes from records, so that a replay says the same."""
+        args, kwargs = wanted.tool.takes.by_name(wanted.arguments)
+        try:
+            output = await wanted.tool.function(self._ctx, *args, **kwargs)
+        except TooDeep as error:
+            return self._said(wanted.call, f"error: {error}")
+        patch, text = output if isinstance(output, tuple) else (NOTHING, output)
+        return dataclasses.replace(self._said(wanted.call, text), patch=patch)
 
     def _said(self, call: ToolCall, text: str) -> Done:
         """A result that no tool gave. The same call gets the same words, so nothing has to be recorded for it."""
@@ -108,7 +120,7 @@ class Calls:
         if tool.undo is not None:
             options["undo"] = _by_name(tool.undo)
         if tool.reconcile is not None:
-            options["reconcile"] = self._reconcile_step(tool.reconcile, wanted.call.id)
+            options["reconcile"] = self._reconcile_step(tool, tool.reconcile, wanted.call.id)
         answer: dict[str, Any] = await ctx.step(self._tool_step(wanted), wanted.arguments, **options)
         return answer
 
@@ -122,19 +134,21 @@ class Calls:
 
         async def run(arguments: dict[str, Any]) -> dict[str, Any]:
             args, kwargs = bound(arguments)
-            return self._kept(call_id, tool.name, await tool.function(*args, **kwargs))
+            return self._kept(call_id, tool.name, tool.observed(await tool.function(*args, **kwargs)))
 
         def run_plainly(arguments: dict[str, Any]) -> dict[str, Any]:
             args, kwargs = bound(arguments)
-            return self._kept(call_id, tool.name, tool.function(*args, **kwargs))
+            return self._kept(call_id, tool.name, tool.observed(tool.function(*args, **kwargs)))
 
         return run if is_async(tool.function) else run_plainly
 
-    def _reconcile_step(self, reconcile: Callable[..., Any], call_id: str) -> Callable[[dict[str, Any]], Any]:
+    def _reconcile_step(
+        self, tool: Tool, reconcile: Callable[..., Any], call_id: str
+    ) -> Callable[[dict[str, Any]], Any]:
         """The same for the function that asks whether it happened; None means that it did not."""
 
         def told(found: Any) -> Any:
-            return None if found is None else self._kept(call_id, "reconciled", found)
+            return None if found is None else self._kept(call_id, "reconciled", tool.observed(found))
 
         async def ask(arguments: dict[str, Any]) -> Any:
             return told(await reconcile(**arguments))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from onward.agent.model import Message, ToolCall
+from onward.core import wire
 from onward.core.slice import Said, conversation_slice, cut
 from onward.errors import UsageError
 
@@ -38,12 +39,27 @@ class Turn:
         """Calls that have no result yet."""
         return tuple(call for call in self.calls if call not in self.results)
 
+    @property
+    def messages(self) -> tuple[Ref, ...]:
+        """What was said, and the results in the order of the calls."""
+        return (self.said, *(self.results[call] for call in self.calls if call in self.results))
+
+    @property
+    def bytes(self) -> int:
+        """What it costs to show it."""
+        return sum(ref.bytes for ref in self.messages)
+
 
 class Conversation:
-    """All turns so far."""
+    """The turns so far, but for those that a summary has taken the place of."""
 
-    def __init__(self) -> None:
-        self.turns: list[Turn] = []
+    def __init__(self, turns: Iterable[Turn] = ()) -> None:
+        self.turns: list[Turn] = list(turns)
+
+    @property
+    def bytes(self) -> int:
+        """The size of all turns."""
+        return sum(turn.bytes for turn in self.turns)
 
     def say(self, said: Ref, calls: Sequence[ToolCall] = ()) -> None:
         """Somebody said something. What was still open before it is closed first, by whoever knows how."""
@@ -59,13 +75,49 @@ class Conversation:
 
     def shown(self, most: int) -> tuple[list[Ref], int]:
         """The latest turns that fit into so many bytes, whole, and how many turns before them are left out."""
-        said = [
-            Said(ref, ref.bytes, number)
-            for number, turn in enumerate(self.turns)
-            for ref in (turn.said, *(turn.results[call] for call in turn.calls if call in turn.results))
-        ]
+        said = [Said(ref, ref.bytes, number) for number, turn in enumerate(self.turns) for ref in turn.messages]
         found = conversation_slice(said, most)
         return [one.ref for one in found.messages], found.turns_left_out
+
+    def lately(self, most: int) -> int:
+        """How many of the latest turns fit into so many bytes; one at least, however large it is."""
+        return len(self.turns) - self.shown(most)[1]
+
+    def sum_up(self, latest: int, summary: Ref) -> None:
+        """All but the latest turns are told by a summary from now on."""
+        self.turns = [Turn(summary), *self.turns[len(self.turns) - latest :]]
+
+
+# ── pages: turns as they are stored ──────────────────────────────────────────────────────────────────────────────────
+
+
+def page_of(turns: Iterable[Turn]) -> bytes:
+    """Turns as one page."""
+    return wire.encode([_told(turn) for turn in turns])
+
+
+def turns_on(page: bytes) -> list[Turn]:
+    """The turns of a page."""
+    return [
+        Turn(Ref(name, size), tuple(calls), {call: Ref(*ref) for call, ref in results.items()})
+        for name, size, calls, results in wire.decode(page)
+    ]
+
+
+def _told(turn: Turn) -> list[Any]:
+    results = {call: [ref.id, ref.bytes] for call, ref in turn.results.items()}
+    return [turn.said.id, turn.said.bytes, list(turn.calls), results]
+
+
+def turns_of(messages: Iterable[tuple[Ref, Message]]) -> list[Turn]:
+    """Messages that are well formed, as turns."""
+    turns: list[Turn] = []
+    for ref, message in messages:
+        if message["role"] == "tool":
+            turns[-1].results[str(message["tool_call_id"])] = ref
+        else:
+            turns.append(Turn(ref, tuple(str(call["id"]) for call in message.get("tool_calls", ()))))
+    return turns
 
 
 # ── what goes over the wire ──────────────────────────────────────────────────────────────────────────────────────────

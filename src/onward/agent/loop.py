@@ -1,6 +1,6 @@
 """The agent's loop: an ordinary handler, with no privilege over any other.
 
-    slice ─► model (a step) ─► its calls (steps, approvals, questions) ─► patch ─► … until it answers without a call
+    slice ─► model (a step) ─► policy ─► its calls (steps, approvals, questions, agents) ─► patch ─► … until it answers
 
 Everything it needs to go on is in the journal and in what the task keeps: after a crash the loop runs over its records and
 is where it was. Every few turns a checkpoint stands for all that came before it.
@@ -15,19 +15,23 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from onward.agent import compaction
 from onward.agent.account import Account
-from onward.agent.builtin import ASK_USER, ask_user, builtin
+from onward.agent.builtin import ASK_USER, builtin
 from onward.agent.calls import Calls, Done
-from onward.agent.conversation import Conversation, Ref, Turn, result_message
-from onward.agent.model import Message, Model, Reply, Request, ToolCall
+from onward.agent.conversation import Conversation, Ref, Turn, page_of, result_message, turns_on
+from onward.agent.delegation import agents_as_tools, inherit, state_reader
+from onward.agent.live import Live
+from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall
+from onward.agent.policy import Answer, Ask, Do, Policy, Say, Seen, Stop, usual
 from onward.agent.tools import Tool
 from onward.core import wire
 from onward.core.budget import Budget
 from onward.core.retry import Retry
-from onward.core.slice import state_slice
-from onward.core.state import BUDGET_PRESSURE, AgentState, Constraints, HumanInTheLoop, StatePatch
+from onward.core.slice import cut, state_slice
+from onward.core.state import BUDGET_PRESSURE, AgentState, ArtifactRef, Constraints, HumanInTheLoop, StatePatch
 from onward.engine.context import Context
-from onward.errors import BudgetSpent, StepFailed
+from onward.errors import BadSetting, BudgetSpent, NoAnswer, StepFailed, UsageError
 
 NO_LIMITS = Budget()
 EVERY = 20
@@ -37,9 +41,14 @@ STATE_BYTES = 8_000
 CONTEXT_BYTES = 100_000
 """Bytes of the state, and of the conversation, that a model call is shown."""
 
+LEAST_BYTES = 2_000
+"""Of a conversation; in less there is no room for a summary beside what is new."""
+
 MOST_AT_ONCE = 8
 PATIENCE = Retry(attempts=6, first=1.0, cap=60.0)
 """For a provider that is busy or away. What it says about when to come back is obeyed."""
+
+HURRY = "Your {what} is nearly over: finish what is open, and come to an answer with what you have."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,29 +65,44 @@ class Agent:
     context_bytes: int = CONTEXT_BYTES
     max_tokens: int | None = None
     """What one answer may have at most."""
+    compact: Callable[[], Model] | None = None
+    """The model that sums up what no longer fits; None leaves it out."""
+    policy: Policy = usual
+    agents: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Other agents that are tools of this one, and what each is for."""
 
-    async def handler(self, ctx: Context, goal: str) -> Any:
+    def __post_init__(self) -> None:
+        if self.context_bytes < LEAST_BYTES:
+            raise BadSetting("context_bytes", self.context_bytes, f"{LEAST_BYTES:,} or more")
+        if twice := sorted(agents_as_tools(self.agents).keys() & self.tools.keys()):
+            raise UsageError(f"a tool and an agent are both named {twice[0]!r}; give one of them another name")
+
+    async def handler(self, ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:
         """Work towards the goal; the answer is the task's result."""
-        run = _Run(self, ctx)
+        run = _Run(self, ctx, after, depth)
         await run.begin(goal)
         while True:
-            try:
-                reply = await run.ask()
-            except StepFailed as failed:
-                if failed.kind != BudgetSpent.__name__ or self.result is not None:
-                    raise
-                return await run.best(failed.message)
-            if reply.calls:
-                await run.do(reply)
-            else:
-                answer, wrong = self._checked(reply.text)
-                if not wrong:
+            match self.policy(run.seen()):
+                case Ask():
+                    try:
+                        await run.ask()
+                    except StepFailed as failed:
+                        if failed.kind != BudgetSpent.__name__ or self.result is not None:
+                            raise
+                        return await run.best(failed.message)
+                case Say(text):
+                    run.tell(text)
+                case Do(calls):
+                    await run.do(calls)
+                case Answer(value):
                     await run.account.settle()
-                    return answer
-                run.say({"role": "user", "content": wrong})
+                    return value
+                case Stop(why):
+                    await run.account.settle()
+                    raise NoAnswer(why)
             await run.rest()
 
-    def _checked(self, text: str) -> tuple[Any, str]:
+    def checked(self, text: str) -> tuple[Any, str]:
         """The answer in the form that was promised, or what to say about it."""
         if self.result is None:
             return text, ""
@@ -91,17 +115,26 @@ class Agent:
 class _Run:
     """One task of an agent."""
 
-    def __init__(self, agent: Agent, ctx: Context) -> None:
-        self._agent, self._ctx = agent, ctx
-        self._tools = {**agent.tools, **builtin(ctx), ASK_USER.name: ASK_USER}
+    def __init__(self, agent: Agent, ctx: Context, after: str | None, depth: int) -> None:
+        self._agent, self._ctx, self._after, self._delegated = agent, ctx, after, depth > 0
+        self._tools = {**agent.tools, **agents_as_tools(agent.agents, depth), **builtin(ctx), ASK_USER.name: ASK_USER}
+        if agent.agents or after or depth:
+            self._tools["read_state"] = state_reader(ctx, after)
         self._calls = Calls(ctx, self._tools, agent.approve, self._write)
         self._talk = Conversation()
-        self._pages: list[str] = []
-        self._steps = self._saved = 0
         self.account = Account(ctx, agent.budget, agent.max_tokens)
+        self._pages: list[list[Any]] = []
+        """Of the turns before the last checkpoint: the name of each page, and how many turns and bytes are on it."""
+        self._before = 0
+        """Turns that are on pages which were not read, because they cannot be shown anyway."""
+        self._steps = self._saved = self._tries = 0
+        self._reply: Reply | None = None
+        """What the model said last, as long as nothing was done about it."""
+        self._useless = self._repeated = self._pause = 0
+        self._last_calls = ""
         self._fresh: dict[str, bytes] = {}
         """What was written since the last record, and may not be in the store yet."""
-        self._model: Model | None = None
+        self._models: dict[Callable[[], Model], Model] = {}
 
     # ── where it is ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,43 +142,72 @@ class _Run:
         """At the beginning, or where the last checkpoint was."""
         saved = self._ctx.restored
         if saved is None:
-            people = Constraints(
-                human_in_the_loop=HumanInTheLoop(required_for_risk_levels=tuple(sorted(self._agent.approve)))
-            )
-            await self._ctx.patch(AgentState(goal=goal, constraints=people, budget=self._agent.budget.limits))
-            self.say({"role": "user", "content": goal})
+            await self._ctx.patch(await self._first_state(goal))
+            self._say({"role": "user", "content": goal})
             return
         await self._ctx.patch(AgentState.model_validate(saved["state"]))
         self._pages, self._steps = saved["pages"], saved["steps"]
+        self._useless, self._repeated, self._last_calls, self._pause = saved["counts"]
         await self._read_pages()
+
+    async def _first_state(self, goal: str) -> AgentState:
+        """A state with nothing but a goal in it, or what an earlier task knew."""
+        agent, known = self._agent, AgentState(goal=goal)
+        if self._after is not None:
+            work = functools.partial(inherit, self._ctx, self._after, agent.context_bytes, delegated=self._delegated)
+            told = await self._ctx.step(work, name="inherit")
+            (page,) = await self._ctx.kept(told["page"])
+            self._talk.turns, known = turns_on(page), AgentState.model_validate(told["state"])
+        people = HumanInTheLoop(required_for_risk_levels=tuple(sorted(agent.approve)))
+        own = {"goal": goal, "constraints": Constraints(human_in_the_loop=people), "budget": agent.budget.limits}
+        return known.model_copy(update=own).patched(StatePatch(unflag_risks=(BUDGET_PRESSURE,)))
 
     async def _read_pages(self) -> None:
         """The latest turns, as many as could be shown."""
         turns: list[Turn] = []
-        for page in reversed(self._pages):
-            (data,) = await self._ctx.kept(page)
-            turns = [_turn(one) for one in wire.decode(data)] + turns
-            if sum(_size(turn) for turn in turns) > self._agent.context_bytes:
-                break
-        self._talk.turns = turns
-        self._saved = len(turns)
+        size, unread = 0, list(self._pages)
+        while unread and size <= self._agent.context_bytes:
+            name, _, more = unread.pop()
+            (data,) = await self._ctx.kept(name)
+            turns, size = turns_on(data) + turns, size + more
+        self._talk.turns, self._saved = turns, len(turns)
+        self._before = sum(count for _, count, _ in unread)
 
     async def rest(self) -> None:
-        """Now and then: what came before is in a checkpoint."""
-        if len(self._talk.turns) - self._saved < EVERY:
+        """Now and then, when nothing is open: what came before is in a checkpoint."""
+        new = self._talk.turns[self._saved :]
+        if self._reply is not None or len(new) < EVERY:
             return
-        new = [_told(turn) for turn in self._talk.turns[self._saved :]]
-        self._pages = [*self._pages, self._ctx.keep(wire.encode(new))]
-        self._saved = len(self._talk.turns)
+        page = [self._ctx.keep(page_of(new)), len(new), sum(turn.bytes for turn in new)]
+        self._pages, self._saved = [*self._pages, page], len(self._talk.turns)
+        counts = [self._useless, self._repeated, self._last_calls, self._pause]
+        told = {"pages": self._pages, "steps": self._steps, "counts": counts}
+        state = self._state.model_dump(mode="json", exclude_defaults=True)
+        await self._ctx.checkpoint({"state": state, **told})
+        await self._ctx.patch(self._state)
+
+    @property
+    def _state(self) -> AgentState:
         assert self._ctx.state is not None
-        state = self._ctx.state.model_dump(mode="json", exclude_defaults=True)
-        await self._ctx.checkpoint({"state": state, "pages": self._pages, "steps": self._steps})
-        await self._ctx.patch(self._ctx.state)
+        return self._ctx.state
+
+    def seen(self) -> Seen:
+        """What the policy decides on."""
+        reply = self._reply
+        answer, wrong = (None, "") if reply is None or reply.calls else self._agent.checked(reply.text)
+        return Seen(self._state, self._steps, reply, answer, wrong, self._useless, self._repeated)
 
     # ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def say(self, message: Message) -> None:
-        """Somebody else than the model says something."""
+    def tell(self, text: str) -> None:
+        """Tell the model something. A reply that was not used is over with it."""
+        if self._reply is not None:
+            self._close("not done")
+            self._useless, self._reply = self._useless + 1, None
+        self._repeated = 0
+        self._say({"role": "user", "content": text})
+
+    def _say(self, message: Message) -> None:
         self._talk.say(self._write(message))
 
     def _write(self, message: Message) -> Ref:
@@ -154,55 +216,68 @@ class _Run:
         self._fresh[name] = data
         return Ref(name, len(data))
 
-    async def ask(self) -> Reply:
+    async def ask(self) -> None:
         """The model's next words, asked for once."""
+        await self._make_room()
         self._steps += 1
-        state = self._ctx.state
-        assert state is not None
         shown, left_out = self._talk.shown(self._agent.context_bytes)
-        system = _system(self._agent.instructions, state, left_out)
-        told = await self._ctx.step(functools.partial(self._asked, system, shown), name="model", retry=PATIENCE)
+        self._tries, work = 0, functools.partial(self._next, shown, left_out + self._before)
+        told = await self._ctx.step(work, name="model", retry=PATIENCE)
         await self.account.close(told)
         await self._press(bool(told.get("pressed")))
         self._fresh.clear()
         (data,) = await self._ctx.kept(told["id"])
-        reply = _reply(wire.decode(data), told)
-        self._talk.say(Ref(told["id"], told["bytes"]), reply.calls)
+        self._hear(_reply(wire.decode(data), told), Ref(told["id"], told["bytes"]))
+
+    def _hear(self, reply: Reply, said: Ref) -> None:
+        if not reply.calls and not reply.text.strip():  # a message with nothing in it is refused by some providers
+            said = self._write({"role": "assistant", "content": "(nothing)"})
+        self._talk.say(said, reply.calls)
+        self._reply = reply
         if reply.text:
             self._ctx.progress(reply.text[:500], self._steps)
-        return reply
 
-    async def _asked(self, system: str, shown: Sequence[Ref]) -> dict[str, Any]:
-        ctx = self._ctx
-        there = [ref.id for ref in shown if ref.id not in self._fresh]
-        texts = self._fresh | dict(zip(there, await ctx.kept(*there), strict=True))
-        head = wire.encode({"role": "system", "content": system})
-        messages = [wire.decode(head), *(wire.decode(texts[ref.id]) for ref in shown)]
+    async def _next(self, shown: Sequence[Ref], left_out: int) -> dict[str, Any]:
+        """Ask for the next action."""
+        self._tries += 1
+        system = _system(self._agent.instructions, self._state, left_out, hurried=self._ctx.host.hurried())
+        whole = [self._write({"role": "system", "content": system}), *shown]
         specs = [tool.spec() for tool in self._tools.values()]
-        self._model = self._model or self._agent.model()
-        form = self._agent.result.model_json_schema() if self._agent.result else None
-        bill = await self.account.open(self._model, len(wire.encode([messages, specs, form])))
-        request = Request(messages, specs, bill.max_tokens, result=self._agent.result)
+        request = Request(await self._messages(whole), specs, result=self._agent.result)
+        live = Live(self._ctx, self._steps, self._tries)
         try:
-            reply = await self._model.ask(request, _silent)
+            _, told = await self._asked(self._agent.model, request, whole, live)
+            return told
+        except Exception:
+            live.withdraw()
+            raise
+
+    async def _asked(
+        self, make: Callable[[], Model], request: Request, shown: Sequence[Ref], emit: Emit
+    ) -> tuple[Reply, dict[str, Any]]:
+        """What a model replies, and the record of it: the one place where a model is called, and paid."""
+        model = self._models[make] = self._models.get(make) or make()
+        bill = await self.account.open(model, request)
+        try:
+            reply = await model.ask(bill.request, emit)
         except Exception as error:
             await self.account.failed(bill, error)
             raise
         said = wire.encode(reply.message)
-        return {
-            "asked": {"system": ctx.keep(head), "shown": [ref.id for ref in shown], "model": self._model.name},
-            "id": ctx.keep(said),
+        return reply, {
+            "turn": self._steps,
+            "asked": {"system": shown[0].id, "shown": [ref.id for ref in shown[1:]], "model": model.name},
+            "id": self._ctx.keep(said),
             "bytes": len(said),
             "finish": reply.finish,
-            **self.account.told(bill, self._model, reply),
+            **self.account.told(bill, model, reply),
         }
 
     async def _press(self, pressed: bool) -> None:
         """The state says when most of the budget is gone, so that the model can wrap up."""
-        assert self._ctx.state is not None
-        if pressed and BUDGET_PRESSURE not in self._ctx.state.risk_flags:
+        if pressed and BUDGET_PRESSURE not in self._state.risk_flags:
             await self._ctx.patch(StatePatch(flag_risks=(BUDGET_PRESSURE,)))
-        elif not pressed and BUDGET_PRESSURE in self._ctx.state.risk_flags:
+        elif not pressed and BUDGET_PRESSURE in self._state.risk_flags:
             await self._ctx.patch(StatePatch(unflag_risks=(BUDGET_PRESSURE,)))
 
     async def best(self, why: str) -> str:
@@ -217,21 +292,74 @@ class _Run:
         await self.account.settle()
         return f"{said}\n\n(This is not finished: {why}.)".strip()
 
+    async def _messages(self, refs: Sequence[Ref]) -> list[Message]:
+        there = [ref.id for ref in refs if ref.id not in self._fresh]
+        texts = self._fresh | dict(zip(there, await self._ctx.kept(*there), strict=True))
+        return [wire.decode(texts[ref.id]) for ref in refs]
+
+    # ── what no longer fits ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def _make_room(self) -> None:
+        """Sum up the older turns when all of them no longer fit. Where that fails they are left out, and the model is told."""
+        agent, talk = self._agent, self._talk
+        latest = talk.lately(agent.context_bytes // 2)
+        if agent.compact is None or talk.bytes <= agent.context_bytes or latest == len(talk.turns):
+            return
+        if self._steps < self._pause:
+            return
+        self._steps += 1
+        work = functools.partial(self._summed_up, agent.compact, talk.turns[:-latest], latest)
+        try:
+            told = await self._ctx.step(work, name="compact", retry=PATIENCE)
+            await self.account.close(told)
+        except StepFailed:
+            told = {"replaced": None}
+        self._fresh.clear()
+        if told["replaced"] is None:
+            self._pause = self._steps + compaction.PAUSE
+        else:
+            await self._sum_up(**told["replaced"])
+
+    async def _sum_up(self, latest: int, summary: list[Any], artifact: dict[str, Any], **_: Any) -> None:
+        await self._ctx.patch(StatePatch(add_artifacts=(ArtifactRef.model_validate(artifact),)))
+        self._talk.sum_up(latest, Ref(*summary))
+        self._pages, self._saved, self._before = [], 0, 0
+
+    async def _summed_up(self, make: Callable[[], Model], old: Sequence[Turn], latest: int) -> dict[str, Any]:
+        """Ask for a summary of these turns. What it replaces stays: as a page, and as a transcript that the model can read."""
+        most = self._agent.context_bytes
+        text = compaction.transcript(await self._messages([ref for turn in old for ref in turn.messages]))
+        name = self._ctx.keep(text)
+        size = len(text.encode("utf-8", "backslashreplace"))
+        goal = f"{compaction.SUMMARISE}\n\nThe goal: {cut(self._state.goal, STATE_BYTES)}"
+        asked = [self._write({"role": "system", "content": goal}), self._write(compaction.question(text, most))]
+        reply, told = await self._asked(make, Request(await self._messages(asked)), asked, _silent)
+        if not reply.text.strip():
+            return {**told, "replaced": None}
+        summary = self._write(compaction.summary(reply.text, most // 4, len(old), name))
+        artifact = {"artifact_id": name, "type": "transcript", "summary": f"{len(old)} earlier turns", "bytes": size}
+        replaced = {"latest": latest, "summary": [summary.id, summary.bytes], "artifact": artifact}
+        return {**told, "replaced": {**replaced, "page": self._ctx.keep(page_of(old)), "pages": self._pages}}
+
     # ── what is done ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def do(self, reply: Reply) -> None:
-        """All calls of a turn: at once where they only read, one after the other where they do not."""
-        wanted = [self._calls.check(call) for call in reply.calls]
-        pairs = list(zip(reply.calls, wanted, strict=True))
-        self._ctx.progress(", ".join(call.name for call in reply.calls), self._steps)
-        if len(pairs) > 1 and self._calls.together(wanted) and ASK_USER.name not in {call.name for call, _ in pairs}:
+    async def do(self, calls: Sequence[ToolCall]) -> None:
+        """Calls of one turn: at once where they only read, one after the other where they do not."""
+        if self._reply is None:  # an idea of the policy's own
+            self._talk.say(self._write(Reply("", tuple(calls)).message), calls)
+        wanted = [self._calls.check(call) for call in calls]
+        pairs = list(zip(calls, wanted, strict=True))
+        self._ctx.progress(", ".join(call.name for call in calls), self._steps)
+        if len(pairs) > 1 and self._calls.together(wanted):
             done = await self._ctx.gather(*[self._calls.do(*pair) for pair in pairs], limit=MOST_AT_ONCE)
         else:
-            done = [
-                await (self._person(call) if call.name == ASK_USER.name else self._calls.do(call, one))
-                for call, one in pairs
-            ]
+            done = [await self._calls.do(*pair) for pair in pairs]
         await self._take(done)
+        self._close("not done")
+        self._reply, self._useless = None, 0
+        asked = wire.fingerprint([[call.name, call.arguments] for call in calls])
+        self._repeated = self._repeated + 1 if asked == self._last_calls else 1
+        self._last_calls = asked
 
     async def _take(self, done: Sequence[Done]) -> None:
         for one in done:
@@ -239,18 +367,17 @@ class _Run:
             if one.patch:
                 await self._ctx.patch(one.patch)
 
-    async def _person(self, call: ToolCall) -> Done:
-        """A question to a person is a wait, not a step."""
-        checked = self._calls.check(call)
-        if isinstance(checked, str):
-            return await self._calls.do(call, checked)
-        patch, answer = await ask_user(self._ctx, str(checked.arguments["question"]))
-        return Done(call, self._write(result_message(call.id, answer)), patch)
+    def _close(self, why: str) -> None:
+        """Calls that nobody does get a result that says so."""
+        for call in self._talk.turns[-1].open:
+            self._talk.answer(call, self._write(result_message(call, why)))
 
 
-def _system(instructions: str, state: AgentState, left_out: int) -> str:
+def _system(instructions: str, state: AgentState, left_out: int, *, hurried: bool) -> str:
     note = f"\n({left_out} earlier turns of this conversation are not shown.)" if left_out else ""
-    return f"{instructions}\n\n{state_slice(state, STATE_BYTES).text}{note}".strip()
+    over = "budget" if BUDGET_PRESSURE in state.risk_flags else "time" if hurried else ""
+    hurry = f"\n{HURRY.format(what=over)}" if over else ""
+    return f"{instructions}\n\n{state_slice(state, STATE_BYTES).text}{note}{hurry}".strip()
 
 
 def _reply(message: Mapping[str, Any], told: Mapping[str, Any]) -> Reply:
@@ -259,20 +386,6 @@ def _reply(message: Mapping[str, Any], told: Mapping[str, Any]) -> Reply:
         for one in message.get("tool_calls", ())
     )
     return Reply(message.get("content") or "", calls, finish=told["finish"])
-
-
-def _told(turn: Turn) -> list[Any]:
-    results = {call: list(dataclasses.astuple(ref)) for call, ref in turn.results.items()}
-    return [turn.said.id, turn.said.bytes, list(turn.calls), results]
-
-
-def _turn(told: Sequence[Any]) -> Turn:
-    name, size, calls, results = told
-    return Turn(Ref(name, size), tuple(calls), {call: Ref(*ref) for call, ref in results.items()})
-
-
-def _size(turn: Turn) -> int:
-    return turn.said.bytes + sum(ref.bytes for ref in turn.results.values())
 
 
 def _silent(_: str) -> None:

@@ -15,8 +15,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
+from onward.core import wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
+from onward.core.state import StatePatch
 from onward.engine.arguments import Arguments
 from onward.errors import BadSetting, InvalidInput, UsageError
 
@@ -45,6 +47,10 @@ class Tool:
     retry: Retry | int | None = None
     approve: bool | None = None
     """Whether a person has to approve it; None leaves that to the agent's risk levels."""
+    normalize: Callable[[Any], StatePatch | None] | None = None
+    """How its output changes the state; pure."""
+    direct: bool = False
+    """Whether it runs in the agent's own line instead of in a step: it waits or starts tasks, and those are recorded."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -72,6 +78,18 @@ class Tool:
         if self.risk == READ:
             return "read"
         return "idempotent" if self.idempotent or self.reconcile is not None else "once"
+
+    def observed(self, output: Any) -> Any:
+        """An output, with the patch that its normaliser makes of it. A normaliser that fails is flagged and no more: what the
+        tool did is done."""
+        if self.normalize is None:
+            return output
+        try:
+            patch = self.normalize(output)
+            return output if patch is None else (StatePatch.model_validate(patch), output)
+        except Exception as error:
+            why = f"the output of {self.name} was not understood: {wire.error_value(error)['message']}"
+            return StatePatch(flag_risks=(why,)), output
 
     def spec(self) -> dict[str, Any]:
         """As a model is told of it."""
@@ -118,6 +136,7 @@ def tool(
     timeout: Duration | None = None,
     retry: Retry | int | None = None,
     approve: bool | None = None,
+    normalize: Callable[[Any], StatePatch | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -131,8 +150,10 @@ def tool(
     timeout: Duration | None = None,
     retry: Retry | int | None = None,
     approve: bool | None = None,
+    normalize: Callable[[Any], StatePatch | None] | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a function a tool. Its name, docstring and annotations are what the model is told."""
+    """Make a function a tool. Its name, docstring and annotations are what the model is told; `normalize` makes a patch of
+    what it returns."""
 
     def make(function: Callable[..., Any]) -> Tool:
         return Tool(
@@ -146,6 +167,7 @@ def tool(
             timeout=None if timeout is None else seconds(timeout, "timeout"),
             retry=retry,
             approve=approve,
+            normalize=normalize,
         )
 
     return make if function is None else make(function)

@@ -31,6 +31,9 @@ WAITS_FOR_A_PERSON = 5
 BEFORE = 30
 """Lines of the past that are shown."""
 
+TAIL = 400
+"""Characters of what a model is saying that are shown while it says it."""
+
 GLANCE = 0.5
 """Seconds between two looks at why a task does not go on."""
 
@@ -265,8 +268,8 @@ class _Moving(_View):
 
     def _tell(self, lines: list[Line]) -> None:
         for line in lines:
-            if line.mark is Mark.PROGRESS and self._story.progress[2]:
-                continue  # the bar tells it
+            if (line.mark is Mark.PROGRESS and self._story.progress[2]) or line.mark is Mark.TEXT:
+                continue  # the part that moves tells it
             self._screen.out.print(story_line(self._screen.out, line, self._story.began or line.at), soft_wrap=True)
 
     async def _glance(self) -> None:
@@ -293,6 +296,8 @@ class _Moving(_View):
                 Text(message, "dim"),
             )
             parts.append(bar)
+        if self._story.text:
+            parts.append(Text(safe(" ".join(self._story.text[-TAIL:].split())), "italic"))
         if self._why:
             text = Text(self._why, "yellow")
         elif self._story.step is not None:

@@ -56,7 +56,7 @@ def build() -> Parser:
     parser.add_argument("--version", action="store_true", help="print the version and leave")
     _common(parser, db=None, json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (_demo, _worker, _submit, _list, _show, _follow, _cancel, _pause, _resume, _prioritize, _budget):
+    for add in (_demo, _worker, _submit, _list, _show, _state, _follow, _cancel, _pause, _resume, _prioritize, _budget):
         add(_Commands(commands))
     for add in (_approvals, _approve, _deny, _questions, _answer, _signal, _resolve):
         add(_Commands(commands))
@@ -185,6 +185,7 @@ def _submit(commands: _Commands) -> None:
     parser.add_argument("--group", metavar="NAME", help="whose it is: groups get their turns, and have their limits")
     parser.add_argument("--delay", metavar="TIME", help="do not start before, as in 90, 10m or 1h30m")
     parser.add_argument("--deadline", metavar="TIME", help="fail when it has not ended so long after its first start")
+    parser.add_argument("--after", metavar="ID", help="of an agent: go on where this task, which has ended, was")
     parser.add_argument("--label", action="append", default=[], type=_label, metavar="K=V", help="can be repeated")
     parser.add_argument("--wait", metavar="TIME", nargs="?", help="wait for the result, for so long or for ever")
     parser.add_argument("--follow", action="store_true", help="show what happens until it has ended")
@@ -205,6 +206,10 @@ def _show(commands: _Commands) -> None:
     parser.add_argument(
         "--turn", type=_positive, metavar="N", help="of an agent: what its model saw and said at turn N"
     )
+
+
+def _state(commands: _Commands) -> None:
+    commands.add_for_one("state", "state:state", "what an agent knows: goal, plan, facts, questions, artifacts")
 
 
 def _follow(commands: _Commands) -> None:

@@ -34,6 +34,7 @@ _STYLES = {
     Mark.PERSON: "bold magenta",
     Mark.NOTE: "dim",
     Mark.PROGRESS: "dim",
+    Mark.TEXT: "",
 }
 _SIGNS = {
     Mark.BEGIN: "▸",
@@ -45,6 +46,7 @@ _SIGNS = {
     Mark.PERSON: "!",
     Mark.NOTE: "·",
     Mark.PROGRESS: "·",
+    Mark.TEXT: "»",
 }
 _PLAIN_SIGNS = {
     Mark.BEGIN: ">",
@@ -56,6 +58,7 @@ _PLAIN_SIGNS = {
     Mark.PERSON: "!",
     Mark.NOTE: ".",
     Mark.PROGRESS: ".",
+    Mark.TEXT: ">",
 }
 _STATES = {
     State.PENDING: "yellow",

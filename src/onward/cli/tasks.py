@@ -14,7 +14,7 @@ from onward.cli import door, turns
 from onward.cli.screen import Screen, facts, indented, print_story, print_table, state_text
 from onward.cli.standing import Open, Standing, plain_key
 from onward.cli.text import age, clock, count, local, readable, safe, short, span
-from onward.cli.timeline import Story
+from onward.cli.timeline import Mark, Story
 from onward.cli.views import payload, record_json, task_json
 from onward.core.record import Record
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
@@ -114,7 +114,7 @@ async def show(args: Namespace) -> int:
         if args.turn is not None:
             return await turns.show(screen, app.service, task, records, args.turn)
     story = Story(task.task_id)
-    lines = [line for record in records for line in story.tell(record)]
+    lines = [line for record in records for line in story.tell(record) if line.mark is not Mark.TEXT]
     waits = [] if task.ended else story.standing.open
     undone = _undone(task, records, story.standing)
     if screen.json:

@@ -36,6 +36,7 @@ class Mark(enum.StrEnum):
     PERSON = "person"
     NOTE = "note"
     PROGRESS = "progress"
+    TEXT = "text"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class Story:
         self._running: dict[str, float] = {}
         self._sagas: dict[str, int] = {}
         self.progress: tuple[str, int, int] = ("", 0, 0)
+        self.text = ""
+        """What a model is saying, as far as it came."""
         self._open = False
         self._tellers: dict[str, Callable[[r.Record, dict[str, Any]], Line | None]] = {
             r.SUBMITTED: lambda record, _: Line(record.at, Mark.NOTE, "submitted"),
@@ -142,7 +145,7 @@ class Story:
     # ── shifts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _shift(self, record: r.Record, said: dict[str, Any]) -> Line:
-        self.shifts += 1
+        self.shifts, self.text = self.shifts + 1, ""
         self._open = True
         worker = short(str(said.get("worker", ""))[-8:])
         return Line(record.at, Mark.BEGIN, f"shift {self.shifts}", detail=f"worker {worker}" if worker else "")
@@ -179,7 +182,7 @@ class Story:
 
     def _step_done(self, record: r.Record, said: dict[str, Any]) -> Line:
         self._running.pop(record.key, None)
-        self.steps += 1
+        self.steps, self.text = self.steps + 1, ""
         attempts = said.get("attempts", 1)
         text = placed_key(record.key) + (f" (attempt {attempts})" if attempts != 1 else "")
         took = said.get("ms")
@@ -321,13 +324,20 @@ class Story:
         self._over()
         return Line(record.at, Mark.FAILED, "the deadline has passed")
 
-    def _progress(self, record: r.Record, said: dict[str, Any]) -> Line:
+    def _progress(self, record: r.Record, said: dict[str, Any]) -> Line | None:
+        if isinstance(text := said.get("text"), str):
+            return self._live(record, text, withdrawn=said.get("withdrawn") is True)
         step, total = (n if isinstance(n := said.get(name), int) else 0 for name in ("step", "total"))
         self.progress = (safe(said.get("message", "")), step, total)
         where = f"{step}/{total}" if total else str(step or "")
         return Line(
             record.at, Mark.PROGRESS, " ".join(part for part in (where, self.progress[0]) if part) or "progress"
         )
+
+    def _live(self, record: r.Record, text: str, *, withdrawn: bool) -> Line:
+        """A piece of what a model says. When its attempt came to nothing, all of it is void."""
+        self.text = "" if withdrawn else self.text + text
+        return Line(record.at, Mark.TEXT, "(what it said is withdrawn)" if withdrawn else safe(" ".join(text.split())))
 
     def _retry(self, record: r.Record, said: dict[str, Any]) -> Line:
         self._over()

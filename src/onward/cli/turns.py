@@ -17,11 +17,11 @@ from onward.service import Service
 
 async def show(screen: Screen, service: Service, task: Task, records: Sequence[r.Record], number: int) -> int:
     """`onward show ID --turn N`."""
-    asked = [said for record in records if (said := _asked(record)) is not None]
-    if number > len(asked):
-        count = f"{len(asked)} turns" if asked else "no turns: it is no agent, or its model was not asked yet"
+    asked = {said["turn"]: said for record in records if (said := _asked(record)) is not None}
+    if number not in asked:
+        count = f"{max(asked)} turns" if asked else "no turns: it is no agent, or its model was not asked yet"
         raise UsageError(f"task {task.task_id} has {count}; there is no turn {number}")
-    turn = asked[number - 1]
+    turn = asked[number]
     names = [turn["asked"]["system"], *turn["asked"]["shown"], turn["id"]]
     found = await service.contents(task.task_id, names)
     messages = [wire.decode(found[name]) if name in found else {"role": "?", "content": "(gone)"} for name in names]
@@ -47,7 +47,7 @@ def _asked(record: r.Record) -> dict[str, Any] | None:
         return None
     said = payload(record)
     result = said.get("result") if isinstance(said, dict) else None
-    return result if isinstance(result, dict) and "asked" in result and "id" in result else None
+    return result if isinstance(result, dict) and {"turn", "asked", "id"} <= result.keys() else None
 
 
 def _calls(message: dict[str, Any]) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from onward.core.record import CHECKPOINT, PATCHED, Record
+
 VERSION = 1
 
 BUDGET_PRESSURE = "budget_pressure"
@@ -126,6 +128,23 @@ def folded(state: AgentState, patches: Iterable[StatePatch]) -> AgentState:
     """The state after these patches, in order."""
     for patch in patches:
         state = state.patched(patch)
+    return state
+
+
+def state_in(records: Iterable[Record]) -> AgentState | None:
+    """The state that a journal tells, read from its beginning or from any checkpoint on; None when it tells of none."""
+    state: AgentState | None = None
+    for record in records:
+        if record.kind == CHECKPOINT:
+            value = record.value["value"]
+            told = value.get("state") if isinstance(value, dict) else None
+            state = state if told is None else AgentState.model_validate(told)
+        elif record.kind == PATCHED:
+            told = record.value
+            if "state" in told:
+                state = AgentState.model_validate(told["state"])
+            elif state is not None:
+                state = state.patched(StatePatch.model_validate(told["patch"]))
     return state
 
 

@@ -122,7 +122,7 @@ class Checker:
 
     async def _walk(self, task: Task) -> Walk:
         records = await self._journal(task.task_id)
-        return await rehearse(self._handlers[task.task], task, records, self._threads, self._patience)
+        return await rehearse(self._handlers[task.task], task, records, self._threads, self._patience, self._store)
 
     async def _journal(self, task_id: str) -> list[Record]:
         records: list[Record] = []

@@ -18,6 +18,7 @@ from onward.core import wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import NO_RETRY, Retry
 from onward.engine.scope import SCOPE
+from onward.engine.surroundings import Surroundings
 from onward.errors import BadSetting, Denied, InvalidInput, TaskCancelled, TaskFailed, UsageError, WaitTimeout
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Call:
         return Call(self.name, self.reconcile, self.args, self.kwargs)
 
 
-class Host(Protocol):
+class Host(Surroundings, Protocol):
     """The engine under a context."""
 
     task_id: str
@@ -108,10 +109,6 @@ class Host(Protocol):
         """Keep contents, with or before the next record; their name."""
         ...
 
-    async def contents(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """What was kept under these names."""
-        ...
-
     @property
     def restored(self) -> Any:
         """What the last checkpoint holds."""
@@ -146,6 +143,11 @@ class Context:
     def task_id(self) -> str:
         """The id of the task."""
         return self._host.task_id
+
+    @property
+    def host(self) -> Host:
+        """The engine beneath, for what is built on top of a context."""
+        return self._host
 
     @property
     def attempt(self) -> int:
@@ -373,9 +375,9 @@ class Context:
 
         return await self._run(Call(name, step))
 
-    def progress(self, message: str = "", step: int = 0, total: int = 0) -> None:
-        """Tell whoever watches how far it is; `total` 0 is unknown."""
-        self._host.mention({"message": str(message), "step": step, "total": total})
+    def progress(self, message: str = "", step: int = 0, total: int = 0, **more: Any) -> None:
+        """Tell whoever watches how far it is; `total` 0 is unknown. What else is said goes along as it is."""
+        self._host.mention({"message": str(message), "step": step, "total": total, **more})
 
 
 class Child:

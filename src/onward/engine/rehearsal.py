@@ -8,9 +8,10 @@ may hang, raise, or end the process, so each rehearsal has a thread and a loop o
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
 from onward.core import wire
@@ -18,7 +19,7 @@ from onward.core.budget import Budget
 from onward.core.clock import Clock, SystemClock
 from onward.core.control import Control, Park
 from onward.core.record import Record
-from onward.core.task import NEVER, Task
+from onward.core.task import Task
 from onward.engine.bounded import GRACE, bounded
 from onward.engine.desk import Desk
 from onward.engine.handlers import Handler
@@ -29,8 +30,11 @@ from onward.engine.shift import Shift
 from onward.engine.spending import Spending
 from onward.engine.threads import Threads
 from onward.errors import OnwardError
-from onward.store.port import Claimed
+from onward.store.port import Claimed, Store
 from onward.store.writer import Hold
+
+Read = Callable[[str, Sequence[str]], "concurrent.futures.Future[dict[str, bytes]]"]
+"""Reads what a task keeps, for somebody in another loop."""
 
 
 class Walked(Control):
@@ -105,11 +109,28 @@ class Rehearsal(Shift):
 
     pen = _BlindPen
 
+    def __init__(self, desk: Desk, claimed: Claimed, handler: Handler, read: Read) -> None:
+        super().__init__(desk, claimed, handler)
+        self._read_kept = read
+        self._kept: dict[str, bytes] = {}
+
     def mention(self, data: dict[str, Any]) -> None:
         """Nobody watches."""
 
     def spending(self, budget: Budget) -> Spending:  # noqa: ARG002 -- nothing is spent
-        return Spending(self._desk, self._pen, {}, Budget(), NEVER)
+        return Spending(self._desk, self._pen, {}, Budget())
+
+    def keep(self, data: bytes) -> str:
+        """It is kept while the rehearsal lasts."""
+        name = wire.content_id(data)
+        self._kept[name] = data
+        return name
+
+    async def contents(self, ids: Sequence[str], of: str | None = None) -> dict[str, bytes]:
+        """What the task keeps, and what it would."""
+        there = [name for name in ids if name not in self._kept]
+        found = await asyncio.wrap_future(self._read_kept(of or self.task_id, there)) if there else {}
+        return found | {name: self._kept[name] for name in ids if name in self._kept}
 
     async def walk(self, records: Sequence[Record]) -> Walk:
         """Run the handler as far as the journal goes."""
@@ -140,16 +161,21 @@ class Rehearsal(Shift):
                 return Walk(error=error, left=self._pen.replay.leftover())
 
 
-async def rehearse(handler: Handler, task: Task, records: Sequence[Record], threads: Threads, seconds: float) -> Walk:
-    """Run the handler over the journal, for at most so long."""
+async def rehearse(
+    handler: Handler, task: Task, records: Sequence[Record], threads: Threads, seconds: float, store: Store
+) -> Walk:
+    """Run the handler over the journal, for at most so long. What the task keeps is read from the store, in our own loop."""
     claimed = Claimed(
         task.task_id, task.task, wire.encode(task.input), b"{}", len(records) + 1, task.attempt, 0, 0.0, 0.0, None, 0
     )
-    clock = SystemClock()
+    clock, loop = SystemClock(), asyncio.get_running_loop()
+
+    def read(task_id: str, ids: Sequence[str]) -> concurrent.futures.Future[dict[str, bytes]]:
+        return asyncio.run_coroutine_threadsafe(store.contents(task_id, ids), loop)
 
     def alone() -> Walk:
         desk = cast("Desk", _BareDesk(threads, clock))
-        work = bounded(Rehearsal(desk, claimed, handler).walk(records), clock, seconds, Hung)
+        work = bounded(Rehearsal(desk, claimed, handler, read).walk(records), clock, seconds, Hung)
         try:
             return cast("Walk", asyncio.run(work))
         except Hung:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend
-from onward.core.task import NEVER, Reason, State
+from onward.core.task import NEVER, Reason, State, Task
 from onward.engine.arguments import is_async
 from onward.engine.bounded import bounded
 from onward.engine.branches import Branches
@@ -33,6 +33,7 @@ from onward.engine.replay import Replay
 from onward.engine.saga import Saga
 from onward.engine.scope import SCOPE, Scope
 from onward.engine.steps import Steps
+from onward.engine.surroundings import HURRY
 from onward.engine.transaction import Transaction
 from onward.engine.waits import Wait as Waiting
 from onward.engine.waits import Waits
@@ -65,6 +66,7 @@ class Shift:
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
         self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, desk.rng
+        self.parent = claimed.parent
         self.hold = Hold(claimed.id, claimed.shift, claimed.shift, gate=claimed.gate)
         self.began = desk.clock.monotonic()
         self._options: dict[str, Any] = wire.decode(claimed.options)
@@ -210,10 +212,8 @@ class Shift:
     async def _read_journal(self) -> None:
         replay = self._pen.replay
         if self._claimed.shift > 2:  # more than its submit is there
-            records: list[r.Record] = []
-            while len(page := await self._page(records[-1].seq if records else None)) == PAGE:
-                records += page
-            replay = Replay([record for record in records + page if record.seq <= self._claimed.shift])
+            records = await self._since_checkpoint(self.task_id)
+            replay = Replay([record for record in records if record.seq <= self._claimed.shift])
         if replay.forked == self._claimed.shift - 1:  # no shift of this task has begun anything
             self._root.resumed = False
         if replay.checkpoint:
@@ -233,8 +233,14 @@ class Shift:
             after = page[-1].seq
         return idle - 1
 
-    async def _page(self, after: int | None) -> list[r.Record]:
-        return await self._pen.patiently(lambda: self._desk.store.journal(self.task_id, after, PAGE))
+    async def _page(self, after: int | None, of: str | None = None) -> list[r.Record]:
+        return await self._pen.patiently(lambda: self._desk.store.journal(of or self.task_id, after, PAGE))
+
+    async def _since_checkpoint(self, task_id: str) -> list[r.Record]:
+        records: list[r.Record] = []
+        while len(page := await self._page(records[-1].seq if records else None, task_id)) == PAGE:
+            records += page
+        return records + page
 
     def _deadline_at(self) -> float:
         started = self._pen.replay.started_at or self._claimed.claimed_at
@@ -336,7 +342,7 @@ class Shift:
     def spending(self, budget: Budget) -> Spending:
         from onward.engine.spending import Spending  # noqa: PLC0415 -- most tasks have no budget
 
-        self._spending = Spending(self._desk, self._pen, self._options, budget, self._deadline_at())
+        self._spending = Spending(self._desk, self._pen, self._options, budget)
         return self._spending
 
     def keep(self, data: bytes) -> str:
@@ -348,8 +354,16 @@ class Shift:
             self._pen.task.get_loop().call_soon_threadsafe(keep, self.hold, name, data)
         return name
 
-    async def contents(self, ids: Sequence[str]) -> dict[str, bytes]:
-        return await self._pen.patiently(lambda: self._desk.store.contents(self.task_id, ids))
+    async def contents(self, ids: Sequence[str], of: str | None = None) -> dict[str, bytes]:
+        return await self._pen.patiently(lambda: self._desk.store.contents(of or self.task_id, ids))
+
+    async def other(self, task_id: str) -> tuple[Task | None, list[r.Record]]:
+        task = await self._pen.patiently(lambda: self._desk.store.get(task_id))
+        return task, [] if task is None else await self._since_checkpoint(task_id)
+
+    def hurried(self) -> bool:
+        started, deadline = self._pen.replay.started_at or self._claimed.claimed_at, self._deadline_at()
+        return deadline != NEVER and self.now() >= started + HURRY * (deadline - started)
 
     @property
     def restored(self) -> Any:

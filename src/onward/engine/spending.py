@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from onward.core.budget import PRESSURE, Amount, Budget, Granted, Purse, reserved, settled
+from onward.core.budget import Amount, Budget, Granted, Purse, reserved, settled
 from onward.core.control import NotNow
 from onward.core.task import NEVER, Reason
 from onward.engine.desk import Desk
@@ -25,8 +25,7 @@ OWN = "budget"
 class Spending:
     """What one shift of a task spends."""
 
-    def __init__(self, desk: Desk, pen: Pen, options: Mapping[str, Any], budget: Budget, deadline: float) -> None:
-        self._deadline, self._started = deadline, pen.replay.started_at or desk.now()
+    def __init__(self, desk: Desk, pen: Pen, options: Mapping[str, Any], budget: Budget) -> None:
         self._desk, self._pen, self._task_id = desk, pen, pen.hold.id
         own = Budget(**options[OWN]) if OWN in options else budget
         above = {holder: Budget(**told) for holder, told in options.get(INHERITED, {}).items()}
@@ -42,11 +41,6 @@ class Spending:
 
     def __bool__(self) -> bool:
         return bool(self.budgets)
-
-    @property
-    def late(self) -> bool:
-        """Whether most of the time until the task's deadline is gone."""
-        return self._desk.now() >= self._started + PRESSURE * (self._deadline - self._started)
 
     @property
     def counts_money(self) -> bool:
@@ -68,7 +62,7 @@ class Spending:
         granted = await self._change(change)
         if granted.lacking:
             self._refuse(granted)
-        return key, granted.pressed or self.late
+        return key, granted.pressed
 
     async def settle(self, calls: Mapping[str, Amount], free: str = "") -> None:
         """What calls did cost. Those that were settled before are not charged again; `free` is a try that cost nothing."""

@@ -1,0 +1,34 @@
+"""What a host knows of the world around a task: those it belongs with, and how much of its time is gone.
+
+Nothing here is part of a replay: ask inside a step, whose record then says what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from onward.core.record import Record
+from onward.core.task import Task
+
+HURRY = 0.8
+"""The part of a task's time after which it should come to an end."""
+
+
+class Surroundings(Protocol):
+    """The part of a host that looks around."""
+
+    parent: str | None
+    """The task that started this one."""
+
+    async def other(self, task_id: str) -> tuple[Task | None, list[Record]]:
+        """Another task, and its journal from its last checkpoint on."""
+        ...
+
+    async def contents(self, ids: Sequence[str], of: str | None = None) -> dict[str, bytes]:
+        """What this task, or another, keeps under these names."""
+        ...
+
+    def hurried(self) -> bool:
+        """Whether most of the time until the task's deadline is gone."""
+        ...
