@@ -15,6 +15,7 @@
     ├── AlreadyDecided        a question or approval that somebody else, or the time, was quicker with
     ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
     └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
+                              (QuotaGone: what a step needs is used up until then)
 
 `code` is stable and meant for programs, `status` is the HTTP status and `exit_status` that of the command line.
 """
@@ -300,3 +301,14 @@ class RetryLater(OnwardError):
     def __init__(self, message: str, *, retry_after: float) -> None:
         self.retry_after = retry_after
         super().__init__(message)
+
+
+class QuotaGone(RetryLater):
+    """What a step needs is used up, and all who need it wait. That is no failure of the step: it takes no attempt."""
+
+    code = "quota_gone"
+    status = 503
+
+    def __init__(self, name: str, why: str, retry_after: float) -> None:
+        self.name = name
+        super().__init__(f"the quota of {name} is used up: {why}", retry_after=retry_after)

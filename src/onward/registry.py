@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from onward.agent.model import Model
+    from onward.agent.models import Chosen
     from onward.agent.tools import Tool
     from onward.core.budget import Budget
     from onward.engine.context import Context
@@ -33,6 +33,7 @@ class Registry:
         self._offers: dict[str, Offer] = {}
         self._plans: dict[str, Plan] = {}
         self._queue_limits: dict[str, Limit | None] = {}
+        self._models: list[Chosen] = []
 
     @overload
     def task(self, function: F, /) -> F: ...
@@ -106,14 +107,15 @@ class Registry:
         form, and is asked for again when it does not.
         """
         from onward.agent.loop import NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
-        from onward.agent.models import model_of  # noqa: PLC0415
+        from onward.agent.models import Chosen  # noqa: PLC0415
         from onward.agent.tools import toolbox  # noqa: PLC0415
 
         if budget is not None and (unheld := budget.without_steps):
             raise UsageError(f"of an agent's budget only max_steps is held so far; leave out {', '.join(unheld)}")
+        self._models.append(chosen := Chosen(model))
         made = Agent(
             name,
-            functools.partial(model_of, model),
+            chosen,
             instructions,
             toolbox(tools),
             frozenset(approve),

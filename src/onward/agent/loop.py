@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from onward.agent.builtin import ASK_USER, ask_user, builtin
 from onward.agent.calls import Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, result_message
-from onward.agent.model import Message, Model, Reply, Request, ToolCall
+from onward.agent.model import Message, Model, Reply, Request, ToolCall, quota_of
 from onward.agent.prices import cost
 from onward.agent.tools import Tool
 from onward.core import wire
@@ -26,6 +26,7 @@ from onward.core.retry import Retry
 from onward.core.slice import state_slice
 from onward.core.state import AgentState, Constraints, HumanInTheLoop
 from onward.engine.context import Context
+from onward.engine.quota import within_quota
 from onward.errors import Fatal
 
 NO_LIMITS = Budget()
@@ -167,16 +168,17 @@ class _Run:
         head = wire.encode({"role": "system", "content": system})
         messages = [wire.decode(head), *(wire.decode(texts[ref.id]) for ref in shown)]
         specs = [tool.spec() for tool in self._tools.values()]
-        self._model = self._model or self._agent.model()
-        reply = await self._model.ask(Request(messages, specs, result=self._agent.result), _silent)
+        model = self._model = self._model or self._agent.model()
+        request = Request(messages, specs, result=self._agent.result)
+        reply = await within_quota(ctx, quota_of(model), lambda: model.ask(request, _silent))
         said = wire.encode(reply.message)
         return {
-            "asked": {"system": ctx.keep(head), "shown": [ref.id for ref in shown], "model": self._model.name},
+            "asked": {"system": ctx.keep(head), "shown": [ref.id for ref in shown], "model": model.name},
             "id": ctx.keep(said),
             "bytes": len(said),
             "finish": reply.finish,
             "usage": dataclasses.asdict(reply.usage),
-            "cost": cost(self._model, reply.usage),
+            "cost": cost(model, reply.usage),
         }
 
     def _count(self) -> None:

@@ -20,7 +20,7 @@ from onward.core.task import HEARS, Reason
 DETAIL = 200
 """Characters of a result that a line shows."""
 
-TOLD_BEFORE = HEARS | {Reason.ASLEEP, Reason.RETRYING}
+TOLD_BEFORE = HEARS | {Reason.ASLEEP, Reason.RETRYING, Reason.QUOTA}
 """Reasons for the end of a shift that the record before it has told."""
 
 
@@ -192,10 +192,11 @@ class Story:
         )
 
     def _step_retry(self, record: r.Record, said: dict[str, Any]) -> Line:
+        failed = "waits for a quota" if "quota" in said else f"attempt {said.get('attempt', '?')} failed"
         return Line(
             record.at,
             Mark.AGAIN,
-            f"{placed_key(record.key)}, attempt {said.get('attempt', '?')} failed",
+            f"{placed_key(record.key)}, {failed}",
             detail=f"{_error(said)}; {_again(record, said)}",
         )
 

@@ -119,6 +119,10 @@ class Host(Protocol):
         """From now on the task goes on from here: what came before is not replayed again."""
         ...
 
+    async def within_quota(self, name: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """Ask something that has a quota, unless it is known to be used up. Raises QuotaGone."""
+        ...
+
     def mention(self, data: dict[str, Any]) -> None:
         """Tell those who watch; not part of the replay."""
         ...

@@ -27,7 +27,7 @@ from onward.engine.pen import Pen
 from onward.engine.replay import STEPS, Known, failure_of
 from onward.engine.scope import SCOPE, Scope, refuse
 from onward.engine.waits import Waits
-from onward.errors import StepFailed, StepTimeout
+from onward.errors import QuotaGone, StepFailed, StepTimeout
 
 _LOST = frozenset(
     {"ConnectionError", "ClientConnectionError", "ConnectionClosed", "Timeout", "TransportError", "APIConnectionError"}
@@ -126,8 +126,7 @@ class Steps:
         while True:
             if self._pen.leaving(error):
                 raise error
-            await self.failed(scope, call, attempt, error)
-            attempt += 1
+            attempt = await self.failed(scope, call, attempt, error)
             try:
                 return self.kept(scope, call, attempt, await self._call(call, scope.key))
             except Control:
@@ -148,19 +147,28 @@ class Steps:
         answer = await self._desk.threads.run(call.function, *call.args, **call.kwargs)
         return await answer if inspect.isawaitable(answer) else answer
 
-    async def failed(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> None:
-        """Record the failure and raise it, or wait for the next attempt."""
+    async def failed(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> int:
+        """Record the failure and raise it, or wait for the next attempt; its number."""
         assert scope.key is not None
         told = wire.error_value(error) | {"attempts": attempt}
+        if isinstance(error, QuotaGone):  # whoever waits for others has not failed
+            until = self._desk.now() + error.retry_after
+            gone = {"error": told, "attempt": attempt - 1, "due_at": until, "quota": error.name}
+            return await self._later(scope.key, gone, until, Reason.QUOTA, attempt)
         pause = call.retry.pause(attempt, error, self._desk.rng)
         if pause is None:
             told |= {"fatal": True} if isinstance(error, HOPELESS) else {}
             await self._pen.append(r.STEP_FAILED, scope.key, wire.encode({"error": told, "args": call.mark}))
             raise StepFailed(scope.key, attempt, told["type"], told["message"]) from error
         until = self._desk.now() + pause
-        self._pen.mention(r.STEP_RETRY, scope.key, {"error": told, "attempt": attempt, "due_at": until})
-        await self._waits.pause(until, Reason.RETRYING)
+        again = {"error": told, "attempt": attempt, "due_at": until}
+        return await self._later(scope.key, again, until, Reason.RETRYING, attempt + 1)
+
+    async def _later(self, key: str, told: dict[str, Any], until: float, why: Reason, attempt: int) -> int:
+        self._pen.mention(r.STEP_RETRY, key, told)
+        await self._waits.pause(until, why)
         await self._pen.may_go_on()  # another attempt is as good as another step
+        return attempt
 
     # ── effects that are not safe to repeat ──────────────────────────────────────────────────────────────────────
 
@@ -193,8 +201,7 @@ class Steps:
                 if _unknown(error):
                     doubt = f"{type(error).__name__}: {error}"
                     continue
-                await self.failed(scope, call, attempt, error)
-                attempt += 1
+                attempt = await self.failed(scope, call, attempt, error)
 
     async def _clear_up(self, scope: Scope, call: Call, verdict: dict[str, Any], doubt: str) -> tuple[bool, Any]:
         """Whether it happened, and with what result: by a person's word, by asking outside, or not known."""

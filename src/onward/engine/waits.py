@@ -35,7 +35,7 @@ REASONS = {
     r.APPROVAL: Reason.APPROVAL,
     r.CHILD: Reason.CHILD,
 }
-_ORDER = [Reason.APPROVAL, Reason.QUESTION, Reason.SIGNAL, Reason.CHILD, Reason.ASLEEP, Reason.RETRYING]
+_ORDER = [Reason.APPROVAL, Reason.QUESTION, Reason.SIGNAL, Reason.CHILD, Reason.QUOTA, Reason.ASLEEP, Reason.RETRYING]
 """Of several waits at once, the reason that tells most."""
 
 

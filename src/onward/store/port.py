@@ -23,6 +23,7 @@ from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
+from onward.store.quotas import Quotas
 
 # What is made for every task, or every record, is a named tuple: a frozen dataclass takes five times as long to make.
 
@@ -202,7 +203,7 @@ class Depth:
     rate: float
 
 
-class Store(Protocol):
+class Store(Quotas, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str
