@@ -11,8 +11,9 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import urllib.parse
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import openai
@@ -48,6 +49,7 @@ QUOTA_CODES = frozenset({"insufficient_quota", "rate_limit_exceeded"})
 """The same in words, for answers that have already begun."""
 
 OPENAI = "https://api.openai.com/v1"
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class OpenAIModel:
@@ -205,15 +207,18 @@ class OpenAIModel:
 
 
 def _readable(message: Message) -> dict[str, Any]:
-    """The message, with arguments that are JSON: some servers parse what a model wrote earlier, and refuse the whole history
-    when it wrote nonsense."""
+    """The message, with names that are names and arguments that are JSON: servers check what a model wrote earlier, and refuse
+    the whole history when it once wrote nonsense."""
     if not message.get("tool_calls"):
         return dict(message)
-    calls = [
-        {**call, "function": {**call["function"], "arguments": _object(call["function"]["arguments"])}}
-        for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}
+    return {
+        **message,
+        "tool_calls": [{**call, "function": _function(call["function"])} for call in message["tool_calls"]],
+    }
+
+
+def _function(wanted: Mapping[str, str]) -> dict[str, str]:
+    return {"name": _NO_NAME.sub("_", wanted["name"])[:64] or "_", "arguments": _object(wanted["arguments"])}
 
 
 def _object(arguments: str) -> str:
