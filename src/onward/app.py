@@ -86,7 +86,9 @@ class Onward(Registry):
         await self.store.open(migrate=migrate)
 
     async def close(self) -> None:
-        """Let go of the database."""
+        """Let go of the database, and of what the models of agents hold open."""
+        for model in self._models:
+            await model.close()
         await self.store.close()
 
     async def __aenter__(self) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from onward.agent.model import Model
+    from onward.agent.models import Chosen
     from onward.agent.policy import Policy
     from onward.agent.tools import Tool
     from onward.core.budget import Budget
@@ -36,6 +36,7 @@ class Registry:
         self._queue_limits: dict[str, Limit | None] = {}
         self._agents: dict[str, str] = {}
         """The agents, and what each is for."""
+        self._models: list[Chosen] = []
 
     @overload
     def task(self, function: F, /) -> F: ...
@@ -120,14 +121,17 @@ class Registry:
         names, or (False) shown as far as it fits. `policy` decides what to do next instead of the usual one.
         """
         from onward.agent.loop import CONTEXT_BYTES, NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
-        from onward.agent.models import model_of  # noqa: PLC0415
+        from onward.agent.models import Chosen  # noqa: PLC0415
         from onward.agent.policy import usual  # noqa: PLC0415
         from onward.agent.tools import toolbox  # noqa: PLC0415
 
         known = [(one, self._agent_named(one)) for one in tools]
+        asked = Chosen(model)
+        summing = None if compact is False else asked if compact is True else Chosen(compact)
+        self._models += {asked} if summing is None else {asked, summing}
         made = Agent(
             name,
-            asked := functools.partial(model_of, model),
+            asked,
             instructions,
             toolbox(one for one, named in known if named is None and not isinstance(one, str)),
             frozenset(approve),
@@ -135,7 +139,7 @@ class Registry:
             result,
             context_bytes or CONTEXT_BYTES,
             max_tokens,
-            (asked if compact is True else functools.partial(model_of, compact)) if compact else None,
+            summing,
             policy or usual,
             {named: self._agents.get(named, "") for _, named in known if named is not None},
         )

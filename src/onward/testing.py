@@ -153,6 +153,7 @@ def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:
         app.handlers |= like.handlers
         app._offers |= like._offers
         app._queue_limits |= like._queue_limits
+        app._models += like._models
     return app
 
 

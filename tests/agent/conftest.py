@@ -8,6 +8,7 @@ import pytest
 
 from rig.aimock import AIMock
 from rig.server import Unavailable
+from rig.strict import Strict
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +19,11 @@ def openai_server() -> Iterator[AIMock]:
         pytest.skip(f"no OpenAI-compatible server: {why}")
     yield mock
     mock.close()
+
+
+@pytest.fixture
+def door(openai_server: AIMock) -> Iterator[Strict]:
+    """The way to that server. What comes through it, in any test, has a history that the strictest provider takes."""
+    with Strict(openai_server.url) as door:
+        yield door
+    assert door.refused == []

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from onward.agent.model import Model, Reply, Request
+from onward.agent.model import Emit, Model, Reply, Request
 from onward.agent.prices import cost, most
 from onward.core import wire
 from onward.core.budget import Amount, Budget
@@ -21,16 +21,6 @@ from onward.errors import Fatal
 
 MAX_TOKENS = 4_096
 """What a call may answer with at most, where tokens or money are counted and the agent does not say."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bill:
-    """One try of a call, before it is made."""
-
-    call: str
-    key: str
-    request: Request
-    pressed: bool = False
 
 
 class Account:
@@ -46,35 +36,34 @@ class Account:
         self._unsettled: dict[str, Amount] = {}
         """Calls that the journal has: they may have been settled, or the worker died just before it."""
 
-    async def open(self, model: Model, request: Request) -> Bill:
-        """Before a call, inside its step. Where there is not enough, the step waits, or has failed for good."""
+    async def ask(self, model: Model, request: Request, emit: Emit) -> tuple[Reply, dict[str, Any]]:
+        """Inside a step: what the model replies, and what the record says about its price. Where there is not enough, the step
+        waits, or has failed for good."""
         self._made = self._ctx.key
         request = dataclasses.replace(request, max_tokens=self._max_tokens)
-        if not self.spending:
-            return Bill(self._made, "", request)
-        size, output = _size(request), self._max_tokens or 0
+        key, pressed = await self._reserve(model, request) if self.spending else ("", False)
+        try:
+            reply = await model.ask(request, emit)
+        except Exception as error:
+            if not getattr(
+                error, "began", False
+            ):  # it cost nothing; else it is charged like the one that takes its place
+                await self.spending.settle({}, free=key)
+            raise
+        paid = {"call": self._made, "usage": dataclasses.asdict(reply.usage), "cost": cost(model, reply.usage)}
+        return reply, paid | ({"pressed": True} if pressed else {})
+
+    async def _reserve(self, model: Model, request: Request) -> tuple[str, bool]:
+        size, output = _size(request), request.max_tokens or 0
         price = most(model, size, output)
         if price is None and self.spending.counts_money:
             raise Fatal(
                 f"nobody knows what the model {model.name} costs, so max_cost_usd cannot be held; give the model prices, "
                 "install 'onward[prices]', or leave that limit out"
             )
-        amount = Amount(1, size + output, price)
-        key, pressed = await self.spending.reserve(self._made, amount, self._unsettled)
+        answer = await self.spending.reserve(self._made, Amount(1, size + output, price), self._unsettled)
         self._unsettled = {}
-        return Bill(self._made, key, request, pressed)
-
-    async def failed(self, bill: Bill, error: Exception) -> None:
-        """A call that gave no answer: it cost nothing, unless it had begun to answer. Then it stays reserved, and is charged
-        like the one that takes its place."""
-        if not getattr(error, "began", False):
-            await self.spending.settle({}, free=bill.key)
-
-    def told(self, bill: Bill, model: Model, reply: Reply) -> dict[str, Any]:
-        """What the record of the call says about it."""
-        said: dict[str, Any] = {"call": bill.call, "usage": dataclasses.asdict(reply.usage)}
-        said["cost"] = cost(model, reply.usage)
-        return said | ({"pressed": True} if bill.pressed else {})
+        return answer
 
     async def close(self, told: Mapping[str, Any]) -> None:
         """After the call: settled at once when it was made now, with the next one when the journal had it."""

@@ -22,7 +22,7 @@ from onward.agent.calls import Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, page_of, result_message, turns_on
 from onward.agent.delegation import agents_as_tools, inherit, state_reader
 from onward.agent.live import Live
-from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall
+from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall, quota_of
 from onward.agent.policy import Answer, Ask, Do, Policy, Say, Seen, Stop, usual
 from onward.agent.tools import Tool
 from onward.core import wire
@@ -31,6 +31,7 @@ from onward.core.retry import Retry
 from onward.core.slice import cut, state_slice
 from onward.core.state import BUDGET_PRESSURE, AgentState, ArtifactRef, Constraints, HumanInTheLoop, StatePatch
 from onward.engine.context import Context
+from onward.engine.quota import within_quota
 from onward.errors import BadSetting, BudgetSpent, NoAnswer, StepFailed, UsageError
 
 NO_LIMITS = Budget()
@@ -134,7 +135,6 @@ class _Run:
         self._last_calls = ""
         self._fresh: dict[str, bytes] = {}
         """What was written since the last record, and may not be in the store yet."""
-        self._models: dict[Callable[[], Model], Model] = {}
 
     # ── where it is ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -256,13 +256,8 @@ class _Run:
         self, make: Callable[[], Model], request: Request, shown: Sequence[Ref], emit: Emit
     ) -> tuple[Reply, dict[str, Any]]:
         """What a model replies, and the record of it: the one place where a model is called, and paid."""
-        model = self._models[make] = self._models.get(make) or make()
-        bill = await self.account.open(model, request)
-        try:
-            reply = await model.ask(bill.request, emit)
-        except Exception as error:
-            await self.account.failed(bill, error)
-            raise
+        model = make()
+        reply, paid = await within_quota(self._ctx, quota_of(model), lambda: self.account.ask(model, request, emit))
         said = wire.encode(reply.message)
         return reply, {
             "turn": self._steps,
@@ -270,7 +265,7 @@ class _Run:
             "id": self._ctx.keep(said),
             "bytes": len(said),
             "finish": reply.finish,
-            **self.account.told(bill, model, reply),
+            **paid,
         }
 
     async def _press(self, pressed: bool) -> None:

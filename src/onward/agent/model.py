@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import email.utils
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -19,6 +20,10 @@ from onward.errors import Fatal, OnwardError
 
 Message = Mapping[str, Any]
 """{"role": "system" | "user" | "assistant" | "tool", "content": …, "tool_calls": […], "tool_call_id": …}"""
+
+_REMAINING = "x-ratelimit-remaining-"
+_SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s|$)")
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "": 1.0, "ms": 0.001}
 
 Emit = Callable[[str], None]
 """Told each piece of text as it comes. Nothing depends on it."""
@@ -61,7 +66,9 @@ class Usage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reply:
-    """What it answered: text, or calls, or both."""
+    """What it answered: text, or calls, or both. `finish` is the provider's word for why it stopped: "stop", "tool_calls",
+    "length" (there was no room: the text, or the arguments of the last call, may be cut off), "content_filter", or "refusal"
+    (the text says why)."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
@@ -82,13 +89,19 @@ class Reply:
 
 
 class Model(Protocol):
-    """Something that answers."""
+    """Something that answers. It may also have `prices`, a `quota` (the name of what it uses up, where that is more than its
+    own; see `quota_of`) and an async `close`, which is awaited when the app closes."""
 
     name: str
 
     async def ask(self, request: Request, emit: Emit) -> Reply:
         """Its answer. Raises ModelBusy, ModelUnavailable or ModelRefused."""
         ...
+
+
+def quota_of(model: Model) -> str:
+    """The name of the quota that the model uses up: tasks that share it wait for it together."""
+    return str(getattr(model, "quota", "") or model.name)
 
 
 # ── what providers do wrong ──────────────────────────────────────────────────────────────────────────────────────────
@@ -102,13 +115,15 @@ class ModelError(OnwardError):
 
 
 class ModelBusy(ModelError):
-    """Not now: too many requests, or overloaded. `retry_after` is obeyed where the provider said when to come back."""
+    """Not now: too many requests, or overloaded. With `retry_after` (seconds, where the provider said when to come back) all
+    tasks that need this model wait until then. With `quota` they wait too, longer each time, as long as it says so: it is used
+    up, and nobody said until when. With neither, only this task comes back, by its policy."""
 
     code = "model_busy"
     status = 503
 
-    def __init__(self, model: str, why: str, retry_after: float | None) -> None:
-        self.retry_after = retry_after
+    def __init__(self, model: str, why: str, retry_after: float | None = None, *, quota: bool = False) -> None:
+        self.retry_after, self.quota = retry_after, quota
         when = "" if retry_after is None else f"; it says to come back in {retry_after:g} s"
         super().__init__(f"the model {model} is busy: {why}{when}")
 
@@ -132,13 +147,26 @@ class ModelRefused(ModelError, Fatal):
 
 
 def seconds_to_wait(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
-    """When to come back, from `retry-after-ms` or `Retry-After` in either of its forms; None when nothing is said."""
+    """When to come back: from `retry-after-ms`, `Retry-After` in either of its forms, or the reset of a limit of which nothing
+    remains (`x-ratelimit-reset-tokens: 6m0s`); None when nothing is said."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = headers.get(name, "").strip()
         if text.isascii() and text.replace(".", "", 1).isdigit():
             return float(text) * scale
     at = _date(headers.get("retry-after", ""))
-    return None if at is None else max(0.0, at.timestamp() - now())
+    if at is not None:
+        return max(0.0, at.timestamp() - now())
+    kinds = [name.removeprefix(_REMAINING) for name in headers if name.startswith(_REMAINING)]
+    spent = [kind for kind in kinds if headers[_REMAINING + kind].strip() == "0"]
+    resets = [_span(headers.get(f"x-ratelimit-reset-{kind}", "")) for kind in spent]
+    return max((reset for reset in resets if reset is not None), default=None)
+
+
+def _span(text: str) -> float | None:
+    """`6m0s`, `1h2m3.5s`, `20ms`, or plain seconds."""
+    parts = _SPAN.findall(text.strip())
+    whole = bool(parts) and "".join(number + unit for number, unit in parts) == text.strip()
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if whole else None
 
 
 def _date(text: str) -> datetime.datetime | None:

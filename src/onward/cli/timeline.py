@@ -20,7 +20,7 @@ from onward.core.task import HEARS, Reason
 DETAIL = 200
 """Characters of a result that a line shows."""
 
-TOLD_BEFORE = HEARS | {Reason.ASLEEP, Reason.RETRYING}
+TOLD_BEFORE = HEARS | {Reason.ASLEEP, Reason.RETRYING, Reason.QUOTA}
 """Reasons for the end of a shift that the record before it has told."""
 
 

@@ -122,6 +122,10 @@ class Host(Surroundings, Protocol):
         """What this task may spend: by its own budget, and by those above it."""
         ...
 
+    async def within_quota(self, name: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """Ask something that has a quota, unless it is known to be used up. Raises NotNow."""
+        ...
+
     def mention(self, data: dict[str, Any]) -> None:
         """Tell those who watch; not part of the replay."""
         ...

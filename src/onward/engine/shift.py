@@ -29,6 +29,7 @@ from onward.engine.desk import Desk
 from onward.engine.handlers import Handler
 from onward.engine.pen import Pen
 from onward.engine.plain import PlainContext
+from onward.engine.quota import ask_within
 from onward.engine.replay import Replay
 from onward.engine.saga import Saga
 from onward.engine.scope import SCOPE, Scope
@@ -397,6 +398,9 @@ class Shift:
         resumed, self._root = self._root.resumed, Scope(f"@{checkpoint}")
         self._root.resumed = resumed
         SCOPE.set(self._root)
+
+    async def within_quota(self, name: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+        return await ask_within(self._desk, self._pen, name, ask)
 
     def transaction(self, call: Call) -> Transaction:
         return Transaction(self._desk, self._pen, self._steps, self._waits, call)

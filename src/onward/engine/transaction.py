@@ -48,10 +48,9 @@ class Transaction:
         known = await self._begin(scope)
         if known is not None:
             return self._steps.recorded(scope, self._call, known)
-        attempt = 0
+        attempt = 1
         try:
             while True:
-                attempt += 1
                 try:
                     return await self._attempt(scope, attempt)
                 except Control:
@@ -59,7 +58,7 @@ class Transaction:
                 except BaseException as error:
                     if self._pen.leaving(error):
                         raise
-                    await self._steps.failed(scope, self._call, attempt, error)
+                    attempt = await self._steps.failed(scope, self._call, attempt, error)
         finally:
             scope.key = None
 

@@ -24,6 +24,7 @@ from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.store.purses import Purses
+from onward.store.quotas import Quotas
 
 # What is made for every task, or every record, is a named tuple: a frozen dataclass takes five times as long to make.
 
@@ -203,7 +204,7 @@ class Depth:
     rate: float
 
 
-class Store(Purses, Protocol):
+class Store(Purses, Quotas, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str

@@ -47,6 +47,7 @@ from onward.store.port import (
 )
 from onward.store.postgres_fork import fork
 from onward.store.postgres_purses import PostgresPurses
+from onward.store.postgres_quotas import PostgresQuotas
 from onward.store.postgres_run import S, run
 from onward.store.postgres_save import write
 from onward.store.postgres_session import Loan, behind_a_pooler, connect, health, plain
@@ -56,7 +57,7 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore(PostgresPurses):
+class PostgresStore(PostgresPurses, PostgresQuotas):
     """See `Store` for what each verb promises."""
 
     inline = False

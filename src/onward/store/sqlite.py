@@ -47,13 +47,14 @@ from onward.store.port import (
 from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
 from onward.store.sqlite_purses import SqlitePurses
+from onward.store.sqlite_quotas import SqliteQuotas
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
 from onward.store.sqlite_transact import Taken, borrow
 
 T = TypeVar("T")
 
 
-class SqliteStore(SqlitePurses):
+class SqliteStore(SqlitePurses, SqliteQuotas):
     """See `Store` for what each verb promises."""
 
     apart = True

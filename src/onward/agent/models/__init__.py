@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from onward.agent.model import Model
 from onward.errors import BadSetting
 
@@ -16,3 +18,22 @@ def model_of(model: str | Model) -> Model:
     from onward.agent.models.openai import OpenAIModel  # noqa: PLC0415 -- an extra, and slow to load
 
     return OpenAIModel(name)
+
+
+class Chosen:
+    """The model of an agent, made once, when it is first asked for: a program that only submits tasks needs no key."""
+
+    def __init__(self, model: str | Model) -> None:
+        self._choice, self._made = model, None if isinstance(model, str) else model
+
+    def __call__(self) -> Model:
+        """The model."""
+        if self._made is None:
+            self._made = model_of(self._choice)
+        return self._made
+
+    async def close(self) -> None:
+        """Close it, where it was used and can be closed. It may be asked again."""
+        close = getattr(self._made, "close", None)
+        if close is not None and inspect.isawaitable(closing := close()):
+            await closing

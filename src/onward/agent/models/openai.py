@@ -1,12 +1,19 @@
 """Models that speak OpenAI's chat completions, through its official SDK: OpenAI itself, and every compatible server.
 
-The SDK's own retries are off: attempts belong in the journal, where people see them and where they do not multiply.
+The SDK's own retries are off: attempts belong in the journal, where people see them and where they do not multiply. Servers
+that say "compatible" differ in small things (where the limit of tokens goes, how pieces of calls are numbered, what they leave
+out); what is known of that is here and nowhere else.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import json
 import os
-from collections.abc import AsyncIterator, Iterable
+import re
+import urllib.parse
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import openai
@@ -14,6 +21,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from onward.agent.model import (
     Emit,
+    Message,
     ModelBusy,
     ModelRefused,
     ModelUnavailable,
@@ -23,104 +31,238 @@ from onward.agent.model import (
     Usage,
     seconds_to_wait,
 )
+from onward.agent.prices import Prices
+from onward.core.durations import Duration, seconds
 
+CONNECT = 10.0
+FIRST = 300.0
 SILENCE = 120.0
-"""Seconds without a word from the provider after which it is given up."""
+"""Seconds until a connection, until the first word (a model may think before it), and between two words: then it is given up."""
 
-BUSY = frozenset({408, 409, 429, 503, 529})
+BUSY = frozenset({402, 408, 409, 429, 503, 529})
 """Answers that mean: not now."""
+
+QUOTA = frozenset({402, 429})
+"""Those of them that mean: you have had yours."""
+
+QUOTA_CODES = frozenset({"insufficient_quota", "rate_limit_exceeded"})
+"""The same in words, for answers that have already begun."""
+
+OPENAI = "https://api.openai.com/v1"
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class OpenAIModel:
-    """`openai:NAME`. With a base URL any key will do, and none is sent as "none"."""
+    """`openai:NAME`, or a server of your own: with a base URL any key will do, and none is sent as "none"."""
 
     def __init__(
-        self, name: str, *, base_url: str | None = None, api_key: str | None = None, silence: float = SILENCE
+        self,
+        name: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        prices: Prices | None = None,
+        connect: Duration = CONNECT,
+        first: Duration = FIRST,
+        silence: Duration = SILENCE,
+        max_tokens_as: str | None = None,
     ) -> None:
-        self.name = name
-        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
-        api_key = api_key or os.environ.get("OPENAI_API_KEY") or ("none" if base_url else None)
-        if api_key is None:
-            raise ModelRefused(name, "there is no key: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own")
-        self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0, timeout=silence)
+        """`max_tokens_as` is the field for the most tokens of an answer, where it cannot be told from the base URL: OpenAI takes
+        `max_completion_tokens` and nothing else, most others know `max_tokens` alone."""
+        self.name, self.prices = name, prices
+        self._own_server = base_url or os.environ.get("OPENAI_BASE_URL") or None
+        self.base_url = self._own_server or OPENAI
+        self._key = api_key
+        self._connect = seconds(connect, "connect")
+        self._first, self._silence = seconds(first, "first"), seconds(silence, "silence")
+        host = urllib.parse.urlsplit(self.base_url).hostname or ""
+        theirs = host.endswith((".openai.com", ".openai.azure.com"))
+        self._most = max_tokens_as or ("max_completion_tokens" if theirs else "max_tokens")
+        self._tells_usage = host.endswith("mistral.ai")  # unasked; and it refuses to be asked
+        self._opened: tuple[asyncio.AbstractEventLoop, openai.AsyncOpenAI] | None = None
+
+    @property
+    def quota(self) -> str:
+        """What shares one quota: this model, there, with this key. (Of the key only a mark, which leads nowhere.)"""
+        where = urllib.parse.urlsplit(self.base_url)
+        address = f"{where.hostname}{f':{where.port}' if where.port else ''}{where.path.rstrip('/')}"
+        mark = hashlib.sha256((self._api_key() or "").encode()).hexdigest()[:6]
+        return f"{self.name} at {address} (key #{mark})"
 
     async def ask(self, request: Request, emit: Emit) -> Reply:
         """The answer, put together from its stream."""
         try:
-            stream = await self._client.chat.completions.create(**_asked(self.name, request))
-            return await _gathered(stream, emit, self.name)
+            async with asyncio.timeout(self._first):
+                stream = await self._client().chat.completions.create(**self._asked(request))
+            async with stream:
+                return await self._gathered(self._chunks(stream), emit)
         except openai.APIStatusError as error:
             raise self._in_our_words(error) from error
-        except openai.APIError as error:  # no connection, silence, a stream that was cut or made no sense
+        except openai.APIError as error:  # no connection, silence, a stream that was cut or ends in an error
+            if error.code in QUOTA_CODES:
+                raise ModelBusy(self.name, error.message, quota=True) from error
             raise ModelUnavailable(self.name, str(error) or type(error).__name__) from error
+        except TimeoutError as error:
+            raise self._silent(self._first) from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ModelUnavailable(self.name, f"its answer makes no sense ({type(error).__name__}: {error})") from error
+
+    async def close(self) -> None:
+        """Let go of its connections. Asked again, it opens new ones."""
+        if self._opened is not None:
+            (loop, client), self._opened = self._opened, None
+            if loop is asyncio.get_running_loop():
+                await client.close()
+
+    def _api_key(self) -> str | None:
+        return self._key or os.environ.get("OPENAI_API_KEY") or ("none" if self._own_server else None)
+
+    def _client(self) -> openai.AsyncOpenAI:
+        """One for all tasks, and a new one in another loop: connections belong to theirs."""
+        loop = asyncio.get_running_loop()
+        if self._opened is None or self._opened[0] is not loop:
+            key = self._api_key()
+            if key is None:
+                why = "there is no key: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own"
+                raise ModelRefused(self.name, why)
+            patience = openai.Timeout(max(self._first, self._silence), connect=self._connect)
+            client = openai.AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, timeout=patience)
+            self._opened = loop, client
+        return self._opened[1]
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _asked(self, request: Request) -> dict[str, Any]:
+        asked: dict[str, Any] = {
+            "model": self.name,
+            "messages": [_readable(message) for message in request.messages],
+            "stream": True,
+        }
+        if not self._tells_usage:
+            asked["stream_options"] = {"include_usage": True}
+        if request.tools:
+            asked["tools"] = list(request.tools)
+        if request.max_tokens is not None:
+            asked[self._most] = request.max_tokens
+        if request.temperature is not None:
+            asked["temperature"] = request.temperature
+        if request.result is not None:
+            schema = {"name": request.result.__name__, "schema": request.result.model_json_schema()}
+            asked["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return asked
+
+    # ── the answer ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _chunks(self, stream: AsyncIterator[ChatCompletionChunk]) -> AsyncIterator[ChatCompletionChunk]:
+        """Each in its time. A server that keeps the line open and says nothing is silent too."""
+        patience = self._first
+        while True:
+            try:
+                async with asyncio.timeout(patience):
+                    chunk = await anext(stream)
+            except StopAsyncIteration:
+                return
+            except TimeoutError as error:
+                raise self._silent(patience) from error
+            yield chunk
+            patience = self._silence
+
+    async def _gathered(self, chunks: AsyncIterator[ChatCompletionChunk], emit: Emit) -> Reply:
+        text: list[str] = []
+        refusal: list[str] = []
+        calls: list[_Piece] = []
+        usage, finish, model = Usage(), "", ""
+        async for chunk in chunks:
+            model = chunk.model or model
+            if chunk.usage is not None:
+                usage = _usage(chunk.usage)
+            for choice in (chunk.choices or ())[:1]:
+                finish = choice.finish_reason or finish
+                delta: Any = choice.delta  # whatever was sent: the SDK does not check it
+                if delta is None:
+                    continue
+                if delta.content:
+                    text.append(delta.content)
+                    emit(delta.content)
+                if delta.refusal:
+                    refusal.append(delta.refusal)
+                _merge(calls, delta.tool_calls or ())
+        if not finish:
+            raise ModelUnavailable(self.name, "its answer broke off")
+        if refusal and not text:
+            text, finish = refusal, "refusal"
+        return Reply("".join(text), _calls(calls), usage, finish, model)
+
+    def _silent(self, patience: float) -> ModelUnavailable:
+        return ModelUnavailable(self.name, f"it was silent for {patience:g} s")
 
     def _in_our_words(self, error: openai.APIStatusError) -> Exception:
-        why = f"{error.status_code} {error.message}"
-        if error.status_code in BUSY:
-            return ModelBusy(self.name, why, seconds_to_wait(error.response.headers))
-        if error.status_code >= 500:
+        status, why = error.status_code, f"{error.status_code} {error.message}"
+        if status in BUSY:
+            after = seconds_to_wait(error.response.headers)
+            return ModelBusy(self.name, why, after, quota=status in QUOTA or error.code in QUOTA_CODES)
+        if status >= 500:
             return ModelUnavailable(self.name, why)
         return ModelRefused(self.name, why)
 
 
-def _asked(name: str, request: Request) -> dict[str, Any]:
-    asked: dict[str, Any] = {
-        "model": name,
-        "messages": [dict(message) for message in request.messages],
-        "stream": True,
-        "stream_options": {"include_usage": True},
+def _readable(message: Message) -> dict[str, Any]:
+    """The message, with names that are names and arguments that are JSON: servers check what a model wrote earlier, and refuse
+    the whole history when it once wrote nonsense."""
+    if not message.get("tool_calls"):
+        return dict(message)
+    return {
+        **message,
+        "tool_calls": [{**call, "function": _function(call["function"])} for call in message["tool_calls"]],
     }
-    if request.tools:
-        asked["tools"] = list(request.tools)
-    if request.max_tokens is not None:
-        asked["max_completion_tokens"] = request.max_tokens
-    if request.temperature is not None:
-        asked["temperature"] = request.temperature
-    if request.result is not None:
-        schema = {"name": request.result.__name__, "schema": request.result.model_json_schema()}
-        asked["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return asked
 
 
-async def _gathered(stream: AsyncIterator[ChatCompletionChunk], emit: Emit, name: str) -> Reply:
-    text: list[str] = []
-    calls: dict[int, dict[str, str]] = {}
-    usage, finish, model = Usage(), "", ""
-    async for chunk in stream:
-        model = chunk.model or model
-        if chunk.usage is not None:
-            cached = chunk.usage.prompt_tokens_details
-            usage = Usage(
-                chunk.usage.prompt_tokens,
-                chunk.usage.completion_tokens,
-                None if cached is None else cached.cached_tokens,
-            )
-        for choice in chunk.choices[:1]:
-            finish = choice.finish_reason or finish
-            if choice.delta.content:
-                text.append(choice.delta.content)
-                emit(choice.delta.content)
-            _merge(calls, choice.delta.tool_calls or ())
-    if not finish:
-        raise ModelUnavailable(name, "its answer broke off")
-    return Reply("".join(text), _calls(calls), usage, finish, model)
+def _function(wanted: Mapping[str, str]) -> dict[str, str]:
+    return {"name": _NO_NAME.sub("_", wanted["name"])[:64] or "_", "arguments": _object(wanted["arguments"])}
 
 
-def _merge(calls: dict[int, dict[str, str]], deltas: Iterable[Any]) -> None:
-    """Pieces of calls, each with the number of its call."""
+def _object(arguments: str) -> str:
+    try:
+        fits = isinstance(json.loads(arguments or "{}"), dict)
+    except ValueError:
+        fits = False
+    return (arguments or "{}") if fits else json.dumps({"not_a_json_object": arguments})
+
+
+def _usage(told: Any) -> Usage:
+    details = told.prompt_tokens_details
+    return Usage(told.prompt_tokens, told.completion_tokens, None if details is None else details.cached_tokens)
+
+
+# ── calls, which come in pieces ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Piece:
+    """A call as far as it has come."""
+
+    def __init__(self, index: int | None, id_: str) -> None:
+        self.index, self.id, self.name, self.arguments = index, id_, "", ""
+
+
+def _merge(calls: list[_Piece], deltas: Iterable[Any]) -> None:
+    """Pieces of calls, each with the number of its call. Some servers number none, or number all of them 0: another id is
+    another call."""
     for delta in deltas:
-        call = calls.setdefault(delta.index, {"id": "", "name": "", "arguments": ""})
-        call["id"] = delta.id or call["id"]
+        index, id_ = getattr(delta, "index", None), delta.id or ""
+        call = next((one for one in reversed(calls) if one.index == index), None)
+        if call is None or (id_ and call.id and id_ != call.id):
+            call = _Piece(index, id_)
+            calls.append(call)
+        call.id = call.id or id_
         if delta.function is not None:
-            call["name"] += delta.function.name or ""
-            call["arguments"] += delta.function.arguments or ""
+            call.name += delta.function.name or ""
+            call.arguments += delta.function.arguments or ""
 
 
-def _calls(calls: dict[int, dict[str, str]]) -> tuple[ToolCall, ...]:
+def _calls(calls: list[_Piece]) -> tuple[ToolCall, ...]:
     """In order. A call without an id, or with one that was there before, gets one: answers are matched by it."""
     found: dict[str, ToolCall] = {}
-    for number in sorted(calls):
-        call = calls[number]
-        own = call["id"] if call["id"] and call["id"] not in found else f"call_{number}_{len(found)}"
-        found[own] = ToolCall(own, call["name"], call["arguments"])
+    for number, call in enumerate(sorted(calls, key=lambda one: one.index or 0)):
+        own = call.id if call.id and call.id not in found else f"call_{number}_{len(found)}"
+        found[own] = ToolCall(own, call.name, call.arguments)
     return tuple(found.values())

@@ -278,3 +278,24 @@ SELECT o.task_id, 'ended without an ending in its journal' FROM onward_outcomes 
                    AND j.kind IN ('task.completed', 'task.failed', 'task.cancelled'))
 UNION ALL
 SELECT task_id, 'has a gap in its journal' FROM onward_journal GROUP BY task_id HAVING count(*) <> max(seq) OR min(seq) <> 1
+
+-- name: quota_of
+-- What is known of a quota that was used up.
+SELECT until, until - onward_now() AS remaining, why FROM onward_quotas WHERE name = :name
+
+-- name: shut_quota
+-- A quota is used up. Of several who were told so at once, the longest time counts; and where no time was said, none of them
+-- makes the pause longer while it still lasts.
+INSERT INTO onward_quotas (name, until, pause, why)
+VALUES (:name, onward_now() + COALESCE(CAST(:seconds AS float8), :first), COALESCE(CAST(:seconds AS float8), :first), :why)
+ON CONFLICT (name) DO UPDATE SET why = excluded.why,
+    until = CASE WHEN onward_quotas.until > onward_now() AND (CAST(:seconds AS float8) IS NULL OR onward_quotas.until > excluded.until) THEN onward_quotas.until
+                 WHEN CAST(:seconds AS float8) IS NOT NULL THEN excluded.until
+                 WHEN onward_quotas.pause * 2 > :cap THEN onward_now() + :cap ELSE onward_now() + onward_quotas.pause * 2 END,
+    pause = CASE WHEN CAST(:seconds AS float8) IS NOT NULL THEN excluded.pause WHEN onward_quotas.until > onward_now() THEN onward_quotas.pause
+                 WHEN onward_quotas.pause * 2 > :cap THEN :cap ELSE onward_quotas.pause * 2 END
+RETURNING until, until - onward_now() AS remaining, why
+
+-- name: reopen_quota
+-- A quota that was used up answers again.
+DELETE FROM onward_quotas WHERE name = :name AND until = :until

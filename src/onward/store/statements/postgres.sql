@@ -243,7 +243,8 @@ WITH family AS MATERIALIZED (
 ), parted AS (
     UPDATE onward_queue q SET worker = NULL, attempt = w.attempt, crashes = 0,
         due_at = CASE WHEN q.paused THEN 'Infinity' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.due_at END,
-        reason = CASE WHEN q.paused THEN 'paused' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.reason ELSE 'queued' END
+        reason = CASE WHEN q.paused THEN 'paused' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.reason ELSE 'queued' END,
+        gate = CASE WHEN w.reason = 'quota' THEN NULL ELSE q.gate END  -- somebody else's quota is no gate of ours
     FROM unnest(:wait_ids::text[], :due_ats::float8[], :reasons::text[], :wait_attempts::int[], :inboxes::int[]) AS w(id, due_at, reason, attempt, inbox)
     WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) AND (SELECT count(*) FROM family) >= 0 RETURNING 1
 ), written AS (

@@ -115,10 +115,12 @@ DELETE FROM onward_queue WHERE task_id IN (SELECT value FROM json_each(?1))
 INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at) VALUES (?, ?, ?, ?, ?)
 
 -- name: part
--- The task waits, or is ready for another. A wait that has not read all its messages is none.
+-- The task waits, or is ready for another. A wait that has not read all its messages is none. Who waits for somebody else's
+-- quota does not stand at a gate of ours.
 UPDATE onward_queue SET worker = NULL, attempt = ?4, crashes = 0,
     due_at = CASE WHEN paused THEN 9e999 WHEN inbox = ?5 OR ?5 IS NULL THEN ?2 END,
-    reason = CASE WHEN paused THEN 'paused' WHEN inbox = ?5 OR ?5 IS NULL THEN ?3 ELSE 'queued' END
+    reason = CASE WHEN paused THEN 'paused' WHEN inbox = ?5 OR ?5 IS NULL THEN ?3 ELSE 'queued' END,
+    gate = CASE WHEN ?3 = 'quota' THEN NULL ELSE gate END
 WHERE task_id = ?1
 
 -- name: wake

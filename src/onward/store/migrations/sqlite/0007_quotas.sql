@@ -1,0 +1,8 @@
+-- Quotas of others that are used up (a model provider's, by its address and model, never its key), so that no task asks in
+-- vain. `pause` is how long the last one was. A quota that answers again has no row.
+CREATE TABLE onward_quotas (
+    name  TEXT PRIMARY KEY,
+    until REAL NOT NULL,
+    pause REAL NOT NULL,
+    why   TEXT NOT NULL
+) STRICT, WITHOUT ROWID;

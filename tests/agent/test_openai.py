@@ -1,0 +1,395 @@
+"""OpenAI's SDK, against a strict server that nobody here wrote, and against answers that no server should give."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import time
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from onward.agent.model import ModelBusy, ModelRefused, ModelUnavailable, Reply, Request, ToolCall, Usage
+from onward.agent.models.openai import OpenAIModel
+from onward.agent.prices import Prices, cost
+from onward.agent.tools import tool
+from rig.aimock import AIMock
+from rig.strict import Answer, Strict, events
+
+ASK = {"role": "user", "content": "What is the weather in Oslo?"}
+MATCH = {"match": {"userMessage": "weather"}}
+
+
+@tool
+def get_weather(city: str) -> str:
+    """The weather of a city."""
+    return f"rain in {city}"
+
+
+class Words(list[str]):
+    """Collects what is emitted."""
+
+    def __call__(self, word: str) -> None:
+        self.append(word)
+
+
+async def asked(door: Strict, request: Request | None = None, words: Words | None = None, **options: Any) -> Reply:
+    model = OpenAIModel("gpt-5-mini", base_url=door.url, api_key="test", **options)
+    try:
+        return await model.ask(request or Request([ASK]), Words() if words is None else words)
+    finally:
+        await model.close()
+
+
+def piece(delta: dict[str, Any] | None = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    """A chunk of a stream."""
+    return {"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish}], **more}
+
+
+def part(index: int | None, id_: str | None, name: str | None, arguments: str) -> dict[str, Any]:
+    """A piece of a tool call."""
+    call = {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"tool_calls": [call if index is None else {"index": index, **call}]}
+
+
+# ── a server that nobody here wrote ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_answer_comes_in_pieces_and_with_its_usage(door: Strict, openai_server: AIMock) -> None:
+    usage = {"prompt_tokens": 90, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 64}}
+    openai_server.script([{**MATCH, "response": {"content": "It rains in Oslo, as ever.", "usage": usage}}])
+    words = Words()
+    reply = await asked(door, Request([ASK], max_tokens=99, temperature=0.5), words)
+    assert (reply.text, reply.calls, reply.finish) == ("It rains in Oslo, as ever.", (), "stop")
+    assert "".join(words) == reply.text
+    assert len(words) > 1
+    assert (reply.usage.input, reply.usage.output) == (90, 8)
+    assert reply.model == "gpt-5-mini"
+    (seen,) = door.seen
+    assert (seen["model"], seen["stream"], seen["stream_options"]) == ("gpt-5-mini", True, {"include_usage": True})
+    assert seen["temperature"] == 0.5
+
+
+async def test_tools_are_called_and_answered(door: Strict, openai_server: AIMock) -> None:
+    arguments = ['{"city":"Oslo"}', '{"city":"Bergen"}']
+    calls = [{"name": "get_weather", "arguments": one} for one in arguments]
+    openai_server.script(
+        [
+            {"match": {"userMessage": "weather", "hasToolResult": False}, "response": {"toolCalls": calls}},
+            {"match": {"userMessage": "weather", "hasToolResult": True}, "response": {"content": "It rains."}},
+        ]
+    )
+    reply = await asked(door, Request([ASK], tools=[get_weather.spec()]))
+    assert [(one.name, one.arguments) for one in reply.calls] == [("get_weather", one) for one in arguments]
+    assert reply.finish == "tool_calls"
+    assert len({one.id for one in reply.calls}) == 2
+    results = [{"role": "tool", "tool_call_id": one.id, "content": "rain"} for one in reply.calls]
+    after = await asked(door, Request([ASK, reply.message, *results], tools=[get_weather.spec()]))
+    assert after.text == "It rains."
+
+
+@pytest.mark.parametrize(
+    ("response", "kind", "retry_after", "quota"),
+    [
+        ({"error": {"message": "slow down"}, "status": 429, "retryAfter": 7}, ModelBusy, 7.0, True),
+        ({"error": {"message": "top up"}, "status": 402}, ModelBusy, None, True),
+        ({"error": {"message": "down"}, "status": 503}, ModelBusy, None, False),
+        ({"error": {"message": "overloaded"}, "status": 529}, ModelBusy, None, False),
+        ({"error": {"message": "oops"}, "status": 500}, ModelUnavailable, None, False),
+        ({"error": {"message": "bad gateway"}, "status": 502}, ModelUnavailable, None, False),
+        ({"error": {"message": "no such key"}, "status": 401}, ModelRefused, None, False),
+        ({"error": {"message": "no such model"}, "status": 404}, ModelRefused, None, False),
+        (
+            {"error": {"message": "too long", "code": "context_length_exceeded"}, "status": 400},
+            ModelRefused,
+            None,
+            False,
+        ),
+    ],
+)
+async def test_what_a_provider_says_no_with(
+    door: Strict,
+    openai_server: AIMock,
+    response: dict[str, Any],
+    kind: type[Exception],
+    retry_after: float | None,
+    quota: bool,
+) -> None:
+    openai_server.script([{**MATCH, "response": response}])
+    with pytest.raises(kind, match=response["error"]["message"]) as caught:
+        await asked(door)
+    if isinstance(caught.value, ModelBusy):
+        assert (caught.value.retry_after, caught.value.quota) == (retry_after, quota)
+    assert len(door.seen) == 1, "the SDK's own retries are off"
+
+
+@pytest.mark.parametrize("fault", [{"truncateAfterChunks": 2}, {"disconnectAfterMs": 1, "latency": 50}])
+async def test_an_answer_that_breaks_off_is_no_answer(
+    door: Strict, openai_server: AIMock, fault: dict[str, Any]
+) -> None:
+    openai_server.script([{**MATCH, "response": {"content": "word " * 100}, **fault}])
+    with pytest.raises(ModelUnavailable, match="gave no whole answer"):
+        await asked(door)
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+async def test_why_it_stopped_is_said_as_it_is(door: Strict, openai_server: AIMock, finish: str) -> None:
+    openai_server.script([{**MATCH, "response": {"content": "It rai", "finishReason": finish}}])
+    reply = await asked(door)
+    assert (reply.text, reply.finish) == ("It rai", finish)
+
+
+async def test_a_call_that_is_cut_off_says_so(door: Strict) -> None:
+    door.say(events(piece(part(0, "a", "get_weather", '{"city":"Os')), piece({}, "length")))
+    reply = await asked(door)
+    assert reply.finish == "length"
+    assert [one.arguments for one in reply.calls] == ['{"city":"Os']
+
+
+async def test_thoughts_are_not_the_answer(door: Strict, openai_server: AIMock) -> None:
+    openai_server.script([{**MATCH, "response": {"content": "Rain.", "reasoning": "Oslo is in Norway."}}])
+    words = Words()
+    assert (await asked(door, words=words)).text == "Rain."
+    assert "".join(words) == "Rain."
+
+
+async def test_an_empty_answer_is_an_answer(door: Strict) -> None:
+    door.say(events(piece({"role": "assistant", "content": ""}), piece({}, "stop")))
+    reply = await asked(door)
+    assert (reply.text, reply.calls, reply.finish) == ("", (), "stop")
+
+
+async def test_silence_is_no_answer(door: Strict, openai_server: AIMock) -> None:
+    openai_server.script([{**MATCH, "response": {"content": "word " * 9}, "latency": 30_000}])
+    with pytest.raises(ModelUnavailable, match=r"silent for 0\.3 s"):
+        await asked(door, first=0.3)
+
+
+async def test_silence_in_the_middle_is_no_answer_either(door: Strict, openai_server: AIMock) -> None:
+    pause = {"streamingProfile": {"ttft": 1, "tps": 0.05}}
+    openai_server.script([{**MATCH, "response": {"content": "word " * 99}, **pause}])
+    with pytest.raises(ModelUnavailable, match=r"silent for 0\.3 s"):
+        await asked(door, first=20, silence=0.3)
+
+
+# ── when to come back ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("headers", "least", "most"),
+    [
+        ({"Retry-After": "20"}, 20, 20),
+        ({"retry-after-ms": "1500", "Retry-After": "9"}, 1.5, 1.5),
+        ({"Retry-After": email.utils.formatdate(time.time() + 3_000, usegmt=True)}, 2_000, 3_000),
+        ({"X-RateLimit-Remaining-Tokens": "0", "X-RateLimit-Reset-Tokens": "6m0s"}, 360, 360),
+    ],
+)
+async def test_a_provider_says_when_to_come_back(
+    door: Strict, headers: dict[str, str], least: float, most: float
+) -> None:
+    door.say(Answer(429, headers=headers))
+    with pytest.raises(ModelBusy) as caught:
+        await asked(door)
+    assert caught.value.quota
+    assert least <= (caught.value.retry_after or 0) <= most
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "error", "quota", "after"),
+    [
+        (429, {}, {"message": "slow down"}, True, None),
+        (429, {}, {"message": "no money", "code": "insufficient_quota"}, True, None),
+        (429, {"Retry-After": "soon"}, {"message": "slow down"}, True, None),
+        (503, {"Retry-After": "3"}, {"message": "down for a moment"}, False, 3.0),
+        (503, {}, {"message": "down"}, False, None),
+    ],
+)
+async def test_whether_a_quota_is_used_up(
+    door: Strict, status: int, headers: dict[str, str], error: dict[str, str], quota: bool, after: float | None
+) -> None:
+    door.say(Answer(status, {"error": error}, headers))
+    with pytest.raises(ModelBusy, match=error["message"]) as caught:
+        await asked(door)
+    assert (caught.value.quota, caught.value.retry_after) == (quota, after)
+
+
+async def test_a_no_in_the_middle_of_an_answer(door: Strict) -> None:
+    door.say(events(piece({"content": "It"}), {"error": {"message": "too much", "code": "rate_limit_exceeded"}}))
+    with pytest.raises(ModelBusy, match="too much") as caught:
+        await asked(door)
+    assert caught.value.quota
+    door.say(events(piece({"content": "It"}), {"error": {"message": "a wire is loose"}}))
+    with pytest.raises(ModelUnavailable, match="a wire is loose"):
+        await asked(door)
+
+
+# ── answers that no server should give ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        events(piece({"content": "It"}), "{not json"),
+        events(piece({"content": "It"}), "[1, 2]"),
+        events("5", '"word"'),
+        events(piece({"content": "It"}), done=False),
+        events(),
+        events({"choices": None}, {"choices": []}, {"choices": [{}]}),
+        events({"choices": [{"delta": None, "finish_reason": None}]}),
+        events({"choices": 7}),
+        Answer(200, b"<html>log in to the network first</html>", {"Content-Type": "text/html"}),
+        Answer(200, b"data: \xff\xfe\n\n", {"Content-Type": "text/event-stream"}),
+        Answer(200, {"choices": [{"message": {"content": "I do not stream"}}]}),
+        Answer(200, b'data: {"choices":', {"Content-Type": "text/event-stream"}, cut=True),
+        Answer(500, b"\x00\xff"),
+        Answer(504, b"<html>gateway</html>", {"Content-Type": "text/html"}),
+    ],
+)
+async def test_nonsense_is_no_answer(door: Strict, answer: Answer) -> None:
+    door.say(answer)
+    with pytest.raises(ModelUnavailable, match="the model gpt-5-mini gave no whole answer"):
+        await asked(door)
+
+
+async def test_calls_that_are_numbered_oddly_stay_apart(door: Strict) -> None:
+    ends = piece({}, "tool_calls")
+    streams = {
+        "one after the other": [part(0, "a", "x", '{"n"'), part(0, None, None, ":1}"), part(1, "b", "y", "{}")],
+        "mixed": [part(0, "a", "x", '{"n"'), part(1, "b", "y", "{}"), part(0, None, None, ":1}")],
+        "all of them 0": [part(0, "a", "x", '{"n":1}'), part(0, "b", "y", "{}")],
+        "the id every time": [part(0, "a", "x", '{"n"'), part(0, "a", None, ":1}"), part(1, "b", "y", "{}")],
+        "no numbers": [part(None, "a", "x", '{"n":1}'), part(None, "b", "y", "{}")],
+    }
+    for how, deltas in streams.items():
+        door.say(events(*[piece(delta) for delta in deltas], ends))
+        reply = await asked(door)
+        assert reply.calls == (ToolCall("a", "x", '{"n":1}'), ToolCall("b", "y", "{}")), how
+
+
+async def test_calls_without_ids_of_their_own_get_one(door: Strict) -> None:
+    deltas = [part(0, "", "x", "{}"), part(1, None, "y", "{}"), part(2, "a", "z", "{}"), part(3, "a", "z", "{}")]
+    door.say(events(*[piece(delta) for delta in deltas], piece({}, "tool_calls")))
+    reply = await asked(door)
+    assert [one.name for one in reply.calls] == ["x", "y", "z", "z"]
+    assert len({one.id for one in reply.calls}) == 4
+
+
+async def test_a_refusal_says_why(door: Strict) -> None:
+    door.say(events(piece({"refusal": "I will "}), piece({"refusal": "not."}), piece({}, "stop")))
+    reply = await asked(door)
+    assert (reply.text, reply.finish) == ("I will not.", "refusal")
+
+
+async def test_usage_that_is_not_told_is_unknown(door: Strict) -> None:
+    door.say(events(piece({"content": "Rain."}, "stop")))
+    reply = await asked(door)
+    assert reply.usage == Usage()
+    door.say(events(piece({"content": "Rain."}, "stop", usage={"prompt_tokens": 3})))
+    assert (await asked(door)).usage == Usage(3, None, None)
+
+
+async def test_what_a_model_once_wrote_does_not_spoil_the_history(door: Strict, openai_server: AIMock) -> None:
+    openai_server.script([{**MATCH, "response": {"content": "Sorry."}}])
+    calls = (
+        ToolCall("a", "functions.get weather", '{"city":"Os'),
+        ToolCall("b", "", ""),
+        ToolCall("c", "x" * 99, "[1]"),
+    )
+    results = [{"role": "tool", "tool_call_id": one.id, "content": "error: what?"} for one in calls]
+    assert (await asked(door, Request([ASK, Reply("", calls).message, *results]))).text == "Sorry."
+    sent = [call["function"] for call in door.seen[0]["messages"][1]["tool_calls"]]
+    assert [one["name"] for one in sent] == ["functions_get_weather", "_", "x" * 64]
+    assert [json.loads(one["arguments"]) for one in sent] == [
+        {"not_a_json_object": '{"city":"Os'},
+        {},
+        {"not_a_json_object": "[1]"},
+    ]
+
+
+# ── whom it asks, and how ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Weather(BaseModel):
+    """A form that is promised."""
+
+    city: str
+
+
+@pytest.mark.parametrize(
+    ("base_url", "field"),
+    [
+        (None, "max_completion_tokens"),
+        ("https://api.openai.com/v1", "max_completion_tokens"),
+        ("https://mine.openai.azure.com/openai/v1", "max_completion_tokens"),
+        ("http://127.0.0.1:11434/v1", "max_tokens"),
+        ("https://api.mistral.ai/v1", "max_tokens"),
+        ("https://notopenai.com/v1", "max_tokens"),
+    ],
+)
+def test_the_most_tokens_go_where_the_server_looks_for_them(base_url: str | None, field: str) -> None:
+    model = OpenAIModel("m", base_url=base_url, api_key="k")
+    sent = model._asked(Request([ASK], max_tokens=9, result=Weather))
+    assert [name for name in ("max_tokens", "max_completion_tokens") if name in sent] == [field]
+    assert sent["response_format"]["json_schema"]["name"] == "Weather"
+    assert ("stream_options" in sent) == ("mistral" not in (base_url or ""))
+    told = OpenAIModel("m", base_url=base_url, max_tokens_as="max_new_tokens")
+    assert told._asked(Request([ASK], max_tokens=9))["max_new_tokens"] == 9
+
+
+async def test_nobody_there() -> None:
+    model = OpenAIModel("x", base_url="http://127.0.0.1:9/v1")
+    with pytest.raises(ModelUnavailable, match="Connection error"):
+        await model.ask(Request([ASK]), Words())
+    await model.close()
+
+
+async def test_without_a_key_and_a_server_of_your_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    model = OpenAIModel("gpt-5-mini")  # it may be named where nobody will ask it
+    with pytest.raises(ModelRefused, match="set OPENAI_API_KEY, or OPENAI_BASE_URL"):
+        await model.ask(Request([ASK]), Words())
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    assert OpenAIModel("gpt-5-mini").base_url == "http://127.0.0.1:9/v1"
+
+
+def test_a_quota_is_named_by_whom_it_belongs_to_and_never_by_the_key() -> None:
+    key = "sk-very-secret-and-long"
+    one = OpenAIModel("gpt-5", api_key=key, base_url="http://user:password@host:8000/v1/")
+    assert one.quota.startswith("gpt-5 at host:8000/v1 (key #")
+    assert key not in one.quota
+    assert "password" not in one.quota
+    assert one.quota == OpenAIModel("gpt-5", api_key=key, base_url="http://host:8000/v1").quota
+    others = [
+        OpenAIModel("gpt-5", api_key="another", base_url="http://host:8000/v1"),
+        OpenAIModel("gpt-5-mini", api_key=key, base_url="http://host:8000/v1"),
+        OpenAIModel("gpt-5", api_key=key, base_url="http://host:8001/v1"),
+        OpenAIModel("gpt-5", api_key=key),
+    ]
+    assert one.quota not in {other.quota for other in others}
+
+
+def test_its_prices_are_those_of_whom_it_asks() -> None:
+    assert cost(OpenAIModel("gpt-4o", base_url="https://api.openai.com/v1"), Usage(1_000_000, 0)) == pytest.approx(2.5)
+    assert cost(OpenAIModel("gpt-4o", base_url="http://127.0.0.1/v1"), Usage(1_000_000, 0)) is None
+    own = OpenAIModel("gpt-4o", base_url="http://127.0.0.1/v1", prices=Prices(0.1, 0.2))
+    assert cost(own, Usage(1_000_000, 0)) == pytest.approx(0.1)
+
+
+def test_a_model_goes_from_loop_to_loop_and_its_connections_do_not(openai_server: AIMock) -> None:
+    openai_server.script([{**MATCH, "response": {"content": "Rain."}}])
+    model = OpenAIModel("gpt-5-mini", base_url=openai_server.url)
+
+    async def ask_and_close() -> tuple[str, Any]:
+        texts = [(await model.ask(Request([ASK]), Words())).text for _ in range(2)]
+        client = model._client()
+        await model.close()
+        await model.close()
+        assert client.is_closed()
+        return "".join(texts), client
+
+    (first, one), (second, other) = asyncio.run(ask_and_close()), asyncio.run(ask_and_close())
+    assert (first, second) == ("Rain.Rain.", "Rain.Rain.")
+    assert one is not other
