@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -93,6 +94,8 @@ class Registry:
         instructions: str = "",
         tools: Iterable[Tool | Callable[..., Any]] = (),
         approve: Iterable[str] = (),
+        approval_timeout: Duration | None = None,
+        approval_default: str = "deny",
         budget: Budget | None = None,
         result: type[BaseModel] | None = None,
         deadline: Duration | None = None,
@@ -102,12 +105,13 @@ class Registry:
         """An agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer.
 
         `model` is "openai:NAME" (with OPENAI_API_KEY, or OPENAI_BASE_URL for any server that speaks the same), or a model of
-        your own. Tools whose risk is one of `approve` wait for a person. With `result`, a pydantic model, the answer has that
+        your own. Tools whose risk is one of `approve` wait for a person, for at most `approval_timeout`; when nobody has decided
+        then, `approval_default` ("deny" or "approve") holds. With `result`, a pydantic model, the answer has that
         form, and is asked for again when it does not.
         """
         from onward.agent.loop import NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
         from onward.agent.models import model_of  # noqa: PLC0415
-        from onward.agent.tools import toolbox  # noqa: PLC0415
+        from onward.agent.tools import check_default, toolbox  # noqa: PLC0415
 
         if budget is not None and (unheld := budget.without_steps):
             raise UsageError(f"of an agent's budget only max_steps is held so far; leave out {', '.join(unheld)}")
@@ -119,12 +123,17 @@ class Registry:
             frozenset(approve),
             budget or NO_LIMITS,
             result,
+            approval_timeout=None if approval_timeout is None else seconds(approval_timeout, "approval_timeout"),
+            approval_default=check_default(approval_default),
         )
 
         async def handler(ctx: Context, goal: str) -> Any:
             return await made.handler(ctx, goal)
 
-        return self.task(name=name, retry=retry, deadline=deadline, queue=queue)(handler)
+        self.task(name=name, retry=retry, deadline=deadline, queue=queue)(handler)
+        checks = {one.name: one.check for one in made.tools.values()}
+        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks)
+        return handler
 
     def limit_queue(self, name: str, *, concurrency: int | None) -> None:
         """At most so many tasks of a queue at once, over all workers; None lifts it. In force when a worker starts."""

@@ -50,4 +50,4 @@ async def ask_user(ctx: Context, question: str) -> tuple[StatePatch, str]:
     return StatePatch(answer_questions=(Answer(question=question, answer=answer),)), str(answer)
 
 
-ASK_USER = tool(ask_user)
+ASK_USER = tool(approve=False)(ask_user)

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from onward.agent.builtin import ASK_USER, ask_user, builtin
-from onward.agent.calls import Calls, Done
+from onward.agent.calls import Approvals, Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, result_message
 from onward.agent.model import Message, Model, Reply, Request, ToolCall
 from onward.agent.tools import Tool
@@ -52,6 +52,8 @@ class Agent:
     budget: Budget = NO_LIMITS
     result: type[BaseModel] | None = None
     context_bytes: int = CONTEXT_BYTES
+    approval_timeout: float | None = None
+    approval_default: str = "deny"
 
     async def handler(self, ctx: Context, goal: str) -> Any:
         """Work towards the goal; the answer is the task's result."""
@@ -84,7 +86,8 @@ class _Run:
     def __init__(self, agent: Agent, ctx: Context) -> None:
         self._agent, self._ctx = agent, ctx
         self._tools = {**agent.tools, **builtin(ctx), ASK_USER.name: ASK_USER}
-        self._calls = Calls(ctx, self._tools, agent.approve, self._write)
+        people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
+        self._calls = Calls(ctx, self._tools, people, self._write)
         self._talk = Conversation()
         self._pages: list[str] = []
         self._steps = self._saved = 0
@@ -106,6 +109,7 @@ class _Run:
             return
         await self._ctx.patch(AgentState.model_validate(saved["state"]))
         self._pages, self._steps = saved["pages"], saved["steps"]
+        self._calls.always.update(saved.get("always", ()))
         await self._read_pages()
 
     async def _read_pages(self) -> None:
@@ -128,7 +132,8 @@ class _Run:
         self._saved = len(self._talk.turns)
         assert self._ctx.state is not None
         state = self._ctx.state.model_dump(mode="json", exclude_defaults=True)
-        await self._ctx.checkpoint({"state": state, "pages": self._pages, "steps": self._steps})
+        always = sorted(self._calls.always)
+        await self._ctx.checkpoint({"state": state, "pages": self._pages, "steps": self._steps, "always": always})
         await self._ctx.patch(self._ctx.state)
 
     # ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,11 +191,12 @@ class _Run:
     # ── what is done ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def do(self, reply: Reply) -> None:
-        """All calls of a turn: at once where they only read, one after the other where they do not."""
-        wanted = [self._calls.check(call) for call in reply.calls]
-        pairs = list(zip(reply.calls, wanted, strict=True))
+        """All calls of a turn: at once where they only read, one after the other where they do not. What a person has to
+        approve is asked for before the first of them runs, all at once."""
         self._ctx.progress(", ".join(call.name for call in reply.calls), self._steps)
-        if len(pairs) > 1 and self._calls.together(wanted) and ASK_USER.name not in {call.name for call, _ in pairs}:
+        allowed = await self._calls.allowed([self._calls.check(call) for call in reply.calls])
+        pairs = list(zip(reply.calls, allowed, strict=True))
+        if len(pairs) > 1 and self._calls.together(allowed) and ASK_USER.name not in {call.name for call, _ in pairs}:
             done = await self._ctx.gather(*[self._calls.do(*pair) for pair in pairs], limit=MOST_AT_ONCE)
         else:
             done = [

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
+from onward.core import wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
 from onward.engine.arguments import Arguments
@@ -45,12 +46,17 @@ class Tool:
     retry: Retry | int | None = None
     approve: bool | None = None
     """Whether a person has to approve it; None leaves that to the agent's risk levels."""
+    approval_timeout: float | None = None
+    approval_default: str | None = None
+    """How long a person has, and what holds after that; None leaves it to the agent."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise BadSetting("tool name", self.name, "up to 64 letters, digits, '_' and '-'")
         if not self.risk:
             raise BadSetting("risk", self.risk, f"a word such as {', '.join(RISKS)}")
+        if self.approval_default is not None:
+            check_default(self.approval_default)
         self.__dict__.update(__doc__=self.description, __name__=self.name, __wrapped__=self.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -83,9 +89,24 @@ class Tool:
 
     def arguments(self, text: str) -> dict[str, Any]:
         """What a model wrote as arguments, as an object that fits; raises InvalidInput with what to do better."""
-        value = parsed(text, self.name)
-        self.takes.by_name(value)
-        return value
+        return self.check(parsed(text, self.name))
+
+    def check(self, arguments: Any) -> dict[str, Any]:
+        """The same arguments, where they fit; raises InvalidInput where not."""
+        if not isinstance(arguments, dict):
+            raise InvalidInput(f"the arguments of {self.name!r} are an object, not {type(arguments).__name__}")
+        wire.encode(
+            arguments, f"what {self.name!r} was given"
+        )  # half a character or infinity, which no record can hold
+        self.takes.by_name(arguments)
+        return arguments
+
+
+def check_default(word: str) -> str:
+    """What holds when nobody decides. Raises BadSetting."""
+    if word not in {"approve", "deny"}:
+        raise BadSetting("approval_default", word, "'approve' or 'deny'")
+    return word
 
 
 def parsed(text: str, name: str) -> dict[str, Any]:
@@ -118,6 +139,8 @@ def tool(
     timeout: Duration | None = None,
     retry: Retry | int | None = None,
     approve: bool | None = None,
+    approval_timeout: Duration | None = None,
+    approval_default: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -131,6 +154,8 @@ def tool(
     timeout: Duration | None = None,
     retry: Retry | int | None = None,
     approve: bool | None = None,
+    approval_timeout: Duration | None = None,
+    approval_default: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a tool. Its name, docstring and annotations are what the model is told."""
 
@@ -146,6 +171,8 @@ def tool(
             timeout=None if timeout is None else seconds(timeout, "timeout"),
             retry=retry,
             approve=approve,
+            approval_timeout=None if approval_timeout is None else seconds(approval_timeout, "approval_timeout"),
+            approval_default=approval_default,
         )
 
     return make if function is None else make(function)
