@@ -25,8 +25,8 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
 from onward.core import wire
 from onward.engine.context import Context
-from onward.errors import Denied, OnwardError
-from onward.messages import Ask
+from onward.errors import AlreadyDecided, Denied, OnwardError
+from onward.messages import Ask, Messages
 from tests.kit import eventually, not_memory, only_file
 
 HOUR = 3600.0
@@ -473,17 +473,14 @@ def _a_yes_is_for_all_with_the_same_arguments(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Calls, "_decided", decided)
 
 
-def _the_last_word_counts(patch: pytest.MonkeyPatch) -> None:
-    """A door that says yes to everybody."""
+def _everybody_is_told_that_they_decided(patch: pytest.MonkeyPatch) -> None:
+    real = Messages._reply
 
-    async def reply(self: Any, ask: Ask, kind: str, value: Any, what: str) -> list[Ask]:
-        with contextlib.suppress(OnwardError):
-            await real(self, ask, kind, value, what)
+    async def reply(self: Messages, ask: Ask, kind: str, value: Any, what: str) -> list[Ask]:
+        with contextlib.suppress(AlreadyDecided):
+            return await real(self, ask, kind, value, what)
         return []
 
-    from onward.messages import Messages
-
-    real = Messages._reply
     patch.setattr(Messages, "_reply", reply)
 
 
@@ -510,7 +507,7 @@ FAULTS = (
     (_a_no_is_a_yes, "times too often"),
     (_changes_are_ignored, "times too often"),
     (_a_yes_is_for_all_with_the_same_arguments, "times too often"),
-    (_the_last_word_counts, "were accepted"),
+    (_everybody_is_told_that_they_decided, "were accepted"),
     (_each_call_runs_twice, "times too often"),
     (_any_hash_will_do, "it was for another hash"),
 )
