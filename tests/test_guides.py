@@ -150,3 +150,26 @@ async def test_budgets() -> None:
         await app.raise_budget(task.id, max_steps=2)
         assert await drain(app) == []
         assert await task.result() == "nothing"
+
+
+async def test_approvals() -> None:
+    names = code_of("approvals.md", "refunds.py")
+    assert names["app"]._offers["clerk"].tools.keys() == {"refund", "note"}
+    calls = [("refund", {"order": order, "cents": cents}) for order, cents in ((6, 100), (7, 5000), (8, 5000))]
+    model = ScriptedModel([calls, [("note", {"text": "three refunds"})], "done"])
+    app = memory_app()
+    tools = [names["refund"], names["note"]]
+    clerk = app.agent("clerk", model=model, tools=tools, approve=["external_action"], approval_timeout="1h")
+    async with app:
+        task = await app.submit(clerk, "Three customers want their money back.")
+        async with app.worker():
+            while not await app.asks():
+                await app.clock.move(0.1)
+        assert len(await app.asks()) == 3
+        await code_of("approvals.md", "decide.py")["decide_all"](app)
+        await drain(app)
+        assert await task.result() == "done"
+    assert names["refunded"] == [(6, 100), (7, 100)]
+    told = [message["content"] for message in model.asked[-1].messages if message["role"] == "tool"]
+    assert told[1].startswith('(a person approved this with other arguments, {"order": 7, "cents": 100})')
+    assert told[2:] == ["denied: that was a gift", "noted"], "nobody said a word about the note for ten minutes"

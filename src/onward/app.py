@@ -226,12 +226,31 @@ class Onward(Registry):
         return await self.service.messages.asks(kind)
 
     async def answer(self, question_id: str, answer: Any) -> None:
-        """Answer a question (`ctx.ask`). Raises AlreadyDecided when somebody, or the time, was quicker."""
+        """Answer a question (`ctx.ask`). Raises AlreadyDecided (AskExpired) when somebody, or the time, was quicker, and
+        Withdrawn when nobody waits for it any more."""
         await self.service.messages.answer(question_id, answer)
 
-    async def decide(self, approval_id: str, decision: str, *, reason: str = "", by: str = "") -> None:
-        """Approve or deny (`ctx.approve`). Raises AlreadyDecided when somebody, or the time, was quicker."""
-        await self.service.messages.decide(approval_id, decision, reason=reason, by=by)
+    async def decide(
+        self,
+        approval_id: str,
+        decision: str,
+        *,
+        reason: str = "",
+        by: str = "",
+        arguments: dict[str, Any] | None = None,
+        always: bool = False,
+        hash: str | None = None,  # noqa: A002 -- the word for it at every door
+    ) -> None:
+        """Approve or deny (`ctx.approve`, an agent's tool call), once. `by` says who; a denied agent reads the `reason`.
+
+        For a tool call, `arguments` approves it with these instead of its own, and `always` lets the tool run without an
+        approval in this task from now on. With `hash` (`Ask.hash`) the decision counts only for what you saw. Raises
+        AlreadyDecided (AskExpired) when somebody, or the time, was quicker, StaleDecision for another hash, Withdrawn when
+        nobody waits for it any more, and InvalidInput for arguments that the tool does not take.
+        """
+        await self.service.messages.decide(
+            approval_id, decision, reason=reason, by=by, arguments=arguments, always=always, hash=hash
+        )
 
     async def doubts(self, task_id: str) -> Doubts:
         """The effects of a task of which nobody knows whether they happened."""

@@ -12,7 +12,8 @@
     ├── ResultTimeout         no result within the time given
     ├── StepFailed            raised inside a handler when a step has failed for good; StepTimeout is its usual cause
     ├── WaitTimeout           what a handler waited for did not come in time; Denied: an approval was refused
-    ├── AlreadyDecided        a question or approval that somebody else, or the time, was quicker with
+    ├── AlreadyDecided        a question or approval that somebody else, or (AskExpired) the time, was quicker with
+    ├── Withdrawn             a question or approval that nobody waits for any more; StaleDecision: it is another one
     ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
     └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
         ├── BudgetSpent       there is not enough left of a budget
@@ -342,6 +343,46 @@ class AlreadyDecided(OnwardError):
     def __init__(self, what: str, said: str) -> None:
         self.said = said
         super().__init__(f"{what} is decided already: {said}; what you said changes nothing")
+
+
+class AskExpired(AlreadyDecided):
+    """The time was first."""
+
+    code = "ask_expired"
+    status = 410
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "its time was up")
+
+
+class Withdrawn(OnwardError):
+    """The task goes on, or is being undone, without what it asked for here."""
+
+    code = "withdrawn"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, what: str, task_id: str) -> None:
+        self.task_id = task_id
+        super().__init__(
+            f"nobody waits for {what} any more: task {task_id} is being cancelled, or has undone what asked for it; "
+            "nothing was written"
+        )
+
+
+class StaleDecision(OnwardError):
+    """Somebody decides on something else than what is asked."""
+
+    code = "stale_decision"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, what: str, asked: str, seen: str) -> None:
+        self.asked, self.seen = asked, seen
+        super().__init__(
+            f"{what} asks for something else than what you saw (its hash is {asked}, and not {seen:.80}); nothing was "
+            "written, look at it again (`onward approvals`) and decide anew"
+        )
 
 
 class RetryLater(OnwardError):

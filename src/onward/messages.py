@@ -1,22 +1,42 @@
 """What people and programs say to a task: signals, answers, decisions, a word on an effect in doubt.
 
 Part of the one door (service.py). Everything goes into the task's inbox; of several answers to one question the first
-counts, and the others are told so.
+counts, and the others are told so. What nobody waits for any more takes no answer.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Callable
 from typing import Any
 
 from onward.core import record as r
 from onward.core import wire
 from onward.core.ids import Ids
 from onward.core.task import Message
-from onward.errors import AlreadyDecided, BadSetting, InvalidInput, NotFound, StateConflict, TaskNotFound, UsageError
+from onward.errors import (
+    AlreadyDecided,
+    AskExpired,
+    BadSetting,
+    InvalidInput,
+    NotFound,
+    StaleDecision,
+    StateConflict,
+    TaskNotFound,
+    UsageError,
+    Withdrawn,
+)
+from onward.store import port
 from onward.store.port import Sent, Store
 
 VERDICTS = ("happened", "not_happened", "undo")
+
+_AN_ID = re.compile(r"[!-~]+\.[0-9]{1,15}")
+"""What can be looked up without an error of the database."""
+
+CheckCall = Callable[[str, str, dict[str, Any]], object]
+"""Whether arguments fit a tool of an agent: the task's name, the tool's, the arguments. Raises InvalidInput."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +54,25 @@ class Ask:
     risk: str | None = None
     data: Any = None
     choices: tuple[str, ...] = ()
+    default: str | None = None
+    """What holds when nobody decides until it expires: "approve" or "deny"."""
+    hash: str | None = None
+    """Of the task, the record and all that is asked in it: a decision is for this and for nothing else."""
+
+    @property
+    def seq(self) -> int:
+        """The number of its record."""
+        return int(self.id.rpartition(".")[2])
+
+    @property
+    def tool(self) -> str | None:
+        """The tool that an agent wants to call, where this is about one."""
+        return str(self.data["tool"]) if _about_a_call(self.data) else None
+
+    @property
+    def arguments(self) -> dict[str, Any] | None:
+        """What the agent wants to call it with."""
+        return dict(self.data["arguments"]) if _about_a_call(self.data) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,8 +88,8 @@ class Doubt:
 class Messages:
     """All verbs that end in an inbox."""
 
-    def __init__(self, store: Store, ids: Ids) -> None:
-        self._store, self._ids = store, ids
+    def __init__(self, store: Store, ids: Ids, check_call: CheckCall) -> None:
+        self._store, self._ids, self._check_call = store, ids, check_call
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
         """Send a signal. With `id`, the same signal sent twice is one."""
@@ -59,16 +98,13 @@ class Messages:
 
     async def asks(self, kind: str | None = None) -> list[Ask]:
         """What waits for people, the oldest first."""
-        found = [
-            _ask(row.task_id, row.task, row.seq, row.kind, wire.decode(row.data), row.at)
-            for row in await self._store.asks()
-        ]
+        found = _still_open(await self._store.asks())
         return [ask for ask in found if kind in (None, ask.kind)]
 
     async def ask(self, ask_id: str) -> Ask:
         """One of them, answered or not."""
-        task_id, _, seq = ask_id.rpartition(".")
-        task = await self._store.get(task_id) if seq.isdecimal() else None
+        task_id, _, seq = ask_id.rpartition(".") if _AN_ID.fullmatch(ask_id) else ("", "", "")
+        task = await self._store.get(task_id) if task_id else None
         records = await self._store.journal(task_id, int(seq) - 1, 1) if task is not None else []
         if task is None or not records or records[0].kind not in {r.QUESTION, r.APPROVAL}:
             raise NotFound(
@@ -85,22 +121,82 @@ class Messages:
             raise InvalidInput(f"question {question_id} takes one of {', '.join(ask.choices)}, and not {answer!r:.80}")
         await self._reply(ask, "answer", answer, f"question {question_id}")
 
-    async def decide(self, approval_id: str, decision: str, *, reason: str = "", by: str = "") -> None:
-        """Approve or deny. Raises AlreadyDecided when somebody, or the time, was quicker."""
+    async def decide(
+        self,
+        approval_id: str,
+        decision: str,
+        *,
+        reason: str = "",
+        by: str = "",
+        arguments: dict[str, Any] | None = None,
+        always: bool = False,
+        hash: str | None = None,  # noqa: A002 -- the word for it at every door
+    ) -> None:
+        """Approve or deny; see `Onward.decide`."""
         if decision not in {"approve", "deny"}:
             raise BadSetting("decision", decision, "'approve' or 'deny'")
         ask = await self.ask(approval_id)
+        what = f"approval {approval_id}"
         if ask.kind != "approval":
             raise UsageError(f"{approval_id} is a question; `onward answer` answers it")
-        said = {"decision": decision, "reason": reason, "by": by}
+        if hash is not None and hash != ask.hash:
+            raise StaleDecision(what, str(ask.hash), hash)
+        if arguments is not None or always:
+            self._check_changes(ask, decision, arguments)
+        said = {"decision": decision, "reason": reason, "by": by, "always": always, "hash": ask.hash}
         said = {name: value for name, value in said.items() if value}
-        await self._reply(ask, "decision", said, f"approval {approval_id}")
+        beside = await self._reply(
+            ask, "decision", said | ({} if arguments is None else {"arguments": arguments}), what
+        )
+        if always:
+            await self._release(ask, beside, said)
 
-    async def _reply(self, ask: Ask, kind: str, value: Any, what: str) -> None:
-        seq = int(ask.id.rpartition(".")[2])
-        sent = await self._send(ask.task_id, Message(self._ids(), kind, "", seq, wire.encode(value, "the answer")))
+    def _check_changes(self, ask: Ask, decision: str, arguments: dict[str, Any] | None) -> None:
+        if decision != "approve":
+            raise UsageError("a call that is denied has no other arguments, and no 'always'; give a reason instead")
+        if ask.tool is None:
+            raise UsageError(
+                f"approval {ask.id} is for no tool call of an agent, so it has no arguments to change, and no 'always'; "
+                "approve it as it is, or deny it with a reason"
+            )
+        if arguments is not None:
+            if not isinstance(arguments, dict):
+                raise InvalidInput(f"the arguments of {ask.tool!r} are an object, not {type(arguments).__name__}")
+            self._check_call(ask.task, ask.tool, wire.decode(wire.encode(arguments, "the changed arguments")))
+
+    async def _release(self, ask: Ask, beside: list[Ask], said: dict[str, Any]) -> None:
+        """'Always' also answers what is asked for the same tool in the same task already, each for itself. One that somebody
+        else decides in this moment stays as they say."""
+        for other in beside:
+            if other.kind == "approval" and other.tool == ask.tool:
+                value = {**said, "hash": other.hash, "through": ask.id}
+                message = Message(self._ids(), "decision", "", other.seq, wire.encode(value, "the answer"))
+                await self._store.send(ask.task_id, message)
+        self._store.nudge("ready")
+
+    async def _reply(self, ask: Ask, kind: str, value: Any, what: str) -> list[Ask]:
+        """Answer it, if it is still open; what else the task asks."""
+        rows = await self._store.asks(ask.task_id)
+        if ask.seq not in {row.seq for row in rows}:
+            await self._tell_why(ask, what)
+        open_ = _still_open(rows)
+        if ask.seq not in {one.seq for one in open_}:
+            raise AskExpired(what)
+        message = Message(self._ids(), kind, "", ask.seq, wire.encode(value, "the answer"))
+        sent = await self._send(ask.task_id, message)
         if not sent.first and sent.there is not None:
-            raise AlreadyDecided(what, _said(sent.there))
+            raise _decided(what, sent.there)
+        return [one for one in open_ if one.seq != ask.seq]
+
+    async def _tell_why(self, ask: Ask, what: str) -> None:
+        """It is not open: because somebody was quicker, because its task has ended, or because it was given up."""
+        for message in await self._store.inbox(ask.task_id):
+            if message.ref == ask.seq:
+                raise _decided(what, message)
+        task = await self._store.get(ask.task_id)
+        if task is not None and task.ended:
+            raise StateConflict(ask.task_id, task.state, "told anything", "it has ended")
+        raise Withdrawn(what, ask.task_id)
 
     async def doubts(self, task_id: str) -> list[Doubt]:
         """The effects of a task that are in doubt. Raises TaskNotFound."""
@@ -152,7 +248,7 @@ class Messages:
 
 
 def _ask(task_id: str, task: str, seq: int, kind: str, said: dict[str, Any], at: float) -> Ask:
-    question = kind == r.QUESTION
+    question, expires_at = kind == r.QUESTION, said.get("until")
     return Ask(
         id=f"{task_id}.{seq}",
         task_id=task_id,
@@ -160,15 +256,29 @@ def _ask(task_id: str, task: str, seq: int, kind: str, said: dict[str, Any], at:
         kind="question" if question else "approval",
         text=said["question" if question else "what"],
         asked_at=at,
-        expires_at=said.get("until"),
+        expires_at=expires_at,
         risk=said.get("risk"),
         data=said.get("data"),
         choices=tuple(said.get("choices", ())),
+        default=None if question or expires_at is None else said.get("default", "deny"),
+        hash=None
+        if question
+        else wire.fingerprint([task_id, seq, said.get("what"), said.get("risk"), said.get("data")]),
     )
 
 
-def _said(message: Message) -> str:
+def _still_open(rows: list[port.Ask]) -> list[Ask]:
+    """Without those whose time is up and whose task has not come to say so."""
+    found = [(_ask(row.task_id, row.task, row.seq, row.kind, wire.decode(row.data), row.at), row.now) for row in rows]
+    return [ask for ask, now in found if ask.expires_at is None or now < ask.expires_at]
+
+
+def _about_a_call(data: Any) -> bool:
+    return isinstance(data, dict) and data.keys() == {"tool", "call", "arguments"}
+
+
+def _decided(what: str, message: Message) -> AlreadyDecided:
     if message.kind == "expired":
-        return "its time was up"
+        return AskExpired(what)
     value = wire.decode(message.data)
-    return str(value["decision"] if isinstance(value, dict) and "decision" in value else value)
+    return AlreadyDecided(what, str(value["decision"] if isinstance(value, dict) and "decision" in value else value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -98,6 +99,8 @@ class Registry:
         description: str = "",
         tools: Iterable[Tool | Callable[..., Any] | str] = (),
         approve: Iterable[str] = (),
+        approval_timeout: Duration | None = None,
+        approval_default: str = "deny",
         budget: Budget | None = None,
         max_tokens: int | None = None,
         result: type[BaseModel] | None = None,
@@ -113,8 +116,8 @@ class Registry:
         `model` is "openai:NAME" (with OPENAI_API_KEY, or OPENAI_BASE_URL for any server that speaks the same), or a model of
         your own; `max_tokens` bounds one answer of it. `budget` is for a task and its children together; at its end the task
         waits for a raise (`app.raise_budget`, `onward budget`), or ends with what it has. Tools whose risk is one of
-        `approve` wait for a person. With `result`, a pydantic model, the answer has that form, and is asked for again when it
-        does not.
+        `approve` wait for a person, for at most `approval_timeout`; when nobody has decided then, `approval_default` ("deny"
+        or "approve") holds. With `result`, a pydantic model, the answer has that form, and is asked for again when it does not.
 
         An agent among the tools (what this returned, or its name) is called as a child task; `description` is what others are
         told of this one. A conversation that outgrows `context_bytes` is summed up by the same model, by the one that `compact`
@@ -123,7 +126,7 @@ class Registry:
         from onward.agent.loop import CONTEXT_BYTES, NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
         from onward.agent.models import Chosen  # noqa: PLC0415
         from onward.agent.policy import usual  # noqa: PLC0415
-        from onward.agent.tools import toolbox  # noqa: PLC0415
+        from onward.agent.tools import check_default, toolbox  # noqa: PLC0415
 
         known = [(one, self._agent_named(one)) for one in tools]
         asked = Chosen(model)
@@ -142,13 +145,18 @@ class Registry:
             summing,
             policy or usual,
             {named: self._agents.get(named, "") for _, named in known if named is not None},
+            None if approval_timeout is None else seconds(approval_timeout, "approval_timeout"),
+            check_default(approval_default),
         )
 
         async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:
             return await made.handler(ctx, goal, after, depth)
 
         self._agents[name] = description or instructions
-        return self.task(name=name, retry=retry, deadline=deadline, queue=queue)(handler)
+        self.task(name=name, retry=retry, deadline=deadline, queue=queue)(handler)
+        checks = {one.name: one.check for one in made.tools.values()}
+        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks)
+        return handler
 
     def _agent_named(self, tool: object) -> str | None:
         """The name of the agent that is meant; None for a tool of any other kind."""

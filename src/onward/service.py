@@ -56,6 +56,8 @@ class Offer:
     deadline: float | None = None
     grouping: tuple[str, bool] | None = None
     """The argument whose value is the group, and whether an input that is no object is that argument."""
+    tools: Mapping[str, Callable[[dict[str, Any]], object]] = dataclasses.field(default_factory=dict)
+    """What checks the arguments of each tool, where the handler is an agent."""
 
 
 class Wish(NamedTuple):
@@ -95,7 +97,7 @@ class Service:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
         self._depths: dict[str, _Gauge] = {}
-        self.messages = Messages(store, ids)
+        self.messages = Messages(store, ids, self.check_call)
         self.forks = Forks(store, ids, self.check_input)
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
@@ -176,6 +178,12 @@ class Service:
     def check_input(self, name: str, value: Any) -> None:
         """Raises InvalidInput when the handler does not take it, as far as this process knows."""
         (self._offers.get(name) or _UNKNOWN).check(value)
+
+    def check_call(self, name: str, tool: str, arguments: dict[str, Any]) -> None:
+        """Raises InvalidInput when a tool of an agent does not take these, as far as this process knows."""
+        check = (self._offers.get(name) or _UNKNOWN).tools.get(tool)
+        if check is not None:
+            check(arguments)
 
     async def _ask_for(self, name: str, unchecked: bool) -> None:
         """Learn what a worker once said of a handler that this process does not have. Raises UnknownTask."""

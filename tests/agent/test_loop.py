@@ -162,7 +162,7 @@ async def test_a_risky_tool_waits_for_a_person_and_a_no_is_read(app: Onward) -> 
     async with app.worker():
         handle = await app.submit(devops, "Clean up.")
         ask = (await eventually(app.asks))[0]
-        assert ask.data == {"tool": "clean_logs", "arguments": {"path": "/a"}, "hash": ask.data["hash"]}
+        assert ask.data == {"tool": "clean_logs", "call": "call_0_0", "arguments": {"path": "/a"}}
         await app.decide(ask.id, "deny", reason="not that one")
         ask = (await eventually(app.asks))[0]
         assert disk.cleaned == []

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from onward import Context, Fatal, Onward, Retry
+from onward import Context, Fatal, Onward, Retry, tool
+from onward.agent.models.scripted import ScriptedModel
 
 app = Onward("sqlite:///never-used.db", heartbeat_s=0.2, lease_s=5, grace_s=5)
 
@@ -106,6 +107,26 @@ async def changed(ctx: Context, flag: str) -> None:
 async def ship(ctx: Context, what: str) -> dict[str, Any]:
     """Asks to be allowed to."""
     return await ctx.approve(f"Ship {what}?", risk="external_action", data={"to": "eu"})
+
+
+@tool(risk="write_local")
+def erase(path: str) -> str:
+    """Erase a file."""
+    return f"{path} is gone"
+
+
+def _calls_of_the_goal(request: Any) -> Any:
+    """One call for each word of the goal."""
+    return [("erase", {"path": path}) for path in request.messages[1]["content"].split("|")]
+
+
+app.agent(
+    "janitor",
+    model=ScriptedModel([_calls_of_the_goal, lambda request: "; ".join(m["content"] for m in request.messages[3:])]),
+    tools=[erase],
+    approve=["write_local"],
+    approval_timeout="1h",
+)
 
 
 @app.task

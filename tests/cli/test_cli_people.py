@@ -31,12 +31,15 @@ def test_an_approval_is_listed_and_approved(onward: Run, crew: str, waiting: Wai
     assert ask | {"asked_at": None} == {
         "id": f"{task_id}.3", "kind": "approval", "task_id": task_id, "task": "ship", "text": "Ship bread?",
         "risk": "external_action", "data": {"to": "eu"}, "choices": [], "asked_at": None, "expires_at": None,
+        "default": None, "tool": None, "arguments": None, "hash": ask["hash"],
     }  # fmt: skip
     listed = onward("approvals", "--db", crew)
-    header, *rows = listed.out.splitlines()
-    assert header.split() == ["ID", "TASK", "AGE", "LEFT", "RISK", "APPROVAL"]
-    (row,) = [row for row in rows if row.startswith(f"{task_id}.3 ")]
-    assert row.endswith("external_action  Ship bread?")
+    (shown,) = [text for text in listed.out.split("\n\n") if task_id in text]
+    assert shown.splitlines()[0] == "Ship bread?"
+    assert dict(line.split(None, 1) for line in shown.splitlines()[1:]) == {
+        "id": f"{task_id}.3", "task": "ship", "asked": "0 s ago", "risk": "external_action", "data": '{"to": "eu"}',
+        "hash": ask["hash"],
+    } | ({"asked": "1 s ago"} if "1 s ago" in shown else {})  # fmt: skip
     assert "onward approve ID" in listed.err
     assert not asks(onward("questions", "--json", "--db", crew), task_id)
 
@@ -115,6 +118,61 @@ def test_an_approval_of_a_task_that_has_ended(onward: Run, crew: str, waiting: W
     assert said.status == 2
     assert "is cancelled and cannot be told anything" in said.sentence
     assert onward("approve", task_id, "--db", crew).status == 4
+
+
+# ── the tool calls of an agent ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_tool_call_is_shown_whole_and_approved_with_other_arguments(onward: Run, crew: str, waiting: Waiting):
+    path = "/srv/" + "x" * 500
+    task_id = waiting("approval", "janitor", json.dumps(path))
+    (ask,) = asks(onward("approvals", "--json", "--db", crew), task_id)
+    assert (ask["tool"], ask["arguments"], ask["risk"], ask["default"]) == (
+        "erase",
+        {"path": path},
+        "write_local",
+        "deny",
+    )
+    shown = onward("approvals", "--db", crew).out
+    for part in (json.dumps({"path": path}), "tool       erase", "denied then", ask["hash"]):
+        assert part in shown
+
+    said = onward("approve", ask["id"], "--arguments", '["/tmp"]', "--db", crew)
+    assert (said.status, "--arguments is a JSON object" in said.sentence) == (2, True)
+    said = onward("approve", ask["id"], "--hash", "0" * 24, "--json", "--db", crew)
+    assert (said.status, said.json["error"]["code"]) == (2, "stale_decision")
+    said = onward(
+        "approve", ask["id"], "--arguments", '{"path": "/tmp"}', "--hash", ask["hash"], "--reason", "less", "--db", crew
+    )
+    assert (said.status, said.out) == (0, f'approved: erase with {{"path": "/tmp"}}  task {task_id} (janitor)\n')
+    note = '(a person approved this with other arguments, {"path": "/tmp"}, because: less)'
+    assert result(onward, crew, task_id) == f"{note}\n/tmp is gone"
+    assert 'with {"path": "/tmp"}, less' in onward("show", task_id, "--db", crew).out
+
+
+def test_always_answers_all_that_is_open_for_the_tool(onward: Run, crew: str, waiting: Waiting):
+    task_id = waiting("approval", "janitor", '"/a|/b|/c"')
+    first, second, third = asks(onward("approvals", "--json", "--db", crew), task_id)
+    assert onward("deny", second["id"], "--reason", "not b", "--db", crew).status == 0
+    said = onward("approve", first["id"], "--always", "--db", crew)
+    assert (said.status, "and erase always in this task" in said.out) == (0, True)
+    assert result(onward, crew, task_id) == "/a is gone; denied: not b; /c is gone"
+    said = onward("deny", third["id"], "--db", crew)
+    assert (said.status, "is decided already: approve" in said.sentence) == (2, True)
+
+
+def test_hostile_arguments_are_shown_and_never_sent(onward: Run, crew: str, waiting: Waiting):
+    path = f"{shop.HOSTILE}\nid  nobody.1"
+    task_id = waiting("approval", "janitor", json.dumps(path))
+    (ask,) = asks(onward("approvals", "--json", "--db", crew), task_id)
+    assert ask["arguments"] == {"path": path}, "for a program it is what it is"
+    changed = ("approve", "--arguments", json.dumps({"path": path + "!"}))
+    for words in (["approvals"], ["approvals", "--json"], changed, ["show", task_id]):
+        said = onward(*words, "--db", crew)
+        assert said.status == 0, said
+        assert not controls(said.out + said.err), words
+        assert "\nid  nobody.1" not in said.out, "nor does a line of it pass for one of ours"
+    assert "nobody.1" in result(onward, crew, task_id)
 
 
 # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -310,6 +310,31 @@ async def test_a_task_that_is_being_cancelled_asks_nothing(store: Store) -> None
     assert len(await store.asks()) == 1
     assert (await store.cancel(one.id)).requested
     assert await store.asks() == []
+    assert await store.asks(one.id) == []
+
+
+@pytest.mark.parametrize("stop", [r.CANCEL, r.DEADLINE])
+async def test_a_task_that_is_being_stopped_asks_nothing_until_somebody_resumes_it(store: Store, stop: str) -> None:
+    """Its code was changed under it, say. It is resumed as if nobody had stopped it, and waits for the same answer as before."""
+    one = await in_a_saga(store)
+    await store.save("w1", Batch([entry(one, 2, r.QUESTION, "question", b"{}"), entry(one, 3, stop, "", b"{}")]))
+    assert await store.asks() == []
+    ended = entry(one, 4, r.PARKED, "", b'{"reason":"?"}')
+    await store.save("w1", Batch([ended], waits=[Wait(one.id, math.inf, "parked", one.attempt)]))
+    assert await store.asks() == []
+    assert await store.resume(one.id)
+    assert [ask.key for ask in await store.asks()] == ["question"]
+
+
+async def test_the_asks_of_one_task_and_the_time(store: Store, time: Time) -> None:
+    first, second = [await begun(store) for _ in range(2)]
+    for one in (first, second):
+        await store.save("w1", Batch([entry(one, 1, r.QUESTION, "question", b"{}")]))
+    time.move(7)
+    (found,) = await store.asks(second.id)
+    assert (found.task_id, found.now) == (second.id, time.now)
+    assert len(await store.asks()) == 2
+    assert await store.asks("nobody") == []
 
 
 async def test_doubts_are_the_tasks_that_wait_in_doubt(store: Store) -> None:

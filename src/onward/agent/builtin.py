@@ -51,5 +51,5 @@ async def ask_user(ctx: Context, question: str) -> tuple[StatePatch, str]:
     return StatePatch(answer_questions=(Answer(question=question, answer=answer),)), str(answer)
 
 
-ASK_USER = dataclasses.replace(tool(ask_user), direct=True, risk="question")
+ASK_USER = dataclasses.replace(tool(approve=False)(ask_user), direct=True, risk="question")
 """A question to a person is a wait, not a step, and never asked beside other calls."""

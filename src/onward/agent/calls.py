@@ -1,6 +1,6 @@
 """Tool calls: what a model asked for, done once, with a result that it can read whatever happens.
 
-A call is checked, approved where its risk asks for that, and run as a step. Nothing that a model writes and nothing that a
+A call is checked (`Wanted`), approved where its risk asks for that (`Allowed`), and run as a step. Nothing that a model writes and nothing that a
 tool does ends the agent: a wrong name, wrong arguments, a no, a failure and a huge output all become text.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onward.agent.conversation import Ref, excerpt, result_message
@@ -45,70 +45,119 @@ class Wanted:
     arguments: dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Allowed(Wanted):
+    """A call that may run, with exactly these arguments. Only `Calls.allowed` makes one."""
+
+    note: str = ""
+    """What the model has to know about that: a person changed the arguments."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Approvals:
+    """For which risks a person is asked, how long that one has, and what holds after that."""
+
+    risks: frozenset[str] = frozenset()
+    timeout: float | None = None
+    default: str = "deny"
+
+
 class Calls:
     """How the calls of one task are done."""
 
     def __init__(
-        self, ctx: Context, tools: Mapping[str, Tool], approve: frozenset[str], write: Callable[[Message], Ref]
+        self, ctx: Context, tools: Mapping[str, Tool], approvals: Approvals, write: Callable[[Message], Ref]
     ) -> None:
-        self._ctx, self._tools, self._approve, self._write = ctx, tools, approve, write
+        self._ctx, self._tools, self._approvals, self._write = ctx, tools, approvals, write
+        self.always: set[str] = set()
+        """Tools of which a person said that they need no approval in this task any more."""
 
     def check(self, call: ToolCall) -> Wanted | str:
-        """The tool and its arguments, or what is wrong with them."""
+        """The tool and its arguments, or what the model is told instead."""
         tool = self._tools.get(call.name)
         if tool is None:
-            return f"there is no tool {call.name!r}; there are {', '.join(sorted(self._tools))}"
+            return f"error: there is no tool {call.name!r}; there are {', '.join(sorted(self._tools))}"
         try:
             return Wanted(call, tool, tool.arguments(call.arguments))
         except InvalidInput as error:
-            return str(error)
+            return f"error: {error}"
 
-    def together(self, wanted: list[Wanted | str]) -> bool:
-        """Whether they may run at once: where all of them only read, and nobody has to be asked."""
-        return all(isinstance(one, str) or (one.tool.risk == READ and not self._asks(one.tool)) for one in wanted)
+    def together(self, allowed: Sequence[Allowed | str]) -> bool:
+        """Whether they may run at once: where all of them only read."""
+        return all(isinstance(one, str) or one.tool.risk == READ for one in allowed)
 
-    def _asks(self, tool: Tool) -> bool:
-        return tool.risk in self._approve if tool.approve is None else tool.approve
-
-    async def do(self, call: ToolCall, wanted: Wanted | str) -> Done:
+    async def do(self, call: ToolCall, allowed: Allowed | str) -> Done:
         """The result of a call, whatever it is."""
-        if isinstance(wanted, str):
-            return self._said(call, f"error: {wanted}")
+        if isinstance(allowed, str):
+            return self._said(call, allowed)
         try:
-            if self._asks(wanted.tool):
-                await self._approved(wanted)
-            if wanted.tool.direct:
-                return await self._directly(wanted)
-            told = await self._run(wanted)
-        except Denied as denied:
-            return self._said(call, f"denied: {denied.reason or 'a person said no'}")
+            if allowed.tool.direct:
+                return await self._directly(allowed)
+            told = await self._run(allowed)
         except StepFailed as failed:
-            return self._said(call, f"error: {failed.kind}: {failed.message}")
+            return self._said(call, f"{allowed.note}error: {failed.kind}: {failed.message}")
         artifact = () if told["artifact"] is None else (ArtifactRef.model_validate(told["artifact"]),)
         patch = StatePatch.model_validate(told.get("patch") or {})
         patch = patch.model_copy(update={"add_artifacts": patch.add_artifacts + artifact})
-        return Done(call, Ref(told["id"], told["bytes"]), patch)
+        result = Ref(told["id"], told["bytes"])
+        return Done(call, await self._noted(result, allowed.note) if allowed.note else result, patch)
 
-    async def _directly(self, wanted: Wanted) -> Done:
+    # ── what a person has to approve ─────────────────────────────────────────────────────────────────────────────
+
+    def asks(self, tool: Tool) -> bool:
+        """Whether a person has to approve a call of it."""
+        if tool.name in self.always:
+            return False
+        return tool.risk in self._approvals.risks if tool.approve is None else tool.approve
+
+    async def allowed(self, wanted: Sequence[Wanted | str]) -> list[Allowed | str]:
+        """The calls of a turn as they may run, or what the model is told instead. People are asked for all of them at once."""
+        asked = {n: one for n, one in enumerate(wanted) if isinstance(one, Wanted) and self.asks(one.tool)}
+        open_ = [self._decided(one) for one in asked.values()]
+        decided = await self._ctx.gather(*open_) if len(open_) > 1 else [await one for one in open_]
+        said = dict(zip(asked, decided, strict=True))
+        return [said[n] if n in said else _free(one) for n, one in enumerate(wanted)]
+
+    async def _decided(self, wanted: Wanted) -> Allowed | str:
+        """What a person says to exactly this: the arguments are part of the request, and of what a replay compares."""
+        tool, people = wanted.tool, self._approvals
+        try:
+            decided = await self._ctx.approve(
+                f"{tool.name}({_words(wanted.arguments)})",
+                risk=tool.risk,
+                data={"tool": tool.name, "call": wanted.call.id, "arguments": wanted.arguments},
+                timeout=people.timeout if tool.approval_timeout is None else tool.approval_timeout,
+                default=tool.approval_default or people.default,
+            )
+        except Denied as denied:
+            return f"denied: {denied.reason or 'a person said no'}"
+        if decided.get("always"):
+            self.always.add(tool.name)
+        return _with_changes(wanted, decided)
+
+    async def _noted(self, result: Ref, note: str) -> Ref:
+        """A result with what the model has to know about its call in front of it."""
+        (data,) = await self._ctx.kept(result.id)
+        message = wire.decode(data)
+        return self._write({**message, "content": f"{note}{message['content']}"})
+
+    # ── doing it ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _directly(self, wanted: Allowed) -> Done:
         """A tool that waits, or starts tasks. All it says comes from records, so that a replay says the same."""
         args, kwargs = wanted.tool.takes.by_name(wanted.arguments)
         try:
             output = await wanted.tool.function(self._ctx, *args, **kwargs)
         except TooDeep as error:
-            return self._said(wanted.call, f"error: {error}")
+            return self._said(wanted.call, f"{wanted.note}error: {error}")
         patch, text = output if isinstance(output, tuple) else (NOTHING, output)
-        return dataclasses.replace(self._said(wanted.call, text), patch=patch)
+        return dataclasses.replace(self._said(wanted.call, f"{wanted.note}{text}"), patch=patch)
 
     def _said(self, call: ToolCall, text: str) -> Done:
         """A result that no tool gave. The same call gets the same words, so nothing has to be recorded for it."""
         return Done(call, self._write(result_message(call.id, excerpt(text, SHOWN))))
 
-    async def _approved(self, wanted: Wanted) -> None:
-        """A person's yes to exactly this: the arguments are part of the request, and of what a replay compares."""
-        data = {"tool": wanted.tool.name, "arguments": wanted.arguments, "hash": wire.fingerprint(wanted.arguments)}
-        await self._ctx.approve(f"{wanted.tool.name}({_words(wanted.arguments)})", risk=wanted.tool.risk, data=data)
-
-    async def _run(self, wanted: Wanted) -> dict[str, Any]:
+    async def _run(self, wanted: Allowed) -> dict[str, Any]:
         tool, ctx = wanted.tool, self._ctx
         options: dict[str, Any] = {
             "name": tool.name,
@@ -124,7 +173,7 @@ class Calls:
         answer: dict[str, Any] = await ctx.step(self._tool_step(wanted), wanted.arguments, **options)
         return answer
 
-    def _tool_step(self, wanted: Wanted) -> Callable[[dict[str, Any]], Any]:
+    def _tool_step(self, wanted: Allowed) -> Callable[[dict[str, Any]], Any]:
         """The function that the step runs, of the same colour as the tool's, so that a plain one gets a thread."""
         tool, call_id = wanted.tool, wanted.call.id
 
@@ -202,6 +251,24 @@ def _by_name(undo: Callable[..., Any]) -> Callable[..., Any]:
         return undo(**arguments, **result)
 
     return take_back
+
+
+def _free(wanted: Wanted | str) -> Allowed | str:
+    """A call that needs nobody's yes."""
+    return wanted if isinstance(wanted, str) else Allowed(wanted.call, wanted.tool, wanted.arguments)
+
+
+def _with_changes(wanted: Wanted, decided: Mapping[str, Any]) -> Allowed | str:
+    """An approved call, with the arguments that the decision names. They came past the model, so they are checked here too."""
+    given = decided.get("arguments", wanted.arguments)
+    if wire.fingerprint(given) == wire.fingerprint(wanted.arguments):
+        return Allowed(wanted.call, wanted.tool, wanted.arguments)
+    why = f", because: {decided['reason']}" if decided.get("reason") else ""
+    note = f"(a person approved this with other arguments, {excerpt(json.dumps(given), SHOWN)}{why})\n"
+    try:
+        return Allowed(wanted.call, wanted.tool, wanted.tool.check(given), note)
+    except InvalidInput as error:
+        return f"{note}error: nothing was done, they do not fit: {error}"
 
 
 def _words(arguments: Mapping[str, Any]) -> str:

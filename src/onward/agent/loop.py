@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from onward.agent import compaction
 from onward.agent.account import Account
 from onward.agent.builtin import ASK_USER, builtin
-from onward.agent.calls import Calls, Done
+from onward.agent.calls import Approvals, Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, page_of, result_message, turns_on
 from onward.agent.delegation import agents_as_tools, inherit, state_reader
 from onward.agent.live import Live
@@ -71,6 +71,8 @@ class Agent:
     policy: Policy = usual
     agents: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Other agents that are tools of this one, and what each is for."""
+    approval_timeout: float | None = None
+    approval_default: str = "deny"
 
     def __post_init__(self) -> None:
         if self.context_bytes < LEAST_BYTES:
@@ -121,7 +123,8 @@ class _Run:
         self._tools = {**agent.tools, **agents_as_tools(agent.agents, depth), **builtin(ctx), ASK_USER.name: ASK_USER}
         if agent.agents or after or depth:
             self._tools["read_state"] = state_reader(ctx, after)
-        self._calls = Calls(ctx, self._tools, agent.approve, self._write)
+        people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
+        self._calls = Calls(ctx, self._tools, people, self._write)
         self._talk = Conversation()
         self.account = Account(ctx, agent.budget, agent.max_tokens)
         self._pages: list[list[Any]] = []
@@ -148,6 +151,7 @@ class _Run:
         await self._ctx.patch(AgentState.model_validate(saved["state"]))
         self._pages, self._steps = saved["pages"], saved["steps"]
         self._useless, self._repeated, self._last_calls, self._pause = saved["counts"]
+        self._calls.always.update(saved.get("always", ()))
         await self._read_pages()
 
     async def _first_state(self, goal: str) -> AgentState:
@@ -181,7 +185,7 @@ class _Run:
         page = [self._ctx.keep(page_of(new)), len(new), sum(turn.bytes for turn in new)]
         self._pages, self._saved = [*self._pages, page], len(self._talk.turns)
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
-        told = {"pages": self._pages, "steps": self._steps, "counts": counts}
+        told = {"pages": self._pages, "steps": self._steps, "counts": counts, "always": sorted(self._calls.always)}
         state = self._state.model_dump(mode="json", exclude_defaults=True)
         await self._ctx.checkpoint({"state": state, **told})
         await self._ctx.patch(self._state)
@@ -339,13 +343,14 @@ class _Run:
     # ── what is done ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def do(self, calls: Sequence[ToolCall]) -> None:
-        """Calls of one turn: at once where they only read, one after the other where they do not."""
+        """Calls of one turn: at once where they only read, one after the other where they do not. What a person has to
+        approve is asked for before the first of them runs, all at once."""
         if self._reply is None:  # an idea of the policy's own
             self._talk.say(self._write(Reply("", tuple(calls)).message), calls)
-        wanted = [self._calls.check(call) for call in calls]
-        pairs = list(zip(calls, wanted, strict=True))
         self._ctx.progress(", ".join(call.name for call in calls), self._steps)
-        if len(pairs) > 1 and self._calls.together(wanted):
+        allowed = await self._calls.allowed([self._calls.check(call) for call in calls])
+        pairs = list(zip(calls, allowed, strict=True))
+        if len(pairs) > 1 and self._calls.together(allowed):
             done = await self._ctx.gather(*[self._calls.do(*pair) for pair in pairs], limit=MOST_AT_ONCE)
         else:
             done = [await self._calls.do(*pair) for pair in pairs]

@@ -51,12 +51,17 @@ class Tool:
     """How its output changes the state; pure."""
     direct: bool = False
     """Whether it runs in the agent's own line instead of in a step: it waits or starts tasks, and those are recorded."""
+    approval_timeout: float | None = None
+    approval_default: str | None = None
+    """How long a person has, and what holds after that; None leaves it to the agent."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise BadSetting("tool name", self.name, "up to 64 letters, digits, '_' and '-'")
         if not self.risk:
             raise BadSetting("risk", self.risk, f"a word such as {', '.join(RISKS)}")
+        if self.approval_default is not None:
+            check_default(self.approval_default)
         self.__dict__.update(__doc__=self.description, __name__=self.name, __wrapped__=self.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,9 +106,24 @@ class Tool:
 
     def arguments(self, text: str) -> dict[str, Any]:
         """What a model wrote as arguments, as an object that fits; raises InvalidInput with what to do better."""
-        value = parsed(text, self.name)
-        self.takes.by_name(value)
-        return value
+        return self.check(parsed(text, self.name))
+
+    def check(self, arguments: Any) -> dict[str, Any]:
+        """The same arguments, where they fit; raises InvalidInput where not."""
+        if not isinstance(arguments, dict):
+            raise InvalidInput(f"the arguments of {self.name!r} are an object, not {type(arguments).__name__}")
+        wire.encode(
+            arguments, f"what {self.name!r} was given"
+        )  # half a character or infinity, which no record can hold
+        self.takes.by_name(arguments)
+        return arguments
+
+
+def check_default(word: str) -> str:
+    """What holds when nobody decides. Raises BadSetting."""
+    if word not in {"approve", "deny"}:
+        raise BadSetting("approval_default", word, "'approve' or 'deny'")
+    return word
 
 
 def parsed(text: str, name: str) -> dict[str, Any]:
@@ -137,6 +157,8 @@ def tool(
     retry: Retry | int | None = None,
     approve: bool | None = None,
     normalize: Callable[[Any], StatePatch | None] | None = None,
+    approval_timeout: Duration | None = None,
+    approval_default: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -151,6 +173,8 @@ def tool(
     retry: Retry | int | None = None,
     approve: bool | None = None,
     normalize: Callable[[Any], StatePatch | None] | None = None,
+    approval_timeout: Duration | None = None,
+    approval_default: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a tool. Its name, docstring and annotations are what the model is told; `normalize` makes a patch of
     what it returns."""
@@ -168,6 +192,8 @@ def tool(
             retry=retry,
             approve=approve,
             normalize=normalize,
+            approval_timeout=None if approval_timeout is None else seconds(approval_timeout, "approval_timeout"),
+            approval_default=approval_default,
         )
 
     return make if function is None else make(function)

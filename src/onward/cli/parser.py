@@ -303,7 +303,7 @@ def _patience(parser: Parser) -> None:
 
 
 def _approvals(commands: _Commands) -> None:
-    commands.add("approvals", "people:approvals", "what tasks want to have approved, the oldest first")
+    commands.add("approvals", "people:approvals", "what tasks want to have approved, whole, the oldest first")
 
 
 def _questions(commands: _Commands) -> None:
@@ -315,10 +315,19 @@ def _approve(commands: _Commands) -> None:
         "approve",
         "people:approve",
         "allow what a task wants to do",
-        "Without an id it shows and approves the only one that is open.",
+        "Without an id it shows and approves the only one that is open.\n\n"
+        "examples:\n  onward approve 1k2m3n4p.7\n"
+        '  onward approve 1k2m3n4p.7 --arguments \'{"path": "/var/log/old.log"}\' --reason "only this one"',
     )
     parser.add_argument("id", metavar="APPROVAL", nargs="?", help=_ASK)
     parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the journal")
+    parser.add_argument(
+        "--arguments", metavar="JSON", help="call the agent's tool with these instead; JSON, or @FILE, or - for stdin"
+    )
+    parser.add_argument(
+        "--always", action="store_true", help="and this tool without an approval from now on, in this task"
+    )
+    _hash(parser)
 
 
 def _deny(commands: _Commands) -> None:
@@ -330,6 +339,13 @@ def _deny(commands: _Commands) -> None:
     )
     parser.add_argument("id", metavar="APPROVAL", nargs="?", help=_ASK)
     parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the task and the journal")
+    _hash(parser)
+
+
+def _hash(parser: Parser) -> None:
+    parser.add_argument(
+        "--hash", metavar="HASH", help="decide only if it still has this hash, as `approvals` showed it"
+    )
 
 
 def _answer(commands: _Commands) -> None:

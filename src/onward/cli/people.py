@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 from rich.text import Text
@@ -32,27 +33,33 @@ MEANINGS = {
 
 
 async def approvals(args: Namespace) -> int:
-    """`onward approvals`."""
-    return await _list(args, "approval", "onward approve ID · onward deny ID --reason TEXT")
+    """`onward approvals`: each of them whole, because nobody should approve what was cut."""
+    return await _list(args, "approval", "onward approve ID · onward deny ID --reason TEXT", _show_all)
 
 
 async def questions(args: Namespace) -> int:
     """`onward questions`."""
-    return await _list(args, "question", "onward answer ID TEXT")
+    return await _list(args, "question", "onward answer ID TEXT", _print_asks)
 
 
-async def _list(args: Namespace, kind: str, hint: str) -> int:
+async def _list(args: Namespace, kind: str, hint: str, show: Callable[[Screen, list[Ask]], None]) -> int:
     screen = Screen(args)
     async with door.opened(args) as app:
         asks = await app.asks(kind)
     if screen.json:
         screen.document({f"{kind}s": [ask_json(ask) for ask in asks]})
     elif asks:
-        _print_asks(screen, asks)
+        show(screen, asks)
         screen.aside((hint, "dim"))
     else:
         screen.aside(f"no {kind}s are open")
     return 0
+
+
+def _show_all(screen: Screen, asks: list[Ask]) -> None:
+    for ask in asks:
+        _show(screen, ask)
+        screen.say()
 
 
 def _print_asks(screen: Screen, asks: list[Ask]) -> None:
@@ -64,13 +71,11 @@ def _print_asks(screen: Screen, asks: list[Ask]) -> None:
             Text(safe(ask.task)),
             Text(age(now - ask.asked_at), "dim"),
             Text("" if ask.expires_at is None else span(ask.expires_at - now), "dim"),
-            Text(safe(ask.risk or "")),
             Text(safe(question(ask.text, ask.choices))),
         )
         for ask in asks
     ]
-    what = asks[0].kind.upper()
-    print_table(screen.out, ["ID", "TASK", "AGE", "LEFT", "RISK", what], rows, max(31, screen.out.width // 5))
+    print_table(screen.out, ["ID", "TASK", "AGE", "LEFT", "QUESTION"], rows, max(31, screen.out.width // 5))
 
 
 # ── what is said to it ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,24 +93,51 @@ async def deny(args: Namespace) -> int:
 
 async def _decide(args: Namespace, decision: str, done: str) -> int:
     screen = Screen(args)
+    given = {} if decision == "deny" else {"arguments": _arguments(args.arguments), "always": args.always}
     async with door.opened(args) as app:
         ask = await door.whole_ask(app, args.id, "approval", f"onward {decision}")
         if args.id is None and not screen.json:
             _show(screen, ask)
-        await app.decide(ask.id, decision, reason=args.reason, by=_me())
+        await app.decide(ask.id, decision, reason=args.reason, by=_me(), hash=args.hash or ask.hash, **given)
         task = await app.get(ask.task_id)
     if screen.json:
-        screen.document(ask_json(ask) | {"decision": decision, "reason": args.reason or None, "task_state": task.state})
+        said = {"decision": decision, "reason": args.reason or None, **given, "task_state": task.state}
+        screen.document(ask_json(ask) | {name: value for name, value in said.items() if value is not None})
     else:
-        _said(screen, done, safe(ask.text), task)
+        _said(screen, done, _as_decided(ask, **given), task)
     return 0
 
 
+def _arguments(given: str | None) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    value = read_input(given)
+    if not isinstance(value, dict):
+        raise UsageError('--arguments is a JSON object, such as {"path": "/tmp"}: all that the tool is called with')
+    return value
+
+
+def _as_decided(ask: Ask, arguments: dict[str, Any] | None = None, always: bool = False) -> str:
+    what = safe(ask.text) if arguments is None else f"{safe(ask.tool)} with {safe(readable(arguments))}"
+    return f"{what}, and {safe(ask.tool)} always in this task" if always else what
+
+
 def _show(screen: Screen, ask: Ask) -> None:
+    now = time.time()
     screen.say((safe(ask.text), "bold"))
-    expires = None if ask.expires_at is None else iso(ask.expires_at)
-    data = None if ask.data is None else short(readable(ask.data), 2000)
-    pairs = [("id", ask.id), ("task", ask.task), ("risk", ask.risk), ("data", data), ("expires", expires)]
+    silence = {"deny": "denied", "approve": "approved"}.get(ask.default or "")
+    left = None if ask.expires_at is None else f"{iso(ask.expires_at)}, in {span(ask.expires_at - now)}"
+    pairs = [
+        ("id", ask.id),
+        ("task", ask.task),
+        ("asked", f"{age(now - ask.asked_at)} ago"),
+        ("risk", ask.risk),
+        ("tool", ask.tool),
+        ("arguments", None if ask.arguments is None else readable(ask.arguments)),
+        ("data", None if ask.data is None or ask.tool is not None else readable(ask.data)),
+        ("expires", None if left is None else f"{left}: {silence} then"),
+        ("hash", ask.hash),
+    ]
     screen.block(indented(facts(pairs)))
 
 

@@ -413,7 +413,9 @@ def _short(values: list[Any]) -> str:
 def _decision(about: dict[str, Any]) -> tuple[str, str]:
     verb = {"approve": "approved", "deny": "denied"}.get(str(about.get("decision")), "decided")
     by = f" by {about['by']}" if about.get("by") else ""
-    return f"{verb}{by}", safe(about.get("reason") or "")
+    changed = f"with {short(readable(about['arguments']), DETAIL)}" if "arguments" in about else ""
+    always = "always for this tool" if about.get("always") else ""
+    return f"{verb}{by}", ", ".join(part for part in (changed, always, safe(about.get("reason") or "")) if part)
 
 
 def _error(said: dict[str, Any]) -> str:

@@ -52,6 +52,10 @@ def ask_json(ask: Ask) -> dict[str, Any]:
         "choices": list(ask.choices),
         "asked_at": iso(ask.asked_at),
         "expires_at": iso(ask.expires_at),
+        "default": ask.default,
+        "tool": ask.tool,
+        "arguments": ask.arguments,
+        "hash": ask.hash,
     }
 
 

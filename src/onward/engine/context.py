@@ -259,7 +259,7 @@ class Context:
         nobody decides in time, `default` does."""
         if default not in {"approve", "deny"}:
             raise BadSetting("default", default, "'approve' or 'deny'")
-        said = {"what": str(what), "risk": risk, "data": data}
+        said = {"what": str(what), "risk": risk, "data": data, "default": None if timeout is None else default}
         said = {name: value for name, value in said.items() if value is not None}
         message = await self._host.wait(r.APPROVAL, "approval", said, _timeout(timeout))
         late = {"decision": default, "reason": "nobody decided in time"}

@@ -118,6 +118,7 @@ class Ask(NamedTuple):
     data: bytes
     at: float
     task: str
+    now: float
 
 
 class Content(NamedTuple):
@@ -290,8 +291,8 @@ class Store(Purses, Quotas, Protocol):
         """The messages with numbers above `after`, in order."""
         ...
 
-    async def asks(self) -> list[Ask]:
-        """What unfinished tasks ask of people and nobody has answered, the oldest first."""
+    async def asks(self, task_id: str | None = None) -> list[Ask]:
+        """What unfinished tasks, or one of them, ask of people and nobody has answered, the oldest first; and the time now."""
         ...
 
     async def doubts(self) -> list[str]:

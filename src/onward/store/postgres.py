@@ -241,8 +241,8 @@ class PostgresStore(PostgresPurses, PostgresQuotas):
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after)]
 
-    async def asks(self) -> list[Ask]:
-        return [Ask(*row.values()) for row in await self._fetch("asks")]
+    async def asks(self, task_id: str | None = None) -> list[Ask]:
+        return [Ask(*row.values()) for row in await self._fetch("asks_of" if task_id else "asks", id=task_id)]
 
     async def doubts(self) -> list[str]:
         return [row["task_id"] for row in await self._fetch("doubts")]

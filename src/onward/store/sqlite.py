@@ -207,8 +207,8 @@ class SqliteStore(SqlitePurses, SqliteQuotas):
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         return await self._reading(lambda c: [Message(*row) for row in run(c, "inbox", id=task_id, after=after)])
 
-    async def asks(self) -> list[Ask]:
-        return await self._reading(lambda c: [Ask(*row) for row in run(c, "asks")])
+    async def asks(self, task_id: str | None = None) -> list[Ask]:
+        return await self._reading(lambda c: [*map(Ask._make, run(c, "asks_of" if task_id else "asks", id=task_id))])
 
     async def doubts(self) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "doubts")])

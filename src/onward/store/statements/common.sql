@@ -127,18 +127,29 @@ SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id A
 SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number
 
 -- name: asks
+-- What is asked of people, of all tasks.
+{open_asks}
+ORDER BY j.at, j.task_id, j.seq
+
+-- name: asks_of
+-- The same of one task. (A statement of its own: the planner must know that it may go by the task.)
+{open_asks} AND j.task_id = :id
+ORDER BY j.seq
+
+-- name: open_asks
 -- What is asked of people and not answered: questions and approvals of unfinished tasks. What was asked inside a saga that
--- was given up since (its path is the key of the saga without the brackets), or before a cancel, nobody waits for any more.
-SELECT j.task_id, j.seq, j.kind, j.key, j.data, j.at, t.task FROM onward_journal j
+-- was given up since (its path is the key of the saga without the brackets), or before a cancel or a deadline from which
+-- nobody has resumed the task, is not waited for any more.
+SELECT j.task_id, j.seq, j.kind, j.key, j.data, j.at, t.task, onward_now() FROM onward_journal j
 JOIN onward_queue q ON q.task_id = j.task_id JOIN onward_tasks t ON t.id = j.task_id
 WHERE j.kind IN ('question.asked', 'approval.requested')
   AND NOT EXISTS (SELECT 1 FROM onward_inbox i WHERE i.task_id = j.task_id AND i.ref = j.seq)
   AND NOT EXISTS (
-    SELECT 1 FROM (SELECT u.kind, CASE WHEN u.key LIKE '[%' THEN replace(u.key, ']', '/') ELSE '[' || u.key END AS path
-                   FROM onward_journal u WHERE u.task_id = j.task_id AND u.seq > j.seq AND u.kind IN ('cancel.requested', 'saga.undoing')) g
-    WHERE g.kind = 'cancel.requested'
-       OR (substr(j.key, 1, length(g.path)) = g.path AND substr(j.key, length(g.path) + 1, 1) IN (']', '/', '@')))
-ORDER BY j.at, j.task_id, j.seq
+    SELECT 1 FROM (SELECT u.kind, u.seq, CASE WHEN u.key LIKE '[%' THEN replace(u.key, ']', '/') ELSE '[' || u.key END AS path
+                   FROM onward_journal u WHERE u.task_id = j.task_id AND u.seq > j.seq AND u.kind IN ('cancel.requested', 'deadline.passed', 'saga.undoing')) g
+    WHERE CASE WHEN g.kind = 'saga.undoing'
+          THEN substr(j.key, 1, length(g.path)) = g.path AND substr(j.key, length(g.path) + 1, 1) IN (']', '/', '@')
+          ELSE NOT EXISTS (SELECT 1 FROM onward_journal a WHERE a.task_id = j.task_id AND a.seq > g.seq AND a.kind = 'task.resumed') END)
 
 -- name: doubts
 -- Tasks with an effect in doubt.

@@ -1,0 +1,524 @@
+"""A thousand decisions by people who are late, quarrel, mix things up or make things up: nothing runs that nobody approved.
+
+The oracle is outside: tools write what they did into a ledger, and deciders write down what they were told. Whatever is in
+the ledger must be owed to exactly one approval that was accepted for exactly these arguments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import psycopg
+import pytest
+
+from onward import Onward, tool
+from onward.agent import calls as agent_calls
+from onward.agent.calls import Allowed, Calls
+from onward.agent.models.scripted import ScriptedModel
+from onward.core import record as r
+from onward.core import wire
+from onward.engine.context import Context
+from onward.errors import AlreadyDecided, Denied, OnwardError
+from onward.messages import Ask, Messages
+from tests.kit import eventually, not_memory, only_file
+
+HOUR = 3600.0
+TURNS = 2
+
+GARBAGE = [
+    "", ".", "x", "nobody.3", "\x00.3", "١.٣", "{id}", "{id}.0", "{id}.1", "{id}.-1", "{id}.3 ", "{id}.\ud800", " {id}.3",
+    "{id}.99999999999999999999", "'; DROP TABLE onward_tasks; --.1", "{id}.1e1", "../{id}.3", "é" * 5000,
+]  # fmt: skip
+
+Ledger = list[tuple[str, str]]
+"""The task and the arguments of each transfer that happened."""
+
+
+def plainly(arguments: Any) -> str:
+    return json.dumps(arguments, sort_keys=True)
+
+
+class ShiftedClock:
+    """The time of this machine, so many seconds ahead; on PostgreSQL the server is told as well."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self.tell: Callable[[float], object] = lambda ahead: None
+
+    def now(self) -> float:
+        return time.time() + self.ahead
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, delay: float) -> None:
+        await asyncio.sleep(delay)
+
+    def move(self, seconds: float) -> None:
+        self.ahead += seconds
+        self.tell(self.ahead)
+
+
+class World:
+    """Workers, doors, a ledger, and what everybody was told."""
+
+    def __init__(self, seed: int, clock: ShiftedClock) -> None:
+        self.rng, self.clock = random.Random(seed), clock
+        self.ledger: Ledger = []
+        self.count: collections.Counter[str] = collections.Counter()
+        """Decisions, by kind."""
+        self.refused: collections.Counter[str] = collections.Counter()
+        self.accepted: dict[str, list[str]] = collections.defaultdict(list)
+        self.owed: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        """What must have happened, by task."""
+        self.stopped: set[str] = set()
+        """Tasks that were cancelled: what is owed may be missing."""
+        self.seen: dict[str, Ask] = {}
+        self.wrong: list[str] = []
+        self.gates: dict[str, asyncio.Event] = collections.defaultdict(asyncio.Event)
+        self.doors: list[Onward] = []
+        self.numbers = iter(range(1_000_000))
+
+    # ── what runs ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def offer(self, app: Onward) -> Onward:
+        @tool(risk="external_action")
+        async def transfer(ctx: Context, to: str, cents: int) -> str:
+            """Send money."""
+            self.ledger.append((ctx.task_id, plainly({"to": to, "cents": cents})))
+            return "sent"
+
+        async def book(name: str) -> str:
+            return name
+
+        async def unbook(name: str) -> None:
+            await self.gates[name].wait()
+
+        async def send(task_id: str) -> None:
+            self.ledger.append((task_id, "trip"))
+
+        @app.task
+        async def trip(ctx: Context, name: str) -> None:
+            async with ctx.saga():
+                await ctx.step(book, name, undo=unbook)
+                await ctx.approve(f"send money to {name}?")
+                await ctx.step(send, ctx.task_id)
+
+        def turn(request: Any) -> Any:
+            plan = json.loads(request.messages[1]["content"])
+            number = sum(message["role"] == "assistant" for message in request.messages)
+            return [(name, arguments) for name, arguments in plan[number]] if number < len(plan) else "done"
+
+        model = ScriptedModel([turn] * (TURNS + 2))
+        for name, options in {
+            "patient": {},
+            "hasty": {"approval_timeout": HOUR},
+            "generous": {"approval_timeout": HOUR, "approval_default": "approve"},
+        }.items():
+            app.agent(name, model=model, tools=[transfer], approve=["external_action"], **options)  # type: ignore[arg-type]
+        return app
+
+    # ── who decides ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def attempt(
+        self, kind: str, ask: Ask | str, decision: str, *, door: Onward | None = None, fits: bool = True, **given: Any
+    ) -> bool:
+        """One decision; whether it was accepted. Whatever is refused is refused in our own words."""
+        self.count[kind] += 1
+        ask_id = ask if isinstance(ask, str) else ask.id
+        try:
+            await (door or self.rng.choice(self.doors)).decide(ask_id, decision, by=kind, **given)
+        except OnwardError as error:
+            self.refused[type(error).__name__] += 1
+            return False
+        self.accepted[ask_id].append(decision)
+        if decision == "approve" and fits and isinstance(ask, Ask):
+            self.owe(ask.task_id, given.get("arguments") or ask.arguments or "trip")
+        return True
+
+    def owe(self, task_id: str, what: Any) -> None:
+        self.owed[task_id][what if what == "trip" else plainly(what)] += 1
+
+    def must(self, told: bool, what: str) -> None:
+        if not told:
+            self.wrong.append(what)
+
+    async def open(self, task_id: str, count: int) -> list[Ask]:
+        """The approvals that a task has open, once there are so many."""
+
+        async def look() -> list[Ask]:
+            found = [ask for ask in await self.doors[0].asks("approval") if ask.task_id == task_id]
+            return found if len(found) >= count else []
+
+        asks: list[Ask] = await eventually(look, 60)
+        self.seen |= {ask.id: ask for ask in asks}
+        return asks
+
+    def plan(self) -> list[list[tuple[str, dict[str, Any]]]]:
+        """Two calls that are the same and one that is not; then the first once more."""
+        name, cents = f"n{next(self.numbers)}", self.rng.randrange(1, 100)
+        same = ("transfer", {"to": name, "cents": cents})
+        return [[same, same, ("transfer", {"to": f"{name}'", "cents": cents})], [same]]
+
+    async def submit(self, agent: str, plan: Any) -> str:
+        return (await self.doors[0].submit(agent, json.dumps(plan))).id
+
+    # ── the plots ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def quarrel(self, kind: str) -> str:
+        """A task whose first turn is decided by the plot, and its last call by a coin."""
+        plan = self.plan()
+        if kind == "question":
+            plan[0].append(("ask_user", {"question": "Really?"}))
+        task_id = await self.submit("patient", plan)
+        asks = await self.open(task_id, 3)
+        self.rng.shuffle(asks)
+        await getattr(self, kind.replace(" ", "_"))(kind, asks)
+        if kind != "always":
+            (last,) = await self.open(task_id, 1)
+            await self.attempt(*self.rng.choice([("approve", last, "approve"), ("deny", last, "deny")]))
+        return task_id
+
+    async def rest(self, asks: list[Ask]) -> None:
+        for ask in asks:
+            self.must(await self.attempt("deny", ask, "deny", reason="no"), f"{ask.id} could not be denied")
+
+    async def approve(self, kind: str, asks: list[Ask]) -> None:
+        self.must(await self.attempt(kind, asks[0], "approve", hash=asks[0].hash), "a plain yes was refused")
+        await self.rest(asks[1:])
+
+    async def twice(self, kind: str, asks: list[Ask]) -> None:
+        first, second = self.rng.choice([("approve", "deny"), ("deny", "approve"), ("approve", "approve")])
+        self.must(await self.attempt(kind, asks[0], first), "the first was refused")
+        self.must(not await self.attempt(kind, asks[0], second), "the second was accepted")
+        await self.rest(asks[1:])
+
+    async def raced(self, kind: str, asks: list[Ask]) -> None:
+        other = {"to": f"{asks[0].task_id}?", "cents": 7}
+        say = [("approve", {}), ("deny", {}), ("approve", {"arguments": other}), ("deny", {"reason": "no"})]
+        self.rng.shuffle(say)
+        doors = [self.doors[n % len(self.doors)] for n in range(len(say))]
+        told = await asyncio.gather(
+            *[
+                self.attempt(kind, asks[0], word, door=door, **more)
+                for (word, more), door in zip(say, doors, strict=True)
+            ]
+        )
+        self.must(sum(told) == 1, f"{sum(told)} of a race were accepted")
+        await self.rest(asks[1:])
+
+    async def changed(self, kind: str, asks: list[Ask]) -> None:
+        other = {"to": "somebody else", "cents": self.rng.randrange(100, 1000)}
+        self.must(await self.attempt(kind, asks[0], "approve", arguments=other), "a change was refused")
+        await self.rest(asks[1:])
+
+    async def unfit(self, kind: str, asks: list[Ask]) -> None:
+        """Arguments that the tool does not take: refused by a door that knows it, and never run behind one that does not."""
+        wrong = self.rng.choice([{}, {"to": 1}, {"to": "x", "cents": "many"}, {"to": "x", "cents": 1, "more": 1}])
+        self.must(not await self.attempt(kind, asks[0], "approve", door=self.doors[0], arguments=wrong), "it fits?")
+        none = self.rng.choice(["text", [], 1, {"to": float("nan")}, {"to": "\ud800"}, {"to": {1}}])
+        self.must(not await self.attempt(kind, asks[0], "approve", arguments=none), f"{none!r} is no JSON object")
+        told = await self.attempt(kind, asks[0], "approve", door=self.doors[-1], fits=False, arguments=wrong)
+        self.must(told, "how should it know?")
+        await self.rest(asks[1:])
+
+    async def stale(self, kind: str, asks: list[Ask]) -> None:
+        """An old page, or that of another call or task."""
+        for seen in (asks[1].hash, "0" * 24, self.rng.choice(list(self.seen.values())).hash):
+            if seen != asks[0].hash:
+                self.must(not await self.attempt(kind, asks[0], "approve", hash=seen), "it was for another hash")
+        self.must(await self.attempt("approve", asks[0], "approve", hash=asks[0].hash), "the right hash was refused")
+        await self.rest(asks[1:])
+
+    async def sibling(self, kind: str, asks: list[Ask]) -> None:
+        """A yes to one of two calls with the same arguments."""
+        one, two = [ask for ask in asks if not str(ask.data["arguments"]["to"]).endswith("'")]
+        self.must(await self.attempt(kind, one, "approve", hash=one.hash), "a plain yes was refused")
+        self.must(not await self.attempt(kind, two, "approve", hash=one.hash), "the yes was for the other")
+        await self.rest([ask for ask in asks if ask.id != one.id])
+
+    async def garbage(self, kind: str, asks: list[Ask]) -> None:
+        for text in self.rng.sample(GARBAGE, 4):
+            self.must(
+                not await self.attempt(kind, text.replace("{id}", asks[0].task_id), "approve"), f"what is {text!r}?"
+            )
+        word = self.rng.choice(["", "yes", "APPROVE", "approve ", "perhaps"])
+        self.must(not await self.attempt(kind, asks[0], word), f"what is {word!r}?")
+        self.must(not await self.attempt(kind, asks[0], "deny", always=True), "no, always?")
+        await self.rest(asks)
+
+    async def question(self, kind: str, asks: list[Ask]) -> None:
+        self.must(await self.attempt("approve", asks[0], "approve"), "a plain yes was refused")
+        await self.rest(asks[1:])
+
+        async def look() -> list[Ask]:
+            return [ask for ask in await self.doors[0].asks("question") if ask.task_id == asks[0].task_id]
+
+        (asked,) = await eventually(look, 60)
+        for word in ("approve", "deny"):
+            self.must(not await self.attempt(kind, asked.id, word), "a question is no approval")
+        await self.doors[0].answer(asked.id, "approve")
+
+    async def always(self, kind: str, asks: list[Ask]) -> None:
+        """One is denied; then a yes to another is one to all that is left of this tool in this task."""
+        await self.rest(asks[:1])
+        self.must(await self.attempt(kind, asks[1], "approve", always=True), "always was refused")
+        self.owe(asks[2].task_id, asks[2].arguments)
+        self.owe(
+            asks[2].task_id, next(ask.arguments for ask in asks if not str(ask.data["arguments"]["to"]).endswith("'"))
+        )
+        await eventually(lambda: self.ended(asks[2].task_id), 60)
+        self.must(not await self.attempt("ended", asks[2], "deny"), "it was decided, and is over")
+
+    async def cancelled(self, kind: str) -> str:
+        task_id = await self.submit("patient", self.plan())
+        asks = await self.open(task_id, 3)
+        self.stopped.add(task_id)
+        await self.doors[1].cancel(task_id)
+        for ask in asks:
+            self.must(not await self.attempt(kind, ask, "approve"), "its task is cancelled")
+        return task_id
+
+    async def cancel_raced(self, kind: str) -> str:
+        task_id = await self.submit("patient", self.plan())
+        asks = await self.open(task_id, 3)
+        self.stopped.add(task_id)
+        say = [self.attempt(kind, ask, "approve") for ask in asks] + [self.cancel(task_id)]
+        self.rng.shuffle(say)
+        await asyncio.gather(*say)
+        with contextlib.suppress(OnwardError):
+            await self.doors[0].cancel(task_id)
+        return task_id
+
+    async def cancel(self, task_id: str) -> bool:
+        await self.doors[-1].cancel(task_id)
+        return True
+
+    async def withdrawn(self, kind: str) -> str:
+        name = f"trip {next(self.numbers)}"
+        task_id = (await self.doors[0].submit("trip", name)).id
+        (ask,) = await self.open(task_id, 1)
+        self.stopped.add(task_id)
+        await self.doors[0].cancel(task_id)
+        self.must(not await self.attempt(kind, ask, "approve"), "its saga is being undone")
+        self.gates[name].set()
+        return task_id
+
+    async def too_late(self, kind: str, task_id: str, asks: list[Ask]) -> str:
+        for ask in asks:
+            self.must(not await self.attempt(kind, ask, self.rng.choice(["approve", "deny"])), "its time was up")
+            if kind == "default":
+                self.owe(task_id, ask.arguments)
+        return task_id
+
+    async def ended(self, task_id: str) -> bool:
+        return (await self.doors[0].get(task_id)).ended
+
+    # ── rounds ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    QUARRELS = ("approve", "twice", "raced", "changed", "unfit", "stale", "sibling", "garbage", "question", "always")
+
+    async def round(self) -> list[str]:
+        """One task for every plot, all at once; then the hour is over for those that have one."""
+        once = [("transfer", {"to": f"n{next(self.numbers)}", "cents": 1})]
+        timed = {
+            kind: await self.submit(agent, [once]) for kind, agent in (("expired", "hasty"), ("default", "generous"))
+        }
+        stories: list[Coroutine[Any, Any, str]] = [self.quarrel(kind) for kind in self.QUARRELS]
+        stories += [self.cancelled("cancelled"), self.cancel_raced("cancel raced"), self.withdrawn("withdrawn")]
+        self.rng.shuffle(stories)
+        running = asyncio.gather(*stories)
+        opened = [(kind, task_id, await self.open(task_id, 1)) for kind, task_id in timed.items()]
+        self.clock.move(HOUR + 1)
+        ids = [*await asyncio.gather(*[self.too_late(*late) for late in opened]), *await running]
+        for task_id in ids:
+            await eventually(lambda task_id=task_id: self.ended(task_id), 60)  # type: ignore[misc]
+        old = self.rng.choice(list(self.seen.values()))
+        self.must(not await self.attempt("ended", old, "approve"), "its task is over")
+        return ids
+
+    # ── the oracle ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def judge(self, ids: list[str]) -> list[str]:
+        """Everything that should not be."""
+        wrong = list(self.wrong)
+        did: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        for task_id, what in self.ledger:
+            did[task_id][what] += 1
+        wrong += [f"of task {one}, which nobody knows, {did[one]}" for one in did.keys() - set(ids)]
+        for one in ids:
+            wrong += [f"{one} did {what} {n} times too often" for what, n in (did[one] - self.owed[one]).items()]
+            if one not in self.stopped:
+                wrong += [f"{one} did not do {what}, though allowed" for what in self.owed[one] - did[one]]
+            wrong += await self.audit(one)
+        wrong += [f"{ask_id} was decided by {said}" for ask_id, said in self.accepted.items() if len(said) > 1]
+        return wrong
+
+    async def audit(self, task_id: str) -> list[str]:
+        """The journal alone tells the same: whatever was called has a yes of its own, for these arguments and this hash."""
+        door, wrong = self.doors[0], []
+        records = await door.service.journal(task_id, limit=1000)
+        asked = {one.seq: one.value for one in records if one.kind == r.APPROVAL}
+        yes: collections.Counter[str] = collections.Counter()
+        always = False
+        for message in [one.value for one in records if one.kind == r.MESSAGE and one.value["ref"] in asked]:
+            ask = await door.service.messages.ask(f"{task_id}.{message['ref']}")
+            said = message["value"] or {"decision": ask.default, "hash": ask.hash}  # or its time was up
+            always = always or said.get("always", False)
+            if said["hash"] != ask.hash:
+                wrong.append(f"{ask.id} was decided for {said['hash']}")
+            if said["decision"] == "approve":
+                yes[wire.fingerprint([[said.get("arguments", ask.arguments)], {}])] += 1
+        did = collections.Counter(
+            one.value["args"] for one in records if one.kind == r.STEP_DONE and one.key.startswith("transfer")
+        )
+        return wrong + [f"{task_id} called {mark} without a yes in its journal" for mark in did - yes if not always]
+
+
+@contextlib.asynccontextmanager
+async def world(url: str, seed: int) -> AsyncIterator[World]:
+    """Two workers and a door that knows nothing of agents, on one database."""
+    clock = ShiftedClock()
+    made = World(seed, clock)
+    # A lease that outlives every move of the clock: this is about decisions, not about workers.
+    settings: dict[str, Any] = {"clock": clock, "poll_s": 0.1, "heartbeat_s": 0.2, "lease_s": 1e9, "grace_s": 5.0}
+    workers = [made.offer(Onward(url, **settings)) for _ in range(2)]
+    made.doors = [*workers, Onward(url, **settings)]
+    async with contextlib.AsyncExitStack() as stack:
+        for app in made.doors:
+            await stack.enter_async_context(app)
+        if url.startswith("postgresql"):
+            server = stack.enter_context(psycopg.connect(url, autocommit=True))
+            server.execute(
+                "CREATE TABLE ahead (t float8); CREATE OR REPLACE FUNCTION onward_now() RETURNS float8 LANGUAGE sql STABLE AS "
+                "'SELECT extract(epoch FROM now())::float8 + COALESCE((SELECT max(t) FROM ahead), 0)'"
+            )
+            clock.tell = lambda ahead: server.execute("INSERT INTO ahead VALUES (%s)", (ahead,))
+        for app in workers:
+            await stack.enter_async_context(app.worker(slots=20))
+        yield made
+
+
+EXPECTED = {*World.QUARRELS, "deny", "cancelled", "cancel raced", "withdrawn", "expired", "default", "ended"}
+
+
+async def decide(url: str, decisions: int, seed: int = 4) -> tuple[World, list[str]]:
+    """So many decisions; everything that went wrong."""
+    async with world(url, seed) as made:
+        ids: list[str] = []
+        while made.count.total() < decisions:
+            ids += await made.round()
+        wrong = await made.judge(ids)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(made.count.items()))
+    told = ", ".join(f"{count} {name}" for name, count in sorted(made.refused.items()))
+    print(
+        f"\n{made.count.total()} decisions on {len(ids)} tasks ({kinds}); refused: {told}; "
+        f"{len(made.ledger)} executions, {len(wrong)} wrong"
+    )
+    assert set(made.count) == EXPECTED, "VOID: not every kind of decision occurred"
+    return made, wrong
+
+
+@not_memory
+async def test_a_hundred_decisions(fresh_url: str) -> None:
+    made, wrong = await decide(fresh_url, 100)
+    assert wrong == []
+    assert made.ledger
+
+
+@pytest.mark.slow
+@not_memory
+async def test_a_thousand_decisions(fresh_url: str, prove: bool) -> None:
+    made, wrong = await decide(fresh_url, 5000 if prove else 1000, seed=11)
+    assert wrong == []
+    assert len(made.ledger) > 100
+
+
+# ── the oracle sees it when something is wrong ───────────────────────────────────────────────────────────────────────
+
+
+def _a_no_is_a_yes(patch: pytest.MonkeyPatch) -> None:
+    real = Context.approve
+
+    async def approve(self: Context, what: str, **options: Any) -> dict[str, Any]:
+        try:
+            return await real(self, what, **options)
+        except Denied:
+            return {"decision": "approve"}
+
+    patch.setattr(Context, "approve", approve)
+
+
+def _changes_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(agent_calls, "_with_changes", lambda wanted, _: Allowed(wanted.call, wanted.tool, wanted.arguments))
+
+
+def _a_yes_is_for_all_with_the_same_arguments(patch: pytest.MonkeyPatch) -> None:
+    real, said = Calls._decided, dict[str, Any]()
+
+    async def decided(self: Calls, wanted: Any) -> Any:
+        found = await real(self, wanted)
+        mark = f"{self._ctx.task_id} {plainly(wanted.arguments)}"
+        if isinstance(found, Allowed):
+            said[mark] = found
+        return said.get(mark, found)
+
+    patch.setattr(Calls, "_decided", decided)
+
+
+def _everybody_is_told_that_they_decided(patch: pytest.MonkeyPatch) -> None:
+    real = Messages._reply
+
+    async def reply(self: Messages, ask: Ask, kind: str, value: Any, what: str) -> list[Ask]:
+        with contextlib.suppress(AlreadyDecided):
+            return await real(self, ask, kind, value, what)
+        return []
+
+    patch.setattr(Messages, "_reply", reply)
+
+
+def _each_call_runs_twice(patch: pytest.MonkeyPatch) -> None:
+    real = Calls._run
+
+    async def run(self: Calls, wanted: Allowed) -> dict[str, Any]:
+        await real(self, wanted)
+        return await real(self, wanted)
+
+    patch.setattr(Calls, "_run", run)
+
+
+def _any_hash_will_do(patch: pytest.MonkeyPatch) -> None:
+    real = Onward.decide
+
+    async def decide(self: Onward, approval_id: str, decision: str, **options: Any) -> None:
+        await real(self, approval_id, decision, **{**options, "hash": None})
+
+    patch.setattr(Onward, "decide", decide)
+
+
+FAULTS = (
+    (_a_no_is_a_yes, "times too often"),
+    (_changes_are_ignored, "times too often"),
+    (_a_yes_is_for_all_with_the_same_arguments, "times too often"),
+    (_everybody_is_told_that_they_decided, "were accepted"),
+    (_each_call_runs_twice, "times too often"),
+    (_any_hash_will_do, "it was for another hash"),
+)
+
+
+@only_file
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "seen"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
+async def test_a_planted_fault_is_seen(
+    fresh_url: str, fault: Callable[[pytest.MonkeyPatch], None], seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    _, wrong = await decide(fresh_url, 40)
+    assert any(seen in one for one in wrong), wrong
