@@ -95,6 +95,7 @@ class Registry:
         approve: Iterable[str] = (),
         budget: Budget | None = None,
         result: type[BaseModel] | None = None,
+        shown_bytes: int | None = None,
         deadline: Duration | None = None,
         retry: Retry | int | None = None,
         queue: str = "default",
@@ -103,14 +104,18 @@ class Registry:
 
         `model` is "openai:NAME" (with OPENAI_API_KEY, or OPENAI_BASE_URL for any server that speaks the same), or a model of
         your own. Tools whose risk is one of `approve` wait for a person. With `result`, a pydantic model, the answer has that
-        form, and is asked for again when it does not.
+        form, and is asked for again when it does not. Of an output of a tool it is shown `shown_bytes` (4,000); what is longer
+        is an artifact, of which it sees both ends and can read more.
         """
-        from onward.agent.loop import NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
+        from onward.agent.calls import SHOWN, SMALLEST  # noqa: PLC0415 -- pydantic, which most programs do not need
+        from onward.agent.loop import NO_LIMITS, Agent  # noqa: PLC0415
         from onward.agent.models import model_of  # noqa: PLC0415
         from onward.agent.tools import toolbox  # noqa: PLC0415
 
         if budget is not None and (unheld := budget.without_steps):
             raise UsageError(f"of an agent's budget only max_steps is held so far; leave out {', '.join(unheld)}")
+        if shown_bytes is not None and shown_bytes < SMALLEST:
+            raise BadSetting("shown_bytes", shown_bytes, f"{SMALLEST} or more")
         made = Agent(
             name,
             functools.partial(model_of, model),
@@ -119,6 +124,7 @@ class Registry:
             frozenset(approve),
             budget or NO_LIMITS,
             result,
+            shown_bytes=shown_bytes or SHOWN,
         )
 
         async def handler(ctx: Context, goal: str) -> Any:

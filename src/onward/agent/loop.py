@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from onward.agent.builtin import ASK_USER, ask_user, builtin
-from onward.agent.calls import Calls, Done
+from onward.agent.calls import SHOWN, Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, result_message
 from onward.agent.model import Message, Model, Reply, Request, ToolCall
 from onward.agent.tools import Tool
@@ -52,6 +52,7 @@ class Agent:
     budget: Budget = NO_LIMITS
     result: type[BaseModel] | None = None
     context_bytes: int = CONTEXT_BYTES
+    shown_bytes: int = SHOWN
 
     async def handler(self, ctx: Context, goal: str) -> Any:
         """Work towards the goal; the answer is the task's result."""
@@ -83,8 +84,8 @@ class _Run:
 
     def __init__(self, agent: Agent, ctx: Context) -> None:
         self._agent, self._ctx = agent, ctx
-        self._tools = {**agent.tools, **builtin(ctx), ASK_USER.name: ASK_USER}
-        self._calls = Calls(ctx, self._tools, agent.approve, self._write)
+        self._tools = {**agent.tools, **builtin(ctx, agent.shown_bytes), ASK_USER.name: ASK_USER}
+        self._calls = Calls(ctx, self._tools, agent.approve, self._write, agent.shown_bytes)
         self._talk = Conversation()
         self._pages: list[str] = []
         self._steps = self._saved = 0

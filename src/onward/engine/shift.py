@@ -332,6 +332,16 @@ class Shift:
     async def contents(self, ids: Sequence[str]) -> dict[str, bytes]:
         return await self._pen.patiently(lambda: self._desk.store.contents(self.task_id, ids))
 
+    async def leave(self, data: bytes, about: dict[str, Any]) -> dict[str, Any]:
+        name = await self._pen.patiently(lambda: self._desk.artifacts.put(self.task_id, data))
+        key = SCOPE.get().key or ""
+        told = {"artifact_id": name, "bytes": len(data), "step": key, **about}
+        self._pen.mention(r.ARTIFACT, key, told)
+        return told
+
+    async def left(self, artifact_id: str) -> bytes:
+        return await self._pen.patiently(lambda: self._desk.artifacts.get(self.task_id, artifact_id))
+
     @property
     def restored(self) -> Any:
         return self._pen.replay.restored
