@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any
 
 from onward.agent.conversation import Ref, excerpt, result_message
@@ -138,9 +138,9 @@ class Calls:
             args, kwargs = bound(arguments, self._ctx)
             return await self._kept(call_id, tool.name, await tool.function(*args, **kwargs))
 
-        def run_plainly(arguments: dict[str, Any]) -> Coroutine[Any, Any, dict[str, Any]]:
+        def run_plainly(arguments: dict[str, Any]) -> _Later:
             args, kwargs = bound(arguments, plain)
-            return self._kept(call_id, tool.name, tool.function(*args, **kwargs))  # awaited when the thread is left
+            return _Later(self._kept, call_id, tool.name, tool.function(*args, **kwargs))
 
         return run if is_async(tool.function) else run_plainly
 
@@ -153,8 +153,8 @@ class Calls:
         async def ask(arguments: dict[str, Any]) -> Any:
             return await told(await reconcile(**arguments))
 
-        def ask_plainly(arguments: dict[str, Any]) -> Any:
-            return told(reconcile(**arguments))
+        def ask_plainly(arguments: dict[str, Any]) -> _Later:
+            return _Later(told, reconcile(**arguments))
 
         return ask if is_async(reconcile) else ask_plainly
 
@@ -182,6 +182,16 @@ class Calls:
         if kind == "binary":
             return f"({len(data):,} bytes, binary, kept as {ref.artifact_id})"
         return excerpt(data.decode(), self._shown, ref.artifact_id)
+
+
+class _Later:
+    """What a thread leaves for the loop to do. A coroutine would complain when nobody waits for the thread any more."""
+
+    def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
+        self._function, self._args = function, args
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._function(*self._args).__await__()
 
 
 _PATIENCE = {"read": Retry(attempts=3), "idempotent": Retry(attempts=3), "once": Retry(attempts=1)}
