@@ -129,6 +129,15 @@ async def test_the_deploy_of_the_examples(service: str, decision: str | None, ex
         assert ended.state is {"approve": State.COMPLETED, "cancel": State.CANCELLED}.get(decision or "", State.FAILED)
 
 
+async def test_artifacts(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = code_of("artifacts.md", "report.py")
+    module = types.ModuleType("report")
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, "report", module)
+    await code_of("artifacts.md", "test_report.py")["test_the_report_is_there_whatever_is_killed"]()
+    assert "report" in names["app"].handlers
+
+
 async def test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     names = code_of("agents.md", "janitor.py")
     assert "janitor" in names["app"].handlers

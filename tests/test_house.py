@@ -219,7 +219,7 @@ def test_no_print_outside_the_command_line(path: Path) -> None:
 
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-HEAVY = ("pydantic", "asyncpg", "cronsim", "zoneinfo", "rich", "psycopg", "sqlalchemy", "uvloop")
+HEAVY = ("pydantic", "asyncpg", "cronsim", "zoneinfo", "rich", "psycopg", "sqlalchemy", "uvloop", "obstore")
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import random
+import urllib.parse
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from onward.artifacts.keeper import Artifacts, Shelf
 from onward.budgets import Spent
 from onward.config import Settings, load
 from onward.core.budget import Budget
@@ -31,11 +35,12 @@ from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
 
 if TYPE_CHECKING:
-    from onward.core.state import AgentState
+    from onward.core.state import AgentState, ArtifactRef
 
 VERSION = "0.1.0"
 
 Asks = list[Ask]
+Refs = list["ArtifactRef"]
 Doubts = list[Doubt]
 Findings = list[Finding]
 Schedules = list[Schedule]
@@ -69,7 +74,12 @@ class Onward(Registry):
     def _join(self, store: Store) -> None:
         self.store = store
         self.service = Service(
-            store, self._offers, queue_limit=self.settings.queue_limit, clock=self._clock, ids=self._ids
+            store,
+            self._offers,
+            queue_limit=self.settings.queue_limit,
+            clock=self._clock,
+            ids=self._ids,
+            artifacts=Artifacts(store, open_shelf(self.settings.artifacts)),
         )
 
     def move(self, db: str) -> None:
@@ -134,6 +144,7 @@ class Onward(Registry):
             submit=self.service.child,
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
+            artifacts=self.service.artifacts,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
@@ -288,6 +299,15 @@ class Onward(Registry):
             max_cost_usd=max_cost_usd,
         )
 
+    async def artifacts(self, task_id: str) -> Refs:
+        """What a task has left behind (`ctx.artifact`, large outputs of tools): id, type, summary, bytes, step. Raises
+        TaskNotFound."""
+        return await self.service.artifacts.of(task_id)
+
+    async def artifact(self, task_id: str, artifact_id: str) -> bytes:
+        """The bytes of an artifact of this task. Raises ArtifactNotFound."""
+        return await self.service.artifacts.read(task_id, artifact_id)
+
     async def check(self, progress: Progress = quietly, *, patience: Duration = PATIENCE) -> Findings:
         """What would become of each unfinished task if the code of this app were deployed. No step is run, nothing is
         written. `patience` is for the code of one handler, which has nothing to wait for."""
@@ -373,3 +393,22 @@ def open_store(url: str, clock: Clock | None = None) -> Store:
         f"{scheme}://…" if rest else url,
         "sqlite:///FILE, sqlite://:memory: or postgresql://USER:PASSWORD@HOST/DATABASE",
     )
+
+
+def open_shelf(place: str) -> Shelf | None:
+    """Where artifacts are kept outside the database; None when they are not."""
+    scheme, mark, rest = place.partition("://")
+    if place == "database":
+        return None
+    if scheme == "s3" and rest.partition("/")[0]:
+        if importlib.util.find_spec("obstore") is None:
+            raise BadSetting("artifacts", place, "reached with obstore: pip install 'onward[s3]'")
+        from onward.artifacts.s3 import Bucket  # noqa: PLC0415 -- an extra
+
+        bucket, _, prefix = rest.partition("/")
+        return Bucket(bucket, prefix)
+    if (scheme == "file" and rest.startswith("/")) or (not mark and "/" in place):
+        from onward.artifacts.directory import Directory  # noqa: PLC0415 -- what only some platforms can do
+
+        return Directory(Path(urllib.parse.unquote(rest) if mark else place).expanduser())
+    raise BadSetting("artifacts", place, "'database', a folder (/PATH, ./PATH or file:///PATH) or s3://BUCKET/PREFIX")

@@ -20,6 +20,7 @@ class Settings:
     """Every setting of Onward, with its default. `docs/settings.md` explains each."""
 
     db: str = "sqlite:///onward.db"
+    artifacts: str = "database"
     lease_s: float = 10.0
     heartbeat_s: float = 2.0
     poll_s: float = 0.5

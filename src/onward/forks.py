@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from onward.artifacts.keeper import Artifacts
 from onward.core import wire
 from onward.core.fork import Again, Cuts
 from onward.core.ids import Ids
@@ -33,8 +34,8 @@ class Plan:
 class Forks:
     """All verbs about forks. `check` raises when a handler does not take an input."""
 
-    def __init__(self, store: Store, ids: Ids, check: Callable[[str, Any], object]) -> None:
-        self._store, self._ids, self._check = store, ids, check
+    def __init__(self, store: Store, ids: Ids, check: Callable[[str, Any], object], artifacts: Artifacts) -> None:
+        self._store, self._ids, self._check, self._artifacts = store, ids, check, artifacts
 
     async def plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Plan:  # noqa: A002
         """What a fork would come to. Raises CannotFork where the journal cannot be cut."""
@@ -71,6 +72,7 @@ class Forks:
         if input is not SAME:
             self._check(plan.origin.task, wire.decode(data))
         fork = self._ids()
+        await self._artifacts.inherit(fork, plan.origin.task_id, plan.at)
         await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox)
         self._store.nudge("ready")
         return fork

@@ -107,6 +107,7 @@ class Registry:
         compact: bool | str | Model = True,
         context_bytes: int | None = None,
         policy: Policy | None = None,
+        shown_bytes: int | None = None,
         deadline: Duration | None = None,
         retry: Retry | int | None = None,
         queue: str = "default",
@@ -119,15 +120,21 @@ class Registry:
         `approve` wait for a person, for at most `approval_timeout`; when nobody has decided then, `approval_default` ("deny"
         or "approve") holds. With `result`, a pydantic model, the answer has that form, and is asked for again when it does not.
 
+        Of an output of a tool the model is shown `shown_bytes` (4,000); what is longer is an artifact, of which it sees both
+        ends and can read more. A conversation that outgrows `context_bytes` is summed up by the same model, by the one that
+        `compact` names, or (False) shown as far as it fits.
+
         An agent among the tools (what this returned, or its name) is called as a child task; `description` is what others are
-        told of this one. A conversation that outgrows `context_bytes` is summed up by the same model, by the one that `compact`
-        names, or (False) shown as far as it fits. `policy` decides what to do next instead of the usual one.
+        told of this one. `policy` decides what to do next instead of the usual one.
         """
-        from onward.agent.loop import CONTEXT_BYTES, NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
+        from onward.agent.calls import SHOWN, SMALLEST  # noqa: PLC0415 -- pydantic, which most programs do not need
+        from onward.agent.loop import CONTEXT_BYTES, NO_LIMITS, Agent  # noqa: PLC0415
         from onward.agent.models import Chosen  # noqa: PLC0415
         from onward.agent.policy import usual  # noqa: PLC0415
         from onward.agent.tools import check_default, toolbox  # noqa: PLC0415
 
+        if shown_bytes is not None and shown_bytes < SMALLEST:
+            raise BadSetting("shown_bytes", shown_bytes, f"{SMALLEST} or more")
         known = [(one, self._agent_named(one)) for one in tools]
         asked = Chosen(model)
         summing = None if compact is False else asked if compact is True else Chosen(compact)
@@ -147,6 +154,7 @@ class Registry:
             {named: self._agents.get(named, "") for _, named in known if named is not None},
             None if approval_timeout is None else seconds(approval_timeout, "approval_timeout"),
             check_default(approval_default),
+            shown_bytes or SHOWN,
         )
 
         async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:

@@ -14,6 +14,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from onward.artifacts.keeper import Artifacts
 from onward.budgets import Budgets
 from onward.core import wire
 from onward.core.budget import Budget
@@ -93,12 +94,22 @@ class Plan(NamedTuple):
 class Service:
     """All verbs of the outside."""
 
-    def __init__(self, store: Store, offers: Mapping[str, Offer], *, queue_limit: int, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self,
+        store: Store,
+        offers: Mapping[str, Offer],
+        *,
+        queue_limit: int,
+        clock: Clock,
+        ids: Ids,
+        artifacts: Artifacts | None = None,
+    ) -> None:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
         self._depths: dict[str, _Gauge] = {}
         self.messages = Messages(store, ids, self.check_call)
-        self.forks = Forks(store, ids, self.check_input)
+        self.artifacts = artifacts or Artifacts(store)
+        self.forks = Forks(store, ids, self.check_input, self.artifacts)
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
         self.states = States(store)

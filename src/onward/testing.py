@@ -142,6 +142,7 @@ class MemoryApp(Onward):
         self._dead = False
         self._point: Callable[[str], None] | None = None
         store = SqliteStore(MEMORY, clock=self.clock, inline=True)
+        settings.setdefault("artifacts", "database")  # and not where the environment says
         super().__init__(clock=self.clock, rng=random.Random(1), store=store, **settings)  # noqa: S311 -- the same in every run
 
 

@@ -125,7 +125,7 @@ async def test_a_long_conversation_goes_on_from_its_checkpoints() -> None:
     [
         (("no_such_tool", {}), "error: there is no tool 'no_such_tool'; there are ask_user, check_disk"),
         (("check_disk", {"pfad": "/"}), "error: tool 'check_disk' has no 'pfad'"),
-        (("read_artifact", {"artifact_id": "../etc/passwd"}), "error: UsageError: this task has no artifact"),
+        (("read_artifact", {"artifact_id": "../etc/passwd"}), "error: ArtifactNotFound: task "),
     ],
 )
 async def test_what_a_model_does_wrong_it_is_told(lab: Lab, call: Any, sentence: str) -> None:

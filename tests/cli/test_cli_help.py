@@ -11,8 +11,8 @@ import pytest
 from tests.cli.conftest import Run, process
 
 COMMANDS = [
-    "demo", "worker", "submit", "list", "show", "state", "follow", "cancel", "pause", "resume", "prioritize",
-    "approvals", "approve", "deny", "questions", "answer", "signal", "resolve", "schedules", "check", "replay", "fork", "migrate", "doctor",
+    "demo", "worker", "submit", "list", "show", "state", "follow", "cancel", "pause", "resume", "prioritize", "budget",
+    "approvals", "approve", "deny", "questions", "answer", "signal", "resolve", "artifacts", "schedules", "check", "replay", "fork", "migrate", "doctor",
 ]  # fmt: skip
 HEAVY = ["apsw", "asyncio", "asyncpg", "cronsim", "onward.app", "pydantic", "rich", "uvloop"]
 

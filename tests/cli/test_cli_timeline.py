@@ -261,5 +261,7 @@ def test_changes_of_a_state_are_told_in_a_few_words():
         "state: facts: os; plan: look, clean"
     )
     assert told(r.PATCHED, {"patch": {"add_artifacts": [artifact]}}) == "state: artifacts: a log"
+    assert told(r.ARTIFACT, artifact) == "artifact: a log, 1 bytes"
+    assert told(r.ARTIFACT, {"type": "raw\x1b[31m", "bytes": "?"}) == "artifact: raw\\x1b[31m"
     assert told(r.PATCHED, {"patch": 7}) == "state: "
     assert told(r.CHECKPOINT, {"number": 3}).startswith("checkpoint 3")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from onward.agent.reader import LINES, page
 from onward.agent.tools import Tool, tool
 from onward.core.state import Answer, Fact, StatePatch
 from onward.engine.context import Context
-from onward.errors import UsageError
-
-LINES = 100
-"""Lines of an artifact that are read at once."""
+from onward.errors import ArtifactNotFound
 
 
-def builtin(ctx: Context) -> Mapping[str, Tool]:
-    """The built-in tools of one task. What they change they return as a patch, beside what the model reads."""
+def builtin(ctx: Context, most: int) -> Mapping[str, Tool]:
+    """The built-in tools of one task. What they change they return as a patch, beside what the model reads, in `most` bytes."""
 
     @tool
     def update_plan(plan: list[str]) -> Any:
@@ -29,17 +26,17 @@ def builtin(ctx: Context) -> Mapping[str, Tool]:
         """Keep a fact that you will need later, and where you have it from."""
         return StatePatch(append_facts=(Fact(key=key, value=value, source=source),)), "the fact is kept"
 
-    @tool
-    async def read_artifact(artifact_id: str, start: int = 1, lines: int = LINES, search: str = "") -> str:
-        """Read lines of an artifact, from a line number on, or only those that contain a text."""
-        known = () if ctx.state is None else ctx.state.artifacts
-        if artifact_id not in {one.artifact_id for one in known}:
-            raise UsageError(f"this task has no artifact {artifact_id!r}")
-        (data,) = await ctx.kept(artifact_id)
-        numbered = enumerate(data.decode("utf-8", "replace").splitlines(), 1)
-        found = ((number, line) for number, line in numbered if number >= start and search in line)
-        page = [f"{number}: {line}" for number, line in itertools.islice(found, max(1, min(lines, LINES)))]
-        return "\n".join(page) or "(no such lines)"
+    @tool(retry=1)
+    async def read_artifact(
+        artifact_id: str, start: int = 1, lines: int = LINES, search: str = "", column: int = 1
+    ) -> str:
+        """Read lines of an artifact, from a line number on, or only those that contain a text. Of very long lines, the part
+        from a column on."""
+        known = [] if ctx.state is None else [one.artifact_id for one in ctx.state.artifacts]
+        if artifact_id not in known:
+            raise ArtifactNotFound(ctx.task_id, artifact_id, known)
+        data = await ctx.read_artifact(artifact_id)
+        return page(data, start=start, lines=lines, search=search, column=column, most=most)
 
     return {one.name: one for one in (update_plan, record_fact, read_artifact)}
 

@@ -6,25 +6,33 @@ tool does ends the agent: a wrong name, wrong arguments, a no, a failure and a h
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
 from onward.agent.conversation import Ref, excerpt, result_message
 from onward.agent.model import Message, ToolCall
+from onward.agent.reader import binary
 from onward.agent.tools import READ, Tool
 from onward.core import wire
 from onward.core.retry import Retry
 from onward.core.state import ArtifactRef, StatePatch
 from onward.engine.arguments import is_async
 from onward.engine.context import Context
-from onward.errors import Denied, InvalidInput, StepFailed, TooDeep
+from onward.engine.leaving import leave, taken
+from onward.engine.plain import PlainContext
+from onward.errors import ArtifactTooLarge, Denied, InvalidInput, StepFailed, TooDeep
 
 NOTHING = StatePatch()
 SHOWN = 4_000
 """Bytes of an output that a model is shown; what is longer is an artifact, and it sees both ends."""
+
+SMALLEST = 1_000
+"""The least of that: below it there would be little room beside the notes on what was left out."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,9 +74,14 @@ class Calls:
     """How the calls of one task are done."""
 
     def __init__(
-        self, ctx: Context, tools: Mapping[str, Tool], approvals: Approvals, write: Callable[[Message], Ref]
+        self,
+        ctx: Context,
+        tools: Mapping[str, Tool],
+        approvals: Approvals,
+        write: Callable[[Message], Ref],
+        shown: int = SHOWN,
     ) -> None:
-        self._ctx, self._tools, self._approvals, self._write = ctx, tools, approvals, write
+        self._ctx, self._tools, self._approvals, self._write, self._shown = ctx, tools, approvals, write, shown
         self.always: set[str] = set()
         """Tools of which a person said that they need no approval in this task any more."""
 
@@ -96,9 +109,9 @@ class Calls:
             told = await self._run(allowed)
         except StepFailed as failed:
             return self._said(call, f"{allowed.note}error: {failed.kind}: {failed.message}")
-        artifact = () if told["artifact"] is None else (ArtifactRef.model_validate(told["artifact"]),)
+        artifacts = tuple(ArtifactRef.model_validate(one) for one in told.get("artifacts", ()))
         patch = StatePatch.model_validate(told.get("patch") or {})
-        patch = patch.model_copy(update={"add_artifacts": patch.add_artifacts + artifact})
+        patch = patch.model_copy(update={"add_artifacts": patch.add_artifacts + artifacts})
         result = Ref(told["id"], told["bytes"])
         return Done(call, await self._noted(result, allowed.note) if allowed.note else result, patch)
 
@@ -155,7 +168,7 @@ class Calls:
 
     def _said(self, call: ToolCall, text: str) -> Done:
         """A result that no tool gave. The same call gets the same words, so nothing has to be recorded for it."""
-        return Done(call, self._write(result_message(call.id, excerpt(text, SHOWN))))
+        return Done(call, self._write(result_message(call.id, excerpt(text, self._shown))))
 
     async def _run(self, wanted: Allowed) -> dict[str, Any]:
         tool, ctx = wanted.tool, self._ctx
@@ -176,18 +189,19 @@ class Calls:
     def _tool_step(self, wanted: Allowed) -> Callable[[dict[str, Any]], Any]:
         """The function that the step runs, of the same colour as the tool's, so that a plain one gets a thread."""
         tool, call_id = wanted.tool, wanted.call.id
+        plain = PlainContext(self._ctx, asyncio.get_running_loop())
 
-        def bound(arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        def bound(arguments: dict[str, Any], ctx: Context | PlainContext) -> tuple[list[Any], dict[str, Any]]:
             args, kwargs = tool.takes.by_name(arguments)
-            return ([self._ctx, *args] if tool.wants_context else args), kwargs
+            return ([ctx, *args] if tool.wants_context else args), kwargs
 
         async def run(arguments: dict[str, Any]) -> dict[str, Any]:
-            args, kwargs = bound(arguments)
-            return self._kept(call_id, tool.name, tool.observed(await tool.function(*args, **kwargs)))
+            args, kwargs = bound(arguments, self._ctx)
+            return await self._kept(call_id, tool.name, tool.observed(await tool.function(*args, **kwargs)))
 
-        def run_plainly(arguments: dict[str, Any]) -> dict[str, Any]:
-            args, kwargs = bound(arguments)
-            return self._kept(call_id, tool.name, tool.observed(tool.function(*args, **kwargs)))
+        def run_plainly(arguments: dict[str, Any]) -> _Later:
+            args, kwargs = bound(arguments, plain)
+            return _Later(self._kept, call_id, tool.name, tool.observed(tool.function(*args, **kwargs)))
 
         return run if is_async(tool.function) else run_plainly
 
@@ -196,39 +210,51 @@ class Calls:
     ) -> Callable[[dict[str, Any]], Any]:
         """The same for the function that asks whether it happened; None means that it did not."""
 
-        def told(found: Any) -> Any:
-            return None if found is None else self._kept(call_id, "reconciled", tool.observed(found))
+        async def told(found: Any) -> Any:
+            return None if found is None else await self._kept(call_id, "reconciled", tool.observed(found))
 
         async def ask(arguments: dict[str, Any]) -> Any:
-            return told(await reconcile(**arguments))
+            return await told(await reconcile(**arguments))
 
-        def ask_plainly(arguments: dict[str, Any]) -> Any:
-            return told(reconcile(**arguments))
+        def ask_plainly(arguments: dict[str, Any]) -> _Later:
+            return _Later(told, reconcile(**arguments))
 
         return ask if is_async(reconcile) else ask_plainly
 
-    def _kept(self, call_id: str, tool: str, output: Any) -> dict[str, Any]:
+    async def _kept(self, call_id: str, tool: str, output: Any) -> dict[str, Any]:
         """An output as the record has it: the message by its name, and what is too large as an artifact."""
         patch, output = output if isinstance(output, tuple) and isinstance(output[0], StatePatch) else (None, output)
         data, kind = _bytes(output)
-        artifact = None
-        text = data.decode("utf-8", "replace")
-        if len(data) > SHOWN or kind == "binary":
-            name = self._ctx.keep(data)
-            summary = (
-                f"output of {tool}, {text.count(chr(10)) + 1:,} lines" if kind != "binary" else f"output of {tool}"
-            )
-            artifact = {
-                "artifact_id": name,
-                "type": f"tool_result.{kind}",
-                "summary": summary,
-                "bytes": len(data),
-                "step": tool,
-            }
-            text = f"({len(data):,} bytes, binary, kept as {name})" if kind == "binary" else excerpt(text, SHOWN, name)
+        large = len(data) > self._shown or kind == "binary"
+        text = await self._left(tool, data, kind) if large else data.decode()
         message = wire.encode(result_message(call_id, text))
-        told = {"id": self._ctx.keep(message), "bytes": len(message), "artifact": artifact}
+        told: dict[str, Any] = {"id": self._ctx.keep(message), "bytes": len(message)}
+        if artifacts := taken(self._ctx):
+            told["artifacts"] = [one.model_dump(mode="json") for one in artifacts]
         return told if patch is None else {**told, "patch": patch.model_dump(mode="json", exclude_defaults=True)}
+
+    async def _left(self, tool: str, data: bytes, kind: str) -> str:
+        """Leave an output behind as an artifact; what the model is told instead."""
+        lines = data.count(b"\n") + 1
+        summary = f"output of {tool}" if kind == "binary" else f"output of {tool}, {lines:,} lines"
+        about = {"type": f"tool_result.{kind}", "summary": summary, "step": tool}
+        try:
+            ref = await leave(self._ctx, data, about)
+        except ArtifactTooLarge as refused:  # the tool has run, and must not be run again for this
+            return f"error: {tool} has run, but its output is lost: {type(refused).__name__}: {refused}"
+        if kind == "binary":
+            return f"({len(data):,} bytes, binary, kept as {ref.artifact_id})"
+        return excerpt(data.decode(), self._shown, ref.artifact_id)
+
+
+class _Later:
+    """What a thread leaves for the loop to do. A coroutine would complain when nobody waits for the thread any more."""
+
+    def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
+        self._function, self._args = function, args
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._function(*self._args).__await__()
 
 
 _PATIENCE = {"read": Retry(attempts=3), "idempotent": Retry(attempts=3), "once": Retry(attempts=1)}
@@ -236,11 +262,21 @@ _PATIENCE = {"read": Retry(attempts=3), "idempotent": Retry(attempts=3), "once":
 
 
 def _bytes(output: Any) -> tuple[bytes, str]:
-    if isinstance(output, bytes | bytearray):
-        return bytes(output), "binary"
+    if isinstance(output, bytes | bytearray | memoryview):
+        return bytes(output), "text" if _readable(bytes(output)) else "binary"
     if isinstance(output, str):
         return output.encode("utf-8", "backslashreplace"), "text"
-    return wire.encode(output, "its output"), "json"
+    return wire.encode(
+        output, "its output", most=sys.maxsize
+    ), "json"  # a record holds less of it, an artifact has its own limit
+
+
+def _readable(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return not binary(data)
 
 
 def _by_name(undo: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ once, when the later one begins.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,16 @@ from onward.core.slice import state_slice
 from onward.core.state import AgentState, ArtifactRef, StatePatch, state_in
 from onward.core.task import Task
 from onward.engine.context import Context
-from onward.errors import NoState, StateConflict, TaskCancelled, TaskFailed, TaskNotFound, TooDeep, UsageError
+from onward.errors import (
+    ArtifactNotFound,
+    NoState,
+    StateConflict,
+    TaskCancelled,
+    TaskFailed,
+    TaskNotFound,
+    TooDeep,
+    UsageError,
+)
 
 DEEPEST = 5
 """How often work is handed on, from agent to agent. A model that asks itself for help would do so for ever."""
@@ -45,7 +55,7 @@ def _as_tool(name: str, purpose: str, depth: int) -> Tool:
         asked = {"goal": goal, "depth": depth + 1} | ({"after": after} if after else {})
         child = await ctx.submit(name, asked)  # its share of the budget, where it gets one, is said here
         try:
-            return _answer(ctx, name, child.id, await child)
+            return await _answer(ctx, name, child.id, await child)
         except TaskFailed as failed:
             return f"error: {name} (task {child.id}) failed: {failed.error.get('message')}"
         except TaskCancelled:
@@ -55,16 +65,19 @@ def _as_tool(name: str, purpose: str, depth: int) -> Tool:
     return Tool(hand_on, name, f"{told} {purpose}".strip(), direct=True)
 
 
-def _answer(ctx: Context, name: str, task_id: str, answer: Any) -> tuple[StatePatch, str]:
+async def _answer(ctx: Context, name: str, task_id: str, answer: Any) -> tuple[StatePatch, str]:
     """What an agent answered, with the id of its task; what is too long to be shown is an artifact of whoever asked."""
     text = answer if isinstance(answer, str) else wire.encode(answer).decode()
-    patch, said = StatePatch(), f"(task {task_id})\n{text}"
-    if len(said.encode("utf-8", "replace")) > SHOWN:
-        data = text.encode("utf-8", "backslashreplace")
-        artifact = ctx.keep(data)
-        made = ArtifactRef(artifact_id=artifact, type="answer", summary=f"answer of {name}", bytes=len(data), step=name)
-        patch, said = StatePatch(add_artifacts=(made,)), excerpt(said, SHOWN, artifact)
-    return patch, said
+    said = f"(task {task_id})\n{text}"
+    if len(said.encode("utf-8", "replace")) <= SHOWN:
+        return StatePatch(), said
+    data = text.encode("utf-8", "backslashreplace")
+
+    async def keep() -> dict[str, Any]:
+        return await ctx.host.leave(data, {"type": "answer", "summary": f"answer of {name}", "step": name})
+
+    made = ArtifactRef.model_validate(await ctx.step(keep, name="artifact"))
+    return StatePatch(add_artifacts=(made,)), excerpt(said, SHOWN, made.artifact_id)
 
 
 # ── what another knows ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,10 +125,13 @@ async def inherit(ctx: Context, after: str, most: int, *, delegated: bool) -> di
         for call in turn.open:
             data = wire.encode(result_message(call, INTERRUPTED))
             turn.results[call] = Ref(ctx.keep(data), len(data))
-    names = [ref.id for turn in turns for ref in turn.messages] + [one.artifact_id for one in state.artifacts]
-    for name in dict.fromkeys(names):  # one by one: an artifact may be large
-        for data in (await ctx.host.contents([name], of=after)).values():
-            ctx.keep(data)
+    names = [ref.id for turn in turns for ref in turn.messages]
+    for data in (await ctx.host.contents(list(dict.fromkeys(names)), of=after)).values():
+        ctx.keep(data)
+    for one in state.artifacts:  # one by one: an artifact may be large
+        with contextlib.suppress(ArtifactNotFound):
+            told = {"type": one.type, "summary": one.summary, "step": one.step}
+            await ctx.host.leave(await ctx.host.left(one.artifact_id, of=after), told)
     page = ctx.keep(page_of(turns))
     return {"from": after, "state": state.model_dump(mode="json", exclude_defaults=True), "page": page}
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from onward.agent import compaction
 from onward.agent.account import Account
 from onward.agent.builtin import ASK_USER, builtin
-from onward.agent.calls import Approvals, Calls, Done
+from onward.agent.calls import SHOWN, Approvals, Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, page_of, result_message, turns_on
 from onward.agent.delegation import agents_as_tools, inherit, state_reader
 from onward.agent.live import Live
@@ -31,6 +31,7 @@ from onward.core.retry import Retry
 from onward.core.slice import cut, state_slice
 from onward.core.state import BUDGET_PRESSURE, AgentState, ArtifactRef, Constraints, HumanInTheLoop, StatePatch
 from onward.engine.context import Context
+from onward.engine.leaving import leave
 from onward.engine.quota import within_quota
 from onward.errors import BadSetting, BudgetSpent, NoAnswer, StepFailed, UsageError
 
@@ -73,6 +74,7 @@ class Agent:
     """Other agents that are tools of this one, and what each is for."""
     approval_timeout: float | None = None
     approval_default: str = "deny"
+    shown_bytes: int = SHOWN
 
     def __post_init__(self) -> None:
         if self.context_bytes < LEAST_BYTES:
@@ -120,11 +122,12 @@ class _Run:
 
     def __init__(self, agent: Agent, ctx: Context, after: str | None, depth: int) -> None:
         self._agent, self._ctx, self._after, self._delegated = agent, ctx, after, depth > 0
-        self._tools = {**agent.tools, **agents_as_tools(agent.agents, depth), **builtin(ctx), ASK_USER.name: ASK_USER}
+        own = {**builtin(ctx, agent.shown_bytes), ASK_USER.name: ASK_USER}
+        self._tools = {**agent.tools, **agents_as_tools(agent.agents, depth), **own}
         if agent.agents or after or depth:
             self._tools["read_state"] = state_reader(ctx, after)
         people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
-        self._calls = Calls(ctx, self._tools, people, self._write)
+        self._calls = Calls(ctx, self._tools, people, self._write, agent.shown_bytes)
         self._talk = Conversation()
         self.account = Account(ctx, agent.budget, agent.max_tokens)
         self._pages: list[list[Any]] = []
@@ -328,16 +331,15 @@ class _Run:
         """Ask for a summary of these turns. What it replaces stays: as a page, and as a transcript that the model can read."""
         most = self._agent.context_bytes
         text = compaction.transcript(await self._messages([ref for turn in old for ref in turn.messages]))
-        name = self._ctx.keep(text)
-        size = len(text.encode("utf-8", "backslashreplace"))
+        artifact = await leave(self._ctx, text, {"type": "transcript", "summary": f"{len(old)} earlier turns"})
         goal = f"{compaction.SUMMARISE}\n\nThe goal: {cut(self._state.goal, STATE_BYTES)}"
         asked = [self._write({"role": "system", "content": goal}), self._write(compaction.question(text, most))]
         reply, told = await self._asked(make, Request(await self._messages(asked)), asked, _silent)
         if not reply.text.strip():
             return {**told, "replaced": None}
-        summary = self._write(compaction.summary(reply.text, most // 4, len(old), name))
-        artifact = {"artifact_id": name, "type": "transcript", "summary": f"{len(old)} earlier turns", "bytes": size}
-        replaced = {"latest": latest, "summary": [summary.id, summary.bytes], "artifact": artifact}
+        summary = self._write(compaction.summary(reply.text, most // 4, len(old), artifact.artifact_id))
+        told_of = artifact.model_dump(mode="json")
+        replaced = {"latest": latest, "summary": [summary.id, summary.bytes], "artifact": told_of}
         return {**told, "replaced": {**replaced, "page": self._ctx.keep(page_of(old)), "pages": self._pages}}
 
     # ── what is done ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -182,7 +182,7 @@ async def _places(screen: Screen, app: Onward, task_id: str) -> int:
     return UsageError.exit_status
 
 
-_NOISE = {r.STEP_STARTED, r.STEP_RETRY, r.STEP_WAITS, r.PROGRESS, r.HANDED_BACK, r.SHIFT}
+_NOISE = {r.STEP_STARTED, r.STEP_RETRY, r.STEP_WAITS, r.ARTIFACT, r.PROGRESS, r.HANDED_BACK, r.SHIFT}
 
 
 def _again_json(one: Again) -> dict[str, str | int]:

@@ -60,7 +60,7 @@ def build() -> Parser:
         add(_Commands(commands))
     for add in (_approvals, _approve, _deny, _questions, _answer, _signal, _resolve):
         add(_Commands(commands))
-    for add in (_schedules, _check, _replay, _fork, _migrate, _doctor):
+    for add in (_artifacts, _schedules, _check, _replay, _fork, _migrate, _doctor):
         add(_Commands(commands))
     return parser
 
@@ -78,7 +78,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-LAST = {"submit": "input", "approve": "id", "deny": "id", "answer": "text", "signal": "value", "resolve": "verdict"}
+LAST = {
+    "submit": "input",
+    "artifacts": "artifact",
+    "approve": "id",
+    "deny": "id",
+    "answer": "text",
+    "signal": "value",
+    "resolve": "verdict",
+}
 """Commands whose last word may be left out, and what it is."""
 
 
@@ -382,6 +390,17 @@ def _resolve(commands: _Commands) -> None:
     parser.add_argument("verdict", metavar="VERDICT", nargs="?", help="happened, not_happened or undo")
     parser.add_argument("--result", metavar="JSON", help="what came of an effect that happened; null when not given")
     parser.add_argument("--step", metavar="NAME", help="which effect, when several are in doubt")
+
+
+def _artifacts(commands: _Commands) -> None:
+    parser = commands.add_for_one(
+        "artifacts",
+        "artifacts:artifacts",
+        "what a task left behind, or the bytes of one artifact",
+        "examples:\n  onward artifacts 7k2m\n  onward artifacts 7k2m 3fa8 --out report.pdf",
+    )
+    parser.add_argument("artifact", metavar="ARTIFACT", nargs="?", help="its id, or the first or last characters of it")
+    parser.add_argument("--out", metavar="FILE", help="save it there instead of printing it")
 
 
 def _schedules(commands: _Commands) -> None:

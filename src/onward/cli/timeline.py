@@ -97,6 +97,7 @@ class Story:
             r.VERSION: lambda record, _: Line(record.at, Mark.NOTE, f"{placed_key(record.key)} marked"),
             r.PATCHED: lambda record, said: Line(record.at, Mark.NOTE, "state", detail=_patched(said)),
             r.CHECKPOINT: lambda record, said: Line(record.at, Mark.NOTE, f"checkpoint {said.get('number', '?')}"),
+            r.ARTIFACT: lambda record, said: Line(record.at, Mark.NOTE, "artifact", detail=_artifact(said)),
             r.PROGRESS: self._progress,
             r.RETRY: self._retry,
             r.PARKED: self._person,
@@ -375,6 +376,13 @@ def undone_words(said: dict[str, Any]) -> str:
         if isinstance(keys, list) and keys:
             parts.append(f"{word}: {', '.join(plain_key(str(key)) for key in keys)}")
     return "; ".join(parts)
+
+
+def _artifact(said: dict[str, Any]) -> str:
+    """What was left behind, in a few words."""
+    size = said.get("bytes")
+    shown = f"{size:,} bytes" if isinstance(size, int) else ""
+    return short(", ".join(str(part) for part in (said.get("summary") or said.get("type"), shown) if part))
 
 
 def _patched(said: dict[str, Any]) -> str:

@@ -38,6 +38,7 @@ UNDONE: Final = "saga.undone"
 VERSION: Final = "version.marked"
 PATCHED: Final = "state.patched"
 CHECKPOINT: Final = "checkpoint.saved"
+ARTIFACT: Final = "artifact.kept"
 PROGRESS: Final = "progress"
 RETRY: Final = "task.retry"
 PARKED: Final = "task.parked"
@@ -50,7 +51,7 @@ FAILED: Final = "task.failed"
 CANCELLED: Final = "task.cancelled"
 
 ENDS: Final = frozenset({COMPLETED, FAILED, CANCELLED})
-NEWS: Final = frozenset({STEP_STARTED, STEP_RETRY, STEP_WAITS, PROGRESS})
+NEWS: Final = frozenset({STEP_STARTED, STEP_RETRY, STEP_WAITS, ARTIFACT, PROGRESS})
 """What a shift tells on its way. One that wrote nothing else left nothing behind."""
 
 Entry = tuple[str, int, int, str, str, bytes, float]

@@ -71,7 +71,7 @@ _encode = _encoder(sort_keys=False)
 _canonical = _encoder(sort_keys=True)
 
 
-def _bytes(value: Any, encoder: _Encoder, what: str) -> bytes:
+def _bytes(value: Any, encoder: _Encoder, what: str, most: int = LIMIT) -> bytes:
     try:
         data = "".join(encoder(value, 0)).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -79,16 +79,16 @@ def _bytes(value: Any, encoder: _Encoder, what: str) -> bytes:
             f"{what} cannot be kept as JSON ({error}); return plain values, a dataclass or a pydantic model"
         ) from None
     if len(data) > DEPTH:
-        _check(data, what)
+        _check(data, what, most)
     return data
 
 
-def _check(data: bytes, what: str) -> None:
+def _check(data: bytes, what: str, most: int) -> None:
     if data.count(b"[") + data.count(b"{") > DEPTH and _depth(data) > DEPTH:
         raise InvalidInput(f"{what} is nested more than {DEPTH} levels deep; make it flatter")
-    if len(data) > LIMIT:
+    if len(data) > most:
         raise InvalidInput(
-            f"{what} has {len(data):,} bytes, more than the {LIMIT:,} a record may hold; store it elsewhere and keep its address"
+            f"{what} has {len(data):,} bytes, more than the {most:,} a record may hold; store it elsewhere and keep its address"
         )
 
 
@@ -97,11 +97,11 @@ def _depth(data: bytes) -> int:
     return max(itertools.accumulate(1 if sign in b"[{" else -1 for sign in signs), default=0)
 
 
-def encode(value: Any, what: str = "the value") -> bytes:
+def encode(value: Any, what: str = "the value", *, most: int = LIMIT) -> bytes:
     """JSON bytes of a value; `what` names it in the error."""
     if value is None:
         return b"null"
-    return _bytes(value, _encode, what)
+    return _bytes(value, _encode, what, most)
 
 
 def decode(data: bytes) -> Any:

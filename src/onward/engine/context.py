@@ -10,20 +10,21 @@ import functools
 import inspect
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from onward.core import record as r
 from onward.core import wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import NO_RETRY, Retry
+from onward.engine.child import Child
 from onward.engine.scope import SCOPE
 from onward.engine.surroundings import Surroundings
-from onward.errors import BadSetting, Denied, InvalidInput, TaskCancelled, TaskFailed, UsageError, WaitTimeout
+from onward.errors import BadSetting, Denied, InvalidInput, UsageError, WaitTimeout
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
-    from onward.core.state import AgentState, StatePatch
+    from onward.core.state import AgentState, ArtifactRef, StatePatch
     from onward.engine.spending import Spending
 
 T = TypeVar("T")
@@ -137,6 +138,8 @@ class Host(Surroundings, Protocol):
 
 class Context:
     """Handed to every handler as its first argument."""
+
+    _left: Mapping[str, list[ArtifactRef]] = _NOTHING
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -282,6 +285,17 @@ class Context:
             raise UsageError(f"this task keeps nothing under {', '.join(map(repr, missing))}")
         return [found[name] for name in names]
 
+    async def artifact(self, data: bytes | str, *, type: str = "text", summary: str = "") -> ArtifactRef:  # noqa: A002
+        """Leave bytes or a text behind (`app.artifacts`, `onward artifacts`): durable before the record that tells of it. In the
+        handler's own line it is a step, and the state, where there is one, gets the ref. In a step it is part of the step."""
+        from onward.engine.leaving import leave  # noqa: PLC0415 -- pydantic, as below
+
+        return await leave(self, data, {"type": type, "summary": summary})
+
+    async def read_artifact(self, artifact: ArtifactRef | str) -> bytes:
+        """The bytes of an artifact of this task, by its ref or its id. Raises ArtifactNotFound."""
+        return await self._host.left(artifact if isinstance(artifact, str) else artifact.artifact_id)
+
     async def checkpoint(self, value: Any) -> None:
         """From now on the task goes on from here: after a crash the handler begins anew with `ctx.restored` as this value, and
         what came before is not replayed. So what the code does after a checkpoint must be what it does when it begins with
@@ -382,32 +396,6 @@ class Context:
     def progress(self, message: str = "", step: int = 0, total: int = 0, **more: Any) -> None:
         """Tell whoever watches how far it is; `total` 0 is unknown. What else is said goes along as it is."""
         self._host.mention({"message": str(message), "step": step, "total": total, **more})
-
-
-class Child:
-    """A child task: await it for its result."""
-
-    def __init__(self, host: Host, task_id: str, task: str) -> None:
-        self._host, self.id, self.task = host, task_id, task
-
-    def __repr__(self) -> str:
-        return f"<child task {self.id}>"
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self.result().__await__()
-
-    async def result(self, timeout: Duration | None = None) -> Any:
-        """Its result; raises TaskFailed or TaskCancelled, as it ended, or WaitTimeout."""
-        said = {"child": self.id}
-        message = await self._host.wait(r.CHILD, f"child {self.task}", said, _timeout(timeout))
-        if message is None:
-            raise WaitTimeout(f"child task {self.id} ({self.task}) had not ended in time")
-        ended = message["value"]
-        if ended["state"] == "completed":
-            return ended.get("result")
-        if ended["state"] == "cancelled":
-            raise TaskCancelled(self.id, self.task)
-        raise TaskFailed(self.id, self.task, ended.get("error") or {})
 
 
 async def _itself(work: Awaitable[Any]) -> Any:

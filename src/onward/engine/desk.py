@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Protocol
 
+from onward.artifacts.keeper import Artifacts
 from onward.core.clock import Clock
 from onward.engine.lease import Lease
 from onward.engine.threads import Threads
@@ -16,6 +17,7 @@ class Desk(Protocol):
     """What a shift needs of its worker."""
 
     store: Store
+    artifacts: Artifacts
     writer: Writer
     clock: Clock
     rng: random.Random

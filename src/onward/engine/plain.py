@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
-from onward.engine.context import Child, Context
+from onward.engine.child import Child
+from onward.engine.context import Context
 from onward.engine.scope import SCOPE
 
 T = TypeVar("T")

@@ -366,6 +366,16 @@ class Shift:
         started, deadline = self._pen.replay.started_at or self._claimed.claimed_at, self._deadline_at()
         return deadline != NEVER and self.now() >= started + HURRY * (deadline - started)
 
+    async def leave(self, data: bytes, about: dict[str, Any]) -> dict[str, Any]:
+        name = await self._pen.patiently(lambda: self._desk.artifacts.put(self.task_id, data))
+        key = SCOPE.get().key or ""
+        told = {"artifact_id": name, "bytes": len(data), "step": key, **about}
+        self._pen.mention(r.ARTIFACT, key, told)
+        return told
+
+    async def left(self, artifact_id: str, of: str | None = None) -> bytes:
+        return await self._pen.patiently(lambda: self._desk.artifacts.get(of or self.task_id, artifact_id))
+
     @property
     def restored(self) -> Any:
         return self._pen.replay.restored

@@ -6,7 +6,7 @@ Nothing here is part of a replay: ask inside a step, whose record then says what
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from onward.core.record import Record
 from onward.core.task import Task
@@ -27,6 +27,14 @@ class Surroundings(Protocol):
 
     async def contents(self, ids: Sequence[str], of: str | None = None) -> dict[str, bytes]:
         """What this task, or another, keeps under these names."""
+        ...
+
+    async def leave(self, data: bytes, about: dict[str, Any]) -> dict[str, Any]:
+        """Leave an artifact behind, durably; the ref to it."""
+        ...
+
+    async def left(self, artifact_id: str, of: str | None = None) -> bytes:
+        """The bytes of an artifact that this task, or another, left behind. Raises ArtifactNotFound."""
         ...
 
     def hurried(self) -> bool:

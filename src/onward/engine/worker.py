@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from onward.artifacts.keeper import Artifacts
 from onward.core.clock import Clock
 from onward.core.control import Fenced, HandBack
 from onward.core.ids import Ids
@@ -89,6 +90,7 @@ class Worker:
         cancel_children: CancelChildren,
         ticker: Ticker,
         limits: tuple[LimitRow, ...] = (),
+        artifacts: Artifacts | None = None,
         spawn: Spawn = spawn,
     ) -> None:
         self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
@@ -96,7 +98,7 @@ class Worker:
         self._handlers, self._queues, self._version = handlers, queues, version
         self._poll, self._ids, self._spawn = poll, ids, spawn
         self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
-        self.submit, self._ticker = submit, ticker
+        self.submit, self._ticker, self.artifacts = submit, ticker, artifacts or Artifacts(store)
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()

@@ -18,7 +18,8 @@ async def write(connection: Any, batch: Batch) -> None:
         async with connection.transaction():
             tasks, ids, datas = zip(*batch.contents, strict=True)
             await run(connection, "keep", tasks=tasks, ids=ids, datas=datas)
-            await write(connection, dataclasses.replace(batch, contents=[]))
+            if batch.entries:
+                await write(connection, dataclasses.replace(batch, contents=[]))
         return
     if not batch.ends and not batch.waits:
         await connection.execute(S["save"].sql, *zip(*sorted(batch.entries), strict=True))

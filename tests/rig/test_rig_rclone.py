@@ -1,0 +1,43 @@
+"""The S3-compatible server that the tests use: it takes what has the right key, keeps it over a restart, and refuses the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import obstore
+import pytest
+from obstore.exceptions import PermissionDeniedError
+from obstore.store import S3Store
+
+from rig.rclone import Rclone
+from rig.server import Unavailable
+
+
+@pytest.fixture
+def server() -> Iterator[Rclone]:
+    server = Rclone("one")
+    try:
+        server.start()
+    except Unavailable as why:
+        pytest.skip(f"no S3-compatible server: {why}")
+    yield server
+    server.close()
+
+
+def client(server: Rclone, **over: str) -> S3Store:
+    told = {name.removeprefix("AWS_").lower(): value for name, value in server.environment.items()}
+    return S3Store("one", client_options={"allow_http": True}, **{**told, **over})  # type: ignore[arg-type]
+
+
+def test_what_is_put_is_there_also_after_a_restart(server: Rclone) -> None:
+    obstore.put(client(server), "a/b", b"x" * 6_000_000)
+    assert server.objects("one") == {"a/b": b"x" * 6_000_000}
+    server.stop()
+    server.start()
+    assert len(obstore.get(client(server), "a/b").bytes()) == 6_000_000
+
+
+def test_a_wrong_key_is_refused(server: Rclone) -> None:
+    with pytest.raises(PermissionDeniedError):
+        obstore.put(client(server, secret_access_key="wrong"), "a/b", b"x")
+    assert server.objects("one") == {}
