@@ -68,7 +68,11 @@ def test_the_cloud_knows_its_keys(tmp_path: Path):
     assert second == f"{first} (already done)"
     assert other != first
     assert cloud.count() == 2
-    assert [(line["key"], line["effect"]) for line in cloud.ledger.lines()] == [("k1", True), ("k1", False), ("k2", True)]
+    assert [(line["key"], line["effect"]) for line in cloud.ledger.lines()] == [
+        ("k1", True),
+        ("k1", False),
+        ("k2", True),
+    ]
 
 
 # ── a proof that can fail ────────────────────────────────────────────────────────────────────────────────────────────

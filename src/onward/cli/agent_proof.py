@@ -13,6 +13,7 @@ from onward.cli.turns import model_call
 from onward.cli.views import payload, record_json, task_json
 from onward.core import record as r
 from onward.core.task import State, Task
+from onward.demo.agent import SCRIPTED
 
 KILLED = -9
 
@@ -64,10 +65,13 @@ class AgentProof:
 
     @property
     def tokens(self) -> int | None:
-        """As the model counts them; None when it does not."""
+        """As the model counts them; None when it does not, or only pretends to."""
+        if self.model == SCRIPTED:
+            return None
         used = [said.get("usage") or {} for said in self.turns]
         counts = [one.get(name) for one in used for name in ("input", "output")]
-        return None if any(not isinstance(number, int) for number in counts) else sum(counts)
+        known = [number for number in counts if isinstance(number, int)]
+        return sum(known) if len(known) == len(counts) else None
 
     def _lines(self, what: str) -> list[dict[str, Any]]:
         return [line for line in self.ledger if line["what"] == what]
@@ -77,8 +81,8 @@ class AgentProof:
         """The files of all calls to which somebody said yes."""
         wanted = {record.seq: payload(record) or {} for record in self.records if record.kind == r.APPROVAL}
         said = [payload(record) or {} for record in self.records if record.kind == r.MESSAGE]
-        yes = [one for one in said if (one.get("value") or {}).get("decision") == "approve"]
-        calls = [(wanted.get(one.get("ref"), {}).get("data") or {}).get("arguments") or {} for one in yes]
+        yes = [one for one in said if one.get("kind") == "decision" and one["value"].get("decision") == "approve"]
+        calls = [(wanted.get(one.get("ref", 0), {}).get("data") or {}).get("arguments") or {} for one in yes]
         return {path.lstrip("/") for call in calls for path in call.get("paths", ())}
 
     # ── what is claimed ──────────────────────────────────────────────────────────────────────────────────────────

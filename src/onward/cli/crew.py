@@ -40,9 +40,12 @@ class Crew:
         db: str,
         folder: Path,
         started: Callable[[int, int], None],
+        *,
+        queue: str = QUEUE,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._app, self._db, self._folder, self._started = app, db, folder, started
+        self._queue = queue
         self._environment = {**os.environ, **(environment or {}), PARENT: str(os.getpid())}
         self._workers: list[subprocess.Popen[bytes]] = []
         self.working = False
@@ -51,7 +54,7 @@ class Crew:
     def start(self) -> None:
         """One more."""
         number = len(self._workers) + 1
-        command = ["-P", "-m", "onward", "worker", self._app, "--queues", QUEUE, "--db", self._db]
+        command = ["-P", "-m", "onward", "worker", self._app, "--queues", self._queue, "--db", self._db]
         with self._log(number).open("wb") as log:
             worker = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own arguments
                 [sys.executable, *command],

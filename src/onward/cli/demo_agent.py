@@ -20,7 +20,7 @@ from onward.app import Onward
 from onward.cli import door
 from onward.cli.agent_proof import AgentProof, Moment
 from onward.cli.crew import Crew, DemoFailed, terminable
-from onward.cli.demo_agent_view import AgentBoard, message_of, print_report
+from onward.cli.demo_agent_view import AgentBoard, parsed, print_report, step_name
 from onward.cli.follow import WAITS_FOR_A_PERSON
 from onward.cli.loading import load
 from onward.cli.screen import Screen
@@ -29,11 +29,11 @@ from onward.cli.text import safe, span
 from onward.cli.turns import model_call
 from onward.cli.views import payload
 from onward.core.durations import seconds
-from onward.core.record import STEP_DONE, Record
-from onward.core.task import ASKS_A_PERSON, Reason, State, Task
-from onward.demo.agent import GOAL, TASK, delete_logs, model_words, real_model
+from onward.core.record import STEP_DONE, STEP_FAILED, Record
+from onward.core.task import ASKS_A_PERSON, State, Task
+from onward.demo.agent import GOAL, SCRIPTED, TASK, delete_logs, model_words, real_model
 from onward.demo.disk import FOLDER, Disk
-from onward.errors import AlreadyDecided, BadSetting, OnwardError, UsageError
+from onward.errors import AlreadyDecided, OnwardError, UsageError
 from onward.messages import Ask
 
 APP = "onward.demo.agent:app"
@@ -99,21 +99,24 @@ class _Play:
     def __init__(self, screen: Screen, app: Onward, db: str, folder: Path, disk: Disk, person: _Person) -> None:
         self._app, self._disk, self._person = app, disk, person
         self._board = person.board = AgentBoard(screen)
-        self._crew = Crew(APP, db, folder, self._board.started, {FOLDER: str(folder)})
+        self._queue = folder.name  # whoever else plays on this database has another disk
+        self._crew = Crew(APP, db, folder, self._board.started, queue=self._queue, environment={FOLDER: str(folder)})
         self._patience = PATIENCE_WITH_A_MODEL if real_model(os.environ) else PATIENCE
         self._moments: list[Moment] = []
+        self._told = 0
 
     async def to_the_end(self) -> AgentProof:
         """Play, and find out what can be proven."""
         before = self._disk.digests()
         with self._crew.cleared_away():
-            handle = await self._app.submit(TASK, GOAL)
+            handle = await self._app.submit(TASK, GOAL, queue=self._queue)
             async with self._nothing_left(handle.id):
-                where = f"{self._disk.root}, {len(before)} real files; task {handle.id}"
-                with self._board.shown(GOAL, model_words(os.environ), where):
+                disk = f"{self._disk.root}, with {len(before)} real files"
+                facts = {"model": model_words(os.environ), "disk": disk, "task": handle.id}
+                with self._board.shown(GOAL, facts):
                     task = await self._play(handle.id)
         if task.state is not State.COMPLETED:
-            raise DemoFailed(_why(task))
+            raise DemoFailed(_why(task, await journal(self._app.service, task.task_id)))
         return AgentProof(
             task,
             await journal(self._app.service, task.task_id),
@@ -121,33 +124,26 @@ class _Play:
             self._moments,
             before,
             self._disk.digests(),
-            real_model(os.environ) or "scripted",
+            real_model(os.environ) or SCRIPTED,
         )
 
     async def _play(self, task_id: str) -> Task:
-        watching = asyncio.ensure_future(self._watch(task_id))
-        try:
-            self._crew.start()
-            task = await self._ended(task_id)
-            await watching
-        finally:
-            watching.cancel()
-        return task
-
-    async def _ended(self, task_id: str) -> Task:
+        self._crew.start()
         until = time.monotonic() + self._patience
         while not (task := await self._app.get(task_id)).ended:
             self._crew.must_live()
+            await self._tell_news(task_id)
             if task.reason in ASKS_A_PERSON:
-                waited = time.monotonic()
+                asked = time.monotonic()
                 await self._ask_a_person(task)
-                until += time.monotonic() - waited
+                until += time.monotonic() - asked
             elif self._has_deleted() and not any(not moment.waiting for moment in self._moments):
-                await self._kill(task_id, "the files are gone, and the journal does not know it yet", waiting=False)
+                await self._kill(task_id, "the files are gone, the journal does not know", waiting=False)
                 self._crew.start()
             elif time.monotonic() > until:
                 raise DemoFailed(f"the demo did not end within {self._patience:g} s; {self._crew.last_words()}")
             await asyncio.sleep(0.02)
+        await self._tell_news(task_id)
         return task
 
     async def _ask_a_person(self, task: Task) -> None:
@@ -155,9 +151,10 @@ class _Play:
         asks = [ask for ask in await self._app.asks() if ask.task_id == task.task_id]
         if not asks:
             return
-        if task.reason == Reason.APPROVAL and not self._moments:
-            await self._kill(task.task_id, "while the task waits for a yes; the question is in the database", waiting=True)
         for ask in asks:
+            self._board.wanted(ask)
+            if ask.kind == "approval" and not self._moments:
+                await self._kill(task.task_id, "while the task waits; the question is in the database", waiting=True)
             await self._person.see_to(ask)
         if not self._crew.working:
             self._crew.start()
@@ -165,16 +162,18 @@ class _Play:
     async def _kill(self, task_id: str, words: str, *, waiting: bool) -> None:
         kill = self._crew.kill()
         records = await journal(self._app.service, task_id)
-        recorded = any(record.kind == STEP_DONE and delete_logs.name in record.key for record in records)
+        recorded = any(record.kind == STEP_DONE and step_name(record.key) == delete_logs.name for record in records)
         deleted = sum(line["what"] == "deleted" for line in self._disk.ledger.lines())
         self._moments.append(Moment(kill, waiting, deleted, recorded))
+        self._disk.ledger.write({"what": "killed", "waiting": waiting})
         self._board.killed(words)
 
     def _has_deleted(self) -> bool:
         return any(line["what"] == "done" for line in self._disk.ledger.lines())
 
-    async def _watch(self, task_id: str) -> None:
-        async for record in self._app.service.tail(task_id):
+    async def _tell_news(self, task_id: str) -> None:
+        for record in await self._app.service.journal(task_id, self._told):
+            self._told = record.seq
             self._board.record(record, await self._message(task_id, record))
 
     async def _message(self, task_id: str, record: Record) -> dict[str, object]:
@@ -184,7 +183,7 @@ class _Play:
         result = model_call(record) or (payload(record) or {}).get("result")
         name = result.get("id") if isinstance(result, dict) else None
         found = await self._app.service.contents(task_id, [name]) if isinstance(name, str) else {}
-        return message_of(found.get(name or ""))
+        return parsed(found.get(name or ""))
 
     @contextlib.asynccontextmanager
     async def _nothing_left(self, task_id: str) -> AsyncIterator[None]:
@@ -197,13 +196,14 @@ class _Play:
             raise
 
 
-def _why(task: Task) -> str:
+def _why(task: Task, records: list[Record]) -> str:
     """Why the agent did not come to an end, and what to do about it."""
-    error = task.error or {}
-    said = f"the agent did not come to an end: {error.get('message') or task.state}"
+    failed = [record for record in records if record.kind == STEP_FAILED and step_name(record.key) == "model"]
+    error = (payload(failed[-1]) or {}).get("error") if failed else task.error
+    said = f"the agent could not go on: {(error or {}).get('message') or task.state}"
     if not real_model(os.environ):
         return said
-    return f"{said}; unset OPENAI_API_KEY and OPENAI_BASE_URL to watch the scripted model instead"
+    return f"{said}; without OPENAI_API_KEY and OPENAI_BASE_URL the demo uses a scripted model"
 
 
 # ── people ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -221,7 +221,6 @@ class _Person:
 
     async def see_to(self, ask: Ask) -> None:
         """Until it is decided, by whomever."""
-        self.board.wanted(ask)
         with contextlib.suppress(AlreadyDecided):
             if self._yes:
                 await self._say(ask, "y" if ask.kind == "approval" else NOBODY, "demo --yes")
@@ -248,7 +247,8 @@ class _Person:
                     self._screen.say()
                     return
                 if text and (ask.kind == "question" or text.lower() in {"y", "yes", "n", "no"}):
-                    return await self._say(ask, text, "demo prompt")
+                    await self._say(ask, text, "demo prompt")
+                    return
 
     async def _typed(self, ask: Ask) -> str | None:
         """A line from the terminal (Ctrl-D is a no); None when the answer came from elsewhere."""
@@ -275,7 +275,9 @@ class _Person:
         text = " TEXT" if ask.kind == "question" else ""
         command = f"onward {verbs[ask.kind]} {door.short_ask(ask.id)}{text}{db}"
         how = "(or deny; or start the demo with --yes)" if ask.kind == "approval" else "(or start the demo with --yes)"
-        self._screen.err.print(f"  In another terminal, within {span(self._patience)}: {safe(command)}  {how}", soft_wrap=True)
+        self._screen.err.print(
+            f"  In another terminal, within {span(self._patience)}: {safe(command)}  {how}", soft_wrap=True
+        )
         end = time.monotonic() + self._patience
         while await self._open(ask):
             if time.monotonic() > end:

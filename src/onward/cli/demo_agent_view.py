@@ -15,18 +15,18 @@ from rich.text import Text
 
 from onward.cli.agent_proof import AgentProof
 from onward.cli.screen import Part, Screen, indented, sign, story_line
-from onward.cli.standing import plain_key
+from onward.cli.standing import split_key
 from onward.cli.text import count, readable, safe, short
 from onward.cli.timeline import Mark, Story
 from onward.cli.turns import model_call
-from onward.cli.views import payload
 from onward.core import record as r
 from onward.demo.disk import megabytes
 from onward.messages import Ask
 
-TOLD = frozenset({r.STEP_RETRY, r.STEP_FAILED, r.DOUBTED, r.RETRY, r.PARKED, r.QUARANTINED, r.FAILED, r.CANCELLED})
+TOLD = frozenset({r.STEP_RETRY, r.STEP_FAILED, r.DOUBTED, r.RETRY, r.PARKED, r.QUARANTINED, r.CANCELLED})
 """What usually does not happen here, told as any other journal is."""
 
+PLAN = "update_plan"
 _LABEL = 7
 _ROOM = 15
 """Columns for who speaks, and for the name of a tool."""
@@ -38,17 +38,17 @@ class AgentBoard:
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._story = Story()
-        self._shifts = 0
-        self._worker = 0
+        self._worker = self._last = 0
         self._live: Live | None = None
         self._spinner = Spinner("dots", style="cyan")
 
     @contextlib.contextmanager
-    def shown(self, goal: str, model: str, where: str) -> Iterator[None]:
+    def shown(self, goal: str, facts: Mapping[str, str]) -> Iterator[None]:
         """While it plays."""
-        self.say((f"“{goal}”" if self._unicode else f'"{goal}"', "bold"))
-        self.say((f"asked of {model}", "dim"))
-        self.say((f"on {where}", "dim"))
+        self.say(("Onward demo  ", "bold"), ("an agent with a real disk, and workers that are killed", "dim"))
+        self._print(self._row("goal", Text(goal, "bold")))
+        for name, text in facts.items():
+            self._print(self._row(name, Text(text, "dim")))
         self.say()
         if not self._screen.live:
             yield
@@ -66,10 +66,6 @@ class AgentBoard:
         yield
         if self._live is not None:
             self._live.start(refresh=True)
-
-    @property
-    def _unicode(self) -> bool:
-        return self._screen.out.encoding.lower().startswith("utf")
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -94,7 +90,7 @@ class AgentBoard:
         elif model_call(record) is not None:
             self._model(message or {})
         elif record.kind == r.STEP_DONE:
-            self._tool(plain_key(record.key), message or {})
+            self._tool(step_name(record.key), message or {})
         elif record.kind == r.MESSAGE:
             for line in lines:
                 self._tell(Mark.PERSON, line.text, line.detail)
@@ -103,20 +99,28 @@ class AgentBoard:
                 self._print(story_line(self._screen.out, line, self._story.began or line.at))
 
     def _shift(self) -> None:
-        self._shifts += 1
-        if self._shifts > 1:
+        if 0 < self._last < self._worker:
             self._tell(Mark.BEGIN, f"worker {self._worker} goes on from the journal", "no answer is asked for again")
+        self._last = self._worker
         self._busy("the model thinks")
 
     def _model(self, message: Mapping[str, Any]) -> None:
         calls = [one["function"] for one in message.get("tool_calls") or ()]
-        if text := str(message.get("content") or "").strip():
-            self._print(self._row("model", Text(safe(text)), "cyan"))
-        if calls:
-            names = ", ".join(safe(call["name"]) for call in calls)
-            self._busy(names)
+        text = str(message.get("content") or "").strip()
+        if text and calls:  # without calls it is the report, which has a place of its own
+            self._print(self._row("model", Text(safe(text))))
+        for call in calls:
+            self._plan(call)
+        self._busy(", ".join(safe(call["name"]) for call in calls) or "the report is written")
+
+    def _plan(self, call: Mapping[str, Any]) -> None:
+        plan = parsed(call["arguments"]).get("plan") if call["name"] == PLAN else None
+        if isinstance(plan, list):
+            self._print(self._row("plan", Text(safe("; ".join(map(str, plan))), "dim")))
 
     def _tool(self, name: str, message: Mapping[str, Any]) -> None:
+        if name == PLAN:  # told when it was asked for
+            return
         lines = str(message.get("content") or "").strip().splitlines() or [""]
         more = f" (+{count(len(lines) - 1, 'line')})" if len(lines) > 1 else ""
         mark, style = sign(self._screen.out, Mark.DONE)
@@ -152,12 +156,13 @@ class AgentBoard:
         shown, style = sign(self._screen.out, mark)
         self._print(Text.assemble((f"{shown} {text}", style), (f"  {detail}" if detail else "", "dim")))
 
-    def _row(self, label: str, text: Text, style: str) -> Any:
+    def _row(self, label: str, text: Text) -> Any:
+        """Who speaks, and what; a long text stays in its column where there are columns."""
         if not self._screen.out.is_terminal:
             return Text.assemble("  ", f"{label:<{_LABEL}}", text)
-        grid = Table.grid(padding=(0, 1))
-        grid.add_column(style=style, no_wrap=True)
-        grid.add_column()
+        grid = Table.grid()
+        grid.add_column(style="cyan", no_wrap=True, min_width=_LABEL)
+        grid.add_column(overflow="fold")
         grid.add_row(label, text)
         return Padding(grid, (0, 1, 0, 2))
 
@@ -175,9 +180,10 @@ def print_report(screen: Screen, proof: AgentProof) -> None:
     screen.say(("The report", "bold"))
     screen.block(indented(Text(safe(proof.task.result))))
     screen.say()
-    screen.say(("The ledger of the disk", "bold"))
-    screen.block(indented(_counts(proof)))
-    screen.say()
+    if proof.deletions:
+        screen.say(("The ledger of the disk", "bold"))
+        screen.block(indented(_counts(proof)))
+        screen.say()
     screen.say(("The proof", "bold"))
     screen.block(indented(_claims(screen, proof)))
     screen.say()
@@ -186,13 +192,11 @@ def print_report(screen: Screen, proof: AgentProof) -> None:
 
 def _counts(proof: AgentProof) -> Table:
     grid = Table.grid(padding=(0, 2))
-    for justify in ("left", "right"):
-        grid.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
     grid.add_row(Text("file", "dim"), Text("deleted", "dim"))
     for path, times in sorted(proof.deletions.items()):
         grid.add_row(Text(safe(path)), Text(_times(times), "green" if times == 1 else "red"))
-    if not proof.deletions:
-        grid.add_row(Text("(none)"), Text("0 ×", "green"))
     return grid
 
 
@@ -212,22 +216,28 @@ def _claims(screen: Screen, proof: AgentProof) -> Table:
 def print_ending(screen: Screen, proof: AgentProof) -> None:
     """One sentence to take along."""
     if not proof.moments:
-        screen.say(("The model asked for no deletion, so nobody was killed. Run it again, or try another model.", "yellow"))
+        screen.say(
+            ("The model asked for no deletion, so nobody was killed. Run it again, or try another model.", "yellow")
+        )
     elif not proof.holds:
         screen.say(("The proof does not hold: please report this, with the lines above.", "bold red"))
     else:
         killed = {1: "Killed once", 2: "Killed twice"}.get(len(proof.moments), f"Killed {len(proof.moments)} times")
         done = f"{megabytes(proof.freed)} freed, every file deleted once" if proof.deletions else "a no is a no"
-        tokens = "" if proof.tokens is None else f" and about {proof.tokens:,} tokens"
-        screen.block(
-            Text.assemble(("Onward. ", "bold green"), f"{killed}, {done}, {count(len(proof.turns), 'turn')}{tokens}.")
-        )
+        turns = f"{count(len(proof.turns), 'answer')} paid for once"
+        tokens = "" if proof.tokens is None else f" ({proof.tokens:,} tokens)"
+        screen.block(Text.assemble(("Onward. ", "bold green"), f"{killed}; {done}; {turns}{tokens}."))
 
 
-def message_of(data: bytes | None) -> dict[str, Any]:
-    """A message that a task keeps, as far as it can be read."""
+def step_name(key: str) -> str:
+    """The name of a step, without its place and its number."""
+    return split_key(key)[1].partition("#")[0]
+
+
+def parsed(data: bytes | str | None) -> dict[str, Any]:
+    """An object that a task or a model wrote, as far as it can be read."""
     try:
-        found = json.loads(data or b"{}")
+        found = json.loads(data or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -150,7 +150,7 @@ def _demo(commands: _Commands) -> None:
         "watch a deploy being killed in step 8 and go on; no key, no server, under 30 s",
         own,
     )
-    agent = _Commands(parser.add_subparsers(dest="what", metavar="", title="another demo")).add(
+    agent = _Commands(parser.add_subparsers(dest="what", metavar="WHICH", title="another demo")).add(
         "agent",
         "demo_agent:demo_agent",
         'an agent told "I\'m out of disk space. Fix it.", killed twice on the way',

@@ -28,12 +28,14 @@ from onward.errors import UsageError
 TASK = "demo.agent"
 GOAL = "I'm out of disk space. Fix it."
 DEFAULT_MODEL = "gpt-5-mini"
+SCRIPTED = "scripted"
 OLD = 7
 """Days after which a rotated log is old."""
 
-THINKS, DELETES, LINGERS = 0.4, 0.08, 1.0
-"""Seconds that the scripted model takes for an answer, a deletion for a file, and a call to return after the last one: the
-demo kills its worker there, after the effect and before the record of it."""
+THINKS, DELETES = 0.4, 0.08
+"""Seconds that the scripted model takes for an answer, and a deletion for a file."""
+LINGERS = 5.0
+"""Seconds that the first deletion may take to return: the demo kills its worker there, after the effect and before the record."""
 
 INSTRUCTIONS = f"""You are an autonomous DevOps agent on a machine with one small disk. Look before you touch anything.
 Make room by deleting rotated logs that are older than {OLD} days, all of them in one call of delete_logs; a person approves it
@@ -98,7 +100,10 @@ async def delete_logs(ctx: Context, paths: list[str]) -> str:
     disk = Disk.here()
     for _ in disk.delete(paths, ctx.key):
         await asyncio.sleep(DELETES)
-    await asyncio.sleep(LINGERS)
+    for _ in range(int(LINGERS / 0.1)):
+        if any(line["what"] == "killed" and not line["waiting"] for line in disk.ledger.lines()):
+            break
+        await asyncio.sleep(0.1)
     return disk.freed(paths)
 
 
@@ -213,18 +218,18 @@ def model_words(environment: Mapping[str, str]) -> str:
     """Which model is used, and why, in a sentence."""
     name = real_model(environment)
     if not name:
-        return "a scripted model, free of charge; set OPENAI_API_KEY or OPENAI_BASE_URL for a real one"
+        return "a scripted one (with OPENAI_API_KEY or OPENAI_BASE_URL, a real one)"
     base = environment.get("OPENAI_BASE_URL")
     if not base:
-        return f"the model {name} of OpenAI, as OPENAI_API_KEY is set; your account pays for it"
-    return f"the model {name} at {urlsplit(base).netloc.rpartition('@')[2] or base}, as OPENAI_BASE_URL says"
+        return f"{name} of OpenAI, as OPENAI_API_KEY is set (your account pays for it)"
+    return f"{name} at {urlsplit(base).netloc.rpartition('@')[2] or base}, as OPENAI_BASE_URL says"
 
 
 def _model() -> Model:
     name = real_model(os.environ)
     if name:
         return Counted(name, lambda: model_of(f"openai:{name}"))
-    return Counted("scripted", lambda: _Thoughtful(SCRIPT))
+    return Counted(SCRIPTED, lambda: _Thoughtful(SCRIPT))
 
 
 app.agent(

@@ -174,4 +174,4 @@ def _content(path: str, size: int) -> bytes:
         return (hashlib.sha256(path.encode()).digest() * (size // 32 + 1))[:size]
     name = Path(path).name.partition(".")[0]
     page = "".join(_LOG_LINE.format(day=n % 28 + 1, minute=n % 60, name=name, n=n) for n in range(500)).encode()
-    return (page * (size // len(page) + 1))[: size - 1] + b"\n"
+    return (page * (size // len(page) + 1))[-size:]
