@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +27,9 @@ def script(*responses: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def play(server: AIMock, *words: str) -> Said:
+def play(server: AIMock | str, *words: str) -> Said:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "ONWARD_"))}
-    environment |= {"OPENAI_BASE_URL": server.url, "ONWARD_MODEL": "gpt-x"}
+    environment |= {"OPENAI_BASE_URL": server if isinstance(server, str) else server.url, "ONWARD_MODEL": "gpt-x"}
     return process("demo", "agent", "--yes", *words, env=environment, timeout=60)
 
 
@@ -71,7 +70,7 @@ def test_a_model_that_does_nothing_is_no_proof(openai_server: AIMock) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_refuses(openai_server: AIMock, tmp_path: Path) -> None:
+def test_a_model_that_refuses(openai_server: AIMock) -> None:
     openai_server.script(script({"error": {"message": "no such key"}, "status": 401}))
     said = play(openai_server)
     assert said.status == 1
@@ -79,3 +78,10 @@ def test_a_model_that_refuses(openai_server: AIMock, tmp_path: Path) -> None:
     assert "the model gpt-x refused: 401" in said.sentence
     assert "no such key; check the key" in said.sentence
     assert "the demo uses a scripted model" in said.sentence
+
+
+@pytest.mark.slow
+def test_nobody_is_there() -> None:
+    said = play("http://127.0.0.1:9/v1")
+    assert said.status == 1
+    assert "the model gpt-x gave no whole answer: Connection error; check OPENAI_BASE_URL" in said.sentence

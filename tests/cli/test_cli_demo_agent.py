@@ -22,8 +22,9 @@ from onward.demo import agent
 from onward.demo.disk import FILES, FOLDER, QUOTA, Disk
 from onward.errors import UsageError
 from onward.testing import crashes, drain
-from tests.cli.conftest import ROOT, controls, process
+from tests.cli.conftest import ROOT, Run, controls, process
 from tests.cli.test_cli_terminal import ESCAPES, terminal
+from tests.kit import only_postgres
 
 OLD = sorted(path for path, _, days in FILES if days > agent.OLD)
 FREED = sum(size for path, size, _ in FILES if path in OLD)
@@ -80,8 +81,20 @@ def test_nobody_decides(tmp_path: Path) -> None:
     said = process("demo", "agent", "--patience", "0.3s", env={**os.environ, "TMPDIR": str(tmp_path)})
     assert said.status == 5
     assert re.search(rf"onward approve \w{{8}}\.\d+ --db sqlite:///{tmp_path}/onward-demo-\w+/onward.db ", said.err)
-    assert "nothing was deleted; start it in a terminal, or with --yes" in said.sentence
+    assert "the agent was stopped; start it in a terminal, or with --yes" in said.sentence
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@only_postgres
+def test_it_plays_on_a_database_that_is_not_its_own(url: str) -> None:
+    proof = process("demo", "agent", "--yes", "--json", "--db", url).json
+    assert proof["holds"] is True, proof["claims"]
+    given_up = process("demo", "agent", "--patience", "0.1s", "--db", url)
+    assert given_up.status == 5
+    assert "--db URL" in given_up.err
+    listed = process("list", "--json", "--db", url).json["tasks"]
+    assert [task["state"] for task in listed] == ["cancelled", "completed"], "nobody goes on without the disk"
 
 
 @pytest.mark.slow
@@ -109,7 +122,7 @@ def test_somebody_decides_at_the_prompt(answer: str, tmp_path: Path) -> None:
         assert all(path in asked for path in OLD), "the exact arguments are shown"
         assert "worker 1 killed with -9" in asked
         screen.type("what?\n")
-        screen.read("what?\r\n  Allow it? [y/n] ")
+        screen.read("what?\r\n\x1b[1m  Allow it? [y/n] ")
         screen.type(f"{answer}\n")
         assert screen.status() == 0
         shown = lines_of(screen.text)
@@ -132,6 +145,13 @@ def test_it_can_be_left_at_the_prompt(tmp_path: Path) -> None:
         assert screen.status() == 130
         assert "Traceback" not in screen.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_its_help_fits_80_columns(onward: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = onward("demo", "agent", "--help")
+    assert all(word in said.out for word in ("--yes", "--keep", "--patience", "OPENAI_API_KEY", "ONWARD_MODEL"))
+    assert max(map(len, said.out.splitlines())) <= 80
 
 
 # ── the agent ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,9 @@ from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+from rich.text import Text
+
+from onward.agent.model import ModelUnavailable
 from onward.app import Onward
 from onward.cli import door
 from onward.cli.agent_proof import AgentProof, Moment
@@ -29,7 +32,7 @@ from onward.cli.text import safe, span
 from onward.cli.turns import model_call
 from onward.cli.views import payload
 from onward.core.durations import seconds
-from onward.core.record import STEP_DONE, STEP_FAILED, Record
+from onward.core.record import STEP_DONE, STEP_FAILED, STEP_RETRY, Record
 from onward.core.task import ASKS_A_PERSON, State, Task
 from onward.demo.agent import GOAL, SCRIPTED, TASK, delete_logs, model_words, real_model
 from onward.demo.disk import FOLDER, Disk
@@ -39,6 +42,9 @@ from onward.messages import Ask
 APP = "onward.demo.agent:app"
 PATIENCE, PATIENCE_WITH_A_MODEL = 60.0, 300.0
 """Seconds without a person after which the demo gives up. With the scripted model it takes about ten."""
+
+SILENCES = 3
+"""Attempts to reach the model, one after the other, after which the demo gives up."""
 
 NOBODY = "There is nobody to ask. Do what you think is right, and say what you did."
 """The answer to a question where --yes was said."""
@@ -103,7 +109,7 @@ class _Play:
         self._crew = Crew(APP, db, folder, self._board.started, queue=self._queue, environment={FOLDER: str(folder)})
         self._patience = PATIENCE_WITH_A_MODEL if real_model(os.environ) else PATIENCE
         self._moments: list[Moment] = []
-        self._told = 0
+        self._told = self._silences = 0
 
     async def to_the_end(self) -> AgentProof:
         """Play, and find out what can be proven."""
@@ -175,6 +181,17 @@ class _Play:
         for record in await self._app.service.journal(task_id, self._told):
             self._told = record.seq
             self._board.record(record, await self._message(task_id, record))
+            self._listen(record)
+
+    def _listen(self, record: Record) -> None:
+        """A model that cannot be reached is asked for half a minute; whoever watches wants to know sooner."""
+        if model_call(record) is not None:
+            self._silences = 0
+        elif record.kind == STEP_RETRY and _error(record).get("type") == ModelUnavailable.__name__:
+            self._silences += 1
+            if self._silences == SILENCES:
+                advice = "; check OPENAI_BASE_URL and the network"
+                raise DemoFailed(_sentence(_error(record).get("message"), advice))
 
     async def _message(self, task_id: str, record: Record) -> dict[str, object]:
         """What the model, or a tool, said."""
@@ -197,10 +214,20 @@ class _Play:
 
 
 def _why(task: Task, records: list[Record]) -> str:
-    """Why the agent did not come to an end, and what to do about it."""
+    """Why the agent did not come to an end."""
     failed = [record for record in records if record.kind == STEP_FAILED and step_name(record.key) == "model"]
-    error = (payload(failed[-1]) or {}).get("error") if failed else task.error
-    said = f"the agent could not go on: {(error or {}).get('message') or task.state}"
+    error = _error(failed[-1]) if failed else task.error or {}
+    return _sentence(error.get("message") or task.state)
+
+
+def _error(record: Record) -> dict[str, object]:
+    found = (payload(record) or {}).get("error")
+    return found if isinstance(found, dict) else {}
+
+
+def _sentence(why: object, advice: str = "") -> str:
+    """What went wrong, and what to do about it."""
+    said = f"the agent could not go on: {str(why).rstrip('.')}{advice}"
     if not real_model(os.environ):
         return said
     return f"{said}; without OPENAI_API_KEY and OPENAI_BASE_URL the demo uses a scripted model"
@@ -240,7 +267,8 @@ class _Person:
     async def _asked_here(self, ask: Ask) -> None:
         with self.board.paused():
             while True:
-                self._screen.out.print("  Allow it? [y/n] " if ask.kind == "approval" else "  Your answer: ", end="")
+                prompt = "  Allow it? [y/n] " if ask.kind == "approval" else "  Your answer: "
+                self._screen.out.print(Text(prompt, "bold"), end="")
                 self._screen.out.file.flush()
                 text = await self._typed(ask)
                 if text is None:  # somebody else was quicker
@@ -282,7 +310,7 @@ class _Person:
         while await self._open(ask):
             if time.monotonic() > end:
                 raise NobodyDecided(
-                    f"nobody said yes or no within {span(self._patience)}, so nothing was deleted; "
+                    f"nobody said yes or no within {span(self._patience)}, so the agent was stopped; "
                     "start it in a terminal, or with --yes"
                 )
             await asyncio.sleep(0.1)

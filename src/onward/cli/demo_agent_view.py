@@ -171,7 +171,7 @@ class AgentBoard:
             self._screen.out.print(renderable, soft_wrap=not self._screen.out.is_terminal)
 
     def _busy(self, text: str) -> None:
-        self._spinner.update(text=Text(short(text, 60), "dim"))
+        self._spinner.update(text=Text(short(text, min(60, self._screen.out.width - 4)), "dim"))
 
 
 def print_report(screen: Screen, proof: AgentProof) -> None:

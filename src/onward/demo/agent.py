@@ -239,5 +239,6 @@ app.agent(
     tools=[check_disk, largest_files, read_tail, delete_logs],
     approve=["write_local"],
     budget=Budget(max_steps=20),
+    retry=1,
     queue=QUEUE,
 )
