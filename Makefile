@@ -14,8 +14,8 @@ JOBS   ?= 3
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
 
-demo: $(STAMP) ## a ten-minute deploy in fast motion, killed in step 8, that goes on (under 30 s)
-	@$(BIN)/onward demo
+demo: $(STAMP) ## a ten-minute deploy in fast motion, killed in step 8, that goes on (under 30 s); WHICH=agent plays an agent
+	@$(BIN)/onward demo $(WHICH)
 
 test: $(STAMP) lint ## everything: linters, types and the whole test suite (under 15 min)
 	$(BIN)/python -m pytest $(TESTS) -n $(JOBS) --dist loadgroup

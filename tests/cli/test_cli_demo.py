@@ -16,7 +16,7 @@ import pytest
 from onward.cli.proof import Proof
 from onward.core.record import Record
 from onward.core.task import State, Task
-from onward.demo import FATAL_STEP, STEPS, Cloud
+from onward.demo.deploy import FATAL_STEP, STEPS, Cloud
 from tests.cli.conftest import controls, process
 
 NAMES = [name for name, _, _ in STEPS]
@@ -68,7 +68,11 @@ def test_the_cloud_knows_its_keys(tmp_path: Path):
     assert second == f"{first} (already done)"
     assert other != first
     assert cloud.count() == 2
-    assert [(line["key"], line["effect"]) for line in cloud.requests()] == [("k1", True), ("k1", False), ("k2", True)]
+    assert [(line["key"], line["effect"]) for line in cloud.ledger.lines()] == [
+        ("k1", True),
+        ("k1", False),
+        ("k2", True),
+    ]
 
 
 # ── a proof that can fail ────────────────────────────────────────────────────────────────────────────────────────────

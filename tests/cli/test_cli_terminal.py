@@ -51,6 +51,9 @@ class Terminal:
                 self.text += data.decode(errors="replace")
         return self.text
 
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
 

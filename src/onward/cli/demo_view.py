@@ -19,7 +19,7 @@ from onward.cli.text import span
 from onward.cli.timeline import Mark, Story
 from onward.cli.views import payload
 from onward.core.record import PROGRESS, SHIFT, STEP_DONE, Record
-from onward.demo import FATAL_STEP, STEPS
+from onward.demo.deploy import FATAL_STEP, STEPS
 
 
 class Board:

@@ -151,11 +151,25 @@ class _Commands:
 
 
 def _demo(commands: _Commands) -> None:
-    commands.add(
+    own = "It works on a temporary SQLite file unless --db names a database."
+    parser = commands.add(
         "demo",
         "demo:demo",
         "watch a deploy being killed in step 8 and go on; no key, no server, under 30 s",
-        "It works on a temporary SQLite file unless --db names a database.",
+        own,
+    )
+    agent = _Commands(parser.add_subparsers(dest="what", metavar="WHICH", title="another demo")).add(
+        "agent",
+        "demo_agent:demo_agent",
+        'an agent told "I\'m out of disk space. Fix it.", killed twice on the way',
+        "The disk is a temporary folder of real files, gone afterwards. With\n"
+        "OPENAI_API_KEY or OPENAI_BASE_URL it uses that model (ONWARD_MODEL names it),\n"
+        f"otherwise a scripted one.\n{own}",
+    )
+    agent.add_argument("--yes", action="store_true", help="approve what it wants to delete without asking")
+    agent.add_argument("--keep", action="store_true", help="keep the folder, and say where it is")
+    agent.add_argument(
+        "--patience", metavar="TIME", default="2m", help="how long to wait for a yes from another terminal (2m)"
     )
 
 

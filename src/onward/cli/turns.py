@@ -17,7 +17,7 @@ from onward.service import Service
 
 async def show(screen: Screen, service: Service, task: Task, records: Sequence[r.Record], number: int) -> int:
     """`onward show ID --turn N`."""
-    asked = {said["turn"]: said for record in records if (said := _asked(record)) is not None}
+    asked = {said["turn"]: said for record in records if (said := model_call(record)) is not None}
     if number not in asked:
         count = f"{max(asked)} turns" if asked else "no turns: it is no agent, or its model was not asked yet"
         raise UsageError(f"task {task.task_id} has {count}; there is no turn {number}")
@@ -41,7 +41,7 @@ async def show(screen: Screen, service: Service, task: Task, records: Sequence[r
     return 0
 
 
-def _asked(record: r.Record) -> dict[str, Any] | None:
+def model_call(record: r.Record) -> dict[str, Any] | None:
     """What a model call recorded."""
     if record.kind != r.STEP_DONE:
         return None

@@ -1,7 +1,7 @@
 """The app of `onward demo`: a deploy of ten steps against an imaginary cloud. It is an ordinary app:
 
-    onward worker onward.demo:app
-    onward submit demo.deploy '{"service": "shop", "cloud": "/tmp/cloud"}' --app onward.demo:app --follow
+    onward worker onward.demo.deploy:app
+    onward submit demo.deploy '{"service": "shop", "cloud": "/tmp/cloud"}' --app onward.demo.deploy:app --follow
 
 The cloud is a folder. Every request to it is a line in its ledger; what it made is a file in `effects`. It does what
 real clouds do: a request whose idempotency key it has seen is answered with what was made then, and makes nothing new.
@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from onward.app import Onward
+from onward.demo import QUEUE
+from onward.demo.ledger import Ledger
 from onward.engine.context import Context
 
 TASK = "demo.deploy"
-QUEUE = "demo"
-PARENT = "ONWARD_DEMO_PARENT"
 
 STEPS: tuple[tuple[str, float, float], ...] = (
     ("build image", 0.5, 0.1),
@@ -50,7 +47,7 @@ class Cloud:
     """A cloud with a memory for idempotency keys."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.ledger = Path(folder) / "ledger.jsonl"
+        self.ledger = Ledger(Path(folder) / "ledger.jsonl")
         self.effects = Path(folder) / "effects"
         self.effects.mkdir(parents=True, exist_ok=True)
 
@@ -63,25 +60,12 @@ class Cloud:
             new = False
         else:
             new = True
-        self._write({"at": time.time(), "what": what, "key": key, "effect": new, "pid": os.getpid()})
+        self.ledger.write({"at": time.time(), "what": what, "key": key, "effect": new, "pid": os.getpid()})
         return name if new else f"{name} (already done)"
-
-    def _write(self, line: dict[str, Any]) -> None:
-        """In one write, so that a kill leaves a whole line or none."""
-        fd = os.open(self.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(fd, json.dumps(line).encode() + b"\n")
-        finally:
-            os.close(fd)
 
     def count(self) -> int:
         """How many things it has made."""
         return sum(1 for _ in self.effects.iterdir())
-
-    def requests(self) -> Iterator[dict[str, Any]]:
-        """All requests so far."""
-        if self.ledger.exists():
-            yield from (json.loads(line) for line in self.ledger.read_bytes().splitlines())
 
 
 @app.task(name=TASK, queue=QUEUE)
@@ -99,14 +83,3 @@ async def deploy(ctx: Context, service: str, cloud: str) -> dict[str, Any]:
     for number, (name, before, after) in enumerate(STEPS, 1):
         made.append(await ctx.step(act, number, name, before, after, name=name))
     return {"service": service, "made": made}
-
-
-def _leave_with(parent: int) -> None:
-    """The demo may be killed too; its workers must not stay behind."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
-if PARENT in os.environ:
-    threading.Thread(target=_leave_with, args=[int(os.environ[PARENT])], daemon=True).start()
