@@ -19,6 +19,7 @@ import json
 import os
 import re
 import signal
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,10 @@ def script(errand: str) -> list[Any]:
         return [("read_artifact", {"artifact_id": name, "search": "line 900 "})]
 
     return [
-        [("update_plan", {"plan": ["look", "pay"]}), ("record_fact", {"key": "city", "value": "Ulm", "source": "user"})],
+        [
+            ("update_plan", {"plan": ["look", "pay"]}),
+            ("record_fact", {"key": "city", "value": "Ulm", "source": "user"}),
+        ],
         [("look", {"place": "door"})],
         [("look", {"place": place, "ms": ms}) for place, ms in (("hall", 60), ("yard", 30), ("roof", 0))],
         [("deposit", {"what": f"{errand} deposit a"})],
@@ -85,7 +89,11 @@ def script(errand: str) -> list[Any]:
         read_more,
         [("broken", {}), ("no_such_tool", {})],
         [("ask_user", {"question": "Which one?"})],
-        [("look", {"place": "cellar"}), ("deposit", {"what": f"{errand} deposit b"}), ("pay", {"what": f"{errand} pay b"})],
+        [
+            ("look", {"place": "cellar"}),
+            ("deposit", {"what": f"{errand} deposit b"}),
+            ("pay", {"what": f"{errand} pay b"}),
+        ],
         lambda request: digest(request.messages, errand),
     ]
 
@@ -201,10 +209,16 @@ class Errands(ScriptedModel):
         task = self._fate.task_of(errand)
         turn = sum(message["role"] == "assistant" for message in request.messages)
         self._fate.passes(task, "model.before")
-        self._book.write("asked", task, turn, self._recorded(task), list(request.messages))
+        self._book.write("asked", task, turn, self._recorded(task), self._kept(request.messages))
         reply = await ScriptedModel(script(errand)).ask(request, emit)
         self._fate.passes(task, "model.after")
         return reply
+
+    def _kept(self, messages: Sequence[Any]) -> str:
+        """In a file of its own: a long line of the ledger could be cut by a kill from another thread."""
+        path = self._book.path.parent / f"request {uuid.uuid4().hex}"
+        path.write_text(json.dumps(list(messages)))
+        return path.name
 
     def _recorded(self, task: str) -> int:
         if self._connection is None:

@@ -77,7 +77,7 @@ class Finding:
     def __str__(self) -> str:
         return (
             f"{self.kills} kills · {self.calls} model calls, {len(self.unpaired)} unpaired, {len(self.paid_again)} paid twice "
-            f"({self.repeated} unanswered ones again) · {self.tasks * len(EFFECTS)} effects, {len(self.doubled)} doubled, "
+            f"({self.repeated} again, whose answer died) · {self.tasks * len(EFFECTS)} effects, {len(self.doubled)} doubled, "
             f"{self.doubts} in doubt and asked for · {len(self.run_again)} run again · "
             f"{self.tasks - len(self.wrong)} of {self.tasks} with the same answer"
         )
@@ -96,7 +96,7 @@ def judge(picture: Picture, ledger: Iterable[list[Any]], home: Path, goals: Mapp
         found.kills += killed
         if not killed and boundary != "nowhere":
             found.void.append(f"{task} was never killed: {goal}")
-        _asked(found, task, [line for line in lines[task] if line[0] == "asked"])
+        _asked(found, task, home, [line for line in lines[task] if line[0] == "asked"])
         _done(found, task, errand, lines[task])
         _steps(found, task, journal, lines[task])
         _announced(found, task, journal)
@@ -104,10 +104,11 @@ def judge(picture: Picture, ledger: Iterable[list[Any]], home: Path, goals: Mapp
     return found
 
 
-def _asked(found: Finding, task: str, asked: list[list[Any]]) -> None:
+def _asked(found: Finding, task: str, home: Path, asked: list[list[Any]]) -> None:
     found.calls += len(asked)
     found.repeated += len(asked) - TURNS
-    for _, _, turn, recorded, messages in asked:
+    for _, _, turn, recorded, request in asked:
+        messages = json.loads((home / request).read_text())
         found.unpaired += [f"{task}, turn {turn}, {fault}" for fault in badly_paired(messages)]
         if recorded > turn:
             found.paid_again.append(f"{task} paid for turn {turn} when the journal had {recorded} answers")
@@ -159,7 +160,9 @@ def _ended(found: Finding, task: str, journal: list[Row], picture: Picture, answ
     if (state, result, attempt) != ("completed", answer, 1):
         how = picture.queue.get(task, ("", "", "ended"))[2]
         found.wrong.append(f"{task} is {state} ({how}) with {result!r} in attempt {attempt}, and not {answer!r}")
-    answers = sum(row.kind == r.STEP_DONE and row.key.rpartition("]")[2].partition("#")[0] == "model" for row in journal)
+    answers = sum(
+        row.kind == r.STEP_DONE and row.key.rpartition("]")[2].partition("#")[0] == "model" for row in journal
+    )
     if answers != TURNS:
         found.wrong.append(f"{task} has {answers} answers of its model, and not {TURNS}")
     whole = verdict.Verdict()

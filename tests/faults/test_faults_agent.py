@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -68,9 +69,7 @@ class Errands:
         lines = [line for line in self._place.ledger.read() if line[1] == task]
         tried = {line[4] for line in lines if line[0] == "start" and line[2] == step}
         happened = any(line[0] == "applied" and line[2] in tried for line in lines)
-        await self._app.resolve(
-            task, "happened" if happened else "not_happened", PAID if happened else None, step=step
-        )
+        await self._app.resolve(task, "happened" if happened else "not_happened", PAID if happened else None, step=step)
 
     def judged(self, answer: str) -> dict[str, Finding]:
         """The verdict on each boundary."""
@@ -118,8 +117,8 @@ async def test_killed_at_every_boundary(place: Place, prove: bool, tell: Callabl
             for number, (boundary, passing) in enumerate(wishes, start=1):
                 await work.submit(goal(number, boundary, passing))
             await work.until_all_ended(30 + len(wishes))
-            deaths = len(workers.ends)
             await asyncio.to_thread(workers.stop)
+            deaths = sum(status == -signal.SIGKILL for _, status in workers.ends)
     found = work.judged(answer)
     orphans = await census(place)
     for boundary, finding in found.items():
@@ -132,13 +131,14 @@ async def test_killed_at_every_boundary(place: Place, prove: bool, tell: Callabl
     assert not workers.surprises, workers.surprises
 
 
+# The results of an errand come in order: plan, fact, look, look, look, look, deposit (7), pay (8), send (9) …
 CAUGHT = {
     "a replay that forgets": ("result.saved", 3, "paid_again"),
     "a history without a result": ("nowhere", 0, "unpaired"),
     "a history without a call": ("nowhere", 0, "unpaired"),
-    "an announcement that is overlooked": ("result.saving", 7, "doubled"),
-    "an effect key that changes": ("result.saving", 6, "doubled"),
-    "a reconcile that nobody asks": ("result.saving", 8, "doubled"),
+    "an announcement that is overlooked": ("result.saving", 8, "doubled"),
+    "an effect key that changes": ("result.saving", 7, "doubled"),
+    "a reconcile that nobody asks": ("result.saving", 9, "doubled"),
     "an approval that nobody gave": ("nowhere", 0, "unapproved"),
     "a checkpoint that loses a result": ("checkpoint.saved", 2, "unpaired"),
 }

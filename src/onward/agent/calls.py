@@ -82,6 +82,8 @@ class Calls:
             return self._said(call, f"denied: {denied.reason or 'a person said no'}")
         except StepFailed as failed:
             return self._said(call, f"error: {failed.kind}: {failed.message}")
+        if not (isinstance(told, dict) and {"id", "bytes"} <= told.keys()):
+            return self._said(call, _word(told))
         artifact = () if told["artifact"] is None else (ArtifactRef.model_validate(told["artifact"]),)
         patch = StatePatch.model_validate(told.get("patch") or {})
         patch = patch.model_copy(update={"add_artifacts": patch.add_artifacts + artifact})
@@ -96,7 +98,8 @@ class Calls:
         data = {"tool": wanted.tool.name, "arguments": wanted.arguments, "hash": wire.fingerprint(wanted.arguments)}
         await self._ctx.approve(f"{wanted.tool.name}({_words(wanted.arguments)})", risk=wanted.tool.risk, data=data)
 
-    async def _run(self, wanted: Wanted) -> dict[str, Any]:
+    async def _run(self, wanted: Wanted) -> Any:
+        """What `_kept` told of its output; or, where a person said what became of an effect in doubt, their word."""
         tool, ctx = wanted.tool, self._ctx
         options: dict[str, Any] = {
             "name": tool.name,
@@ -109,8 +112,7 @@ class Calls:
             options["undo"] = _by_name(tool.undo)
         if tool.reconcile is not None:
             options["reconcile"] = self._reconcile_step(tool.reconcile, wanted.call.id)
-        answer: dict[str, Any] = await ctx.step(self._tool_step(wanted), wanted.arguments, **options)
-        return answer
+        return await ctx.step(self._tool_step(wanted), wanted.arguments, **options)
 
     def _tool_step(self, wanted: Wanted) -> Callable[[dict[str, Any]], Any]:
         """The function that the step runs, of the same colour as the tool's, so that a plain one gets a thread."""
@@ -178,6 +180,13 @@ def _bytes(output: Any) -> tuple[bytes, str]:
     if isinstance(output, str):
         return output.encode("utf-8", "backslashreplace"), "text"
     return wire.encode(output, "its output"), "json"
+
+
+def _word(value: Any) -> str:
+    """What a person told, as a model reads it."""
+    return (
+        "it happened; nobody knows with what result" if value is None else _bytes(value)[0].decode("utf-8", "replace")
+    )
 
 
 def _by_name(undo: Callable[..., Any]) -> Callable[..., Any]:
