@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any
 
 from onward.agent import loop
-from onward.agent.calls import Calls
 from onward.agent.conversation import Conversation
 from onward.agent.tools import Tool
 from onward.core import record as r
@@ -75,17 +73,20 @@ def a_reconcile_that_nobody_asks() -> None:
 
 
 def an_approval_that_nobody_gave() -> None:
-    Calls._asks = lambda self, tool: False  # type: ignore[method-assign]
+    async def approve(self: Context, what: str, **options: Any) -> dict[str, Any]:
+        return {"decision": "approve"}
+
+    Context.approve = approve  # type: ignore[method-assign]
 
 
 def a_checkpoint_that_loses_a_result() -> None:
-    turn = loop._turn
+    read = loop._Run._read_pages
 
-    def short(told: Any) -> Any:
-        whole = turn(told)
-        return dataclasses.replace(whole, results=dict.fromkeys(whole.results, whole.said))
+    async def short(self: Any) -> None:
+        await read(self)
+        self._talk.turns[-1].results.clear()
 
-    loop._turn = short
+    loop._Run._read_pages = short  # type: ignore[method-assign]
 
 
 FAULTS: dict[str, Callable[[], None]] = {
