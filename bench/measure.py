@@ -26,9 +26,15 @@ W5_AGAIN = "W5 finished steps run again"
 W6_MEMORY = "W6 memory, 1,000 waiting"
 W6_MANY = "W6 memory, 100,000 waiting"
 W6_BYTES = "W6 bytes a step, step 1,000 to step 10"
+W7_SLICE = "W7 agent, slice, p50"
+W7_TURN = "W7 agent, output to model call, p50"
+W7_RESUME = "W7 agent, resume at turn 300, p50"
+W7_MEMORY = "W7 agent, memory, turn 50 to turn 300"
+W7_BYTES = "W7 agent, bytes, last 100 turns to first 100"
 ORDER = (
     *(W1_ONE, W1_BATCH, W2_ONE, W2_TWO, W3, W4_PICKUP, W4_PICKUP_P99, W4_STEPS),
     *(W5_DONE, W5_TAKEN, W5_FIRST, W5_LAST, W5_AGAIN, W6_MEMORY, W6_MANY, W6_BYTES),
+    *(W7_SLICE, W7_TURN, W7_RESUME, W7_MEMORY, W7_BYTES),
 )
 
 BARE = "bare"

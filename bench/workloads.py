@@ -139,7 +139,7 @@ def w2(store: str, url: str, quick: bool) -> list[Figure]:
                 worker.hear()
             for worker in workers:
                 worker.tell("go")
-            _until(lambda done=before + total: query(url, "SELECT count(*) FROM onward_outcomes") == done)
+            until(lambda done=before + total: query(url, "SELECT count(*) FROM onward_outcomes") == done)
         first = query(url, f"SELECT min(at) FROM onward_journal WHERE kind = 'shift.started' AND at > {start}")
         last = query(url, "SELECT max(finished_at) FROM onward_outcomes")
         figures.append(figure(workload, store, total / (last - first), "tasks/s", "1,000 slots each"))
@@ -228,10 +228,10 @@ async def _killed(url: str, *, takeover: bool) -> dict[str, float]:
         async with make_app(url) as app:
             before = query(url, steps) if takeover is False else 0
             ids = [task.id for task in await app.submit_many("slow_steps", [10] * 100)]
-            _until(lambda: query(url, steps) >= before + 300)
+            until(lambda: query(url, steps) >= before + 300)
             if takeover:
                 stack.enter_context(_started(url))
-            _until(lambda: query(url, steps) >= before + 500)
+            until(lambda: query(url, steps) >= before + 500)
             first.kill9()
             wall = time.time()
             if not takeover:
@@ -274,7 +274,7 @@ def w6(store: str, url: str, quick: bool) -> list[Figure]:
         for workload, total in ((W6_MEMORY, 1_000), (W6_MANY, many)):
             uvloop.run(_with_app(url, lambda app, n=total - there: _fill(app, "asleep", None, n)))
             there = total
-            _until(lambda n=total: query(url, "SELECT count(*) FROM onward_queue WHERE reason = 'asleep'") == n, 600)
+            until(lambda n=total: query(url, "SELECT count(*) FROM onward_queue WHERE reason = 'asleep'") == n, 600)
             time.sleep(1)
             worker.tell("memory")
             figures.append(figure(workload, store, max(0.0, worker.hear() - idle), "MB", f"idle {idle:.0f} MB"))
@@ -320,7 +320,7 @@ def query_all(url: str, sql: str) -> list[Any]:
         return [row[0] for row in other.execute(sql.encode())]
 
 
-def _until(condition: Callable[[], bool], seconds: float = 300) -> None:
+def until(condition: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -336,10 +336,10 @@ async def _worker(url: str, slots: str) -> None:
             child.say("up")
             while line := await asyncio.to_thread(sys.stdin.readline):
                 if line.strip() == "memory":
-                    child.say(_resident())
+                    child.say(resident())
 
 
-def _resident() -> float:
+def resident() -> float:
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1_000_000
 

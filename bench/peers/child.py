@@ -44,6 +44,7 @@ class Worker:
         assert script is not None, "run me with python -m"
         command = [sys.executable, "-m", module or script.name, role, url, *map(str, rest)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
 
     def hear(self) -> Any:
         """The next thing the worker says."""

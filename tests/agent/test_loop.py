@@ -237,3 +237,36 @@ async def test_a_tool_that_can_be_asked_whether_it_happened_is_not_repeated(asks
         assert sent == ["Ada"], app.killed_at
         points += 1
     assert points > 6
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told", "read"),
+    [
+        ("happened", "7 euros are paid", "7 euros are paid"),
+        ("happened", {"paid": 7}, '{"paid":7}'),
+        ("happened", None, "it happened; nobody knows with what result"),
+        ("not_happened", None, "paid"),
+        ("undo", None, "error: Undone: a person had it undone, as nobody knew whether it happened"),
+    ],
+)
+async def test_what_a_person_says_of_an_effect_in_doubt_is_read(lab: Lab, verdict: str, told: Any, read: str) -> None:
+    did: list[int] = []
+
+    @tool(risk="external_action")
+    async def pay(euros: int) -> str:
+        """Pay."""
+        did.append(euros)
+        if len(did) == 1:
+            raise ConnectionError("did it arrive?")
+        return "paid"
+
+    model = ScriptedModel([[("pay", {"euros": 7})], [("update_plan", {"plan": []})], "done"])
+    lab.app.agent("payer", model=model, tools=[pay])
+    await lab.start()
+    task_id = await lab.submit("payer", "Pay the bill.")
+    assert (await lab.settled(task_id)).reason == "in_doubt"
+    await lab.app.resolve(task_id, verdict, told)
+    task = await lab.ended(task_id)
+    assert (task.state, task.result) == (State.COMPLETED, "done"), task.error
+    assert [request.messages[3]["content"] for request in model.asked[1:]] == [read, read]
+    assert len(did) == (2 if verdict == "not_happened" else 1)

@@ -271,7 +271,7 @@ def good() -> AgentProof:
     task = Task(
         "id", "demo.agent", State.COMPLETED, None, None, "done", None, 0, "q", 1, 0, 0, 0, None, None, None, {}, None
     )
-    turn = {"asked": {"model": "m"}, "id": "x", "usage": {"input": 3, "output": 4}}
+    turn = {"turn": 1, "asked": {"model": "m"}, "id": "x", "usage": {"input": 3, "output": 4}}
     records = [
         record(1, "shift.started"),
         record(2, "step.completed", "model", result=turn),

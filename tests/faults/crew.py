@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import importlib
 import json
 import logging
 import mmap
@@ -26,7 +27,7 @@ import struct
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
@@ -193,6 +194,8 @@ def say(*words: object) -> None:
 
 def lead(options: dict[str, Any]) -> int:
     """Forks rather than starts its workers: they begin at once, and a thousand of them cost little."""
+    if "program" in options:
+        importlib.import_module(options["program"])  # once, before the forks
     crew: set[int] = set()
     stopping = False
 
@@ -243,7 +246,10 @@ def _in_child(options: dict[str, Any]) -> int:
 
 
 def app_of(options: dict[str, Any]) -> Onward:
-    return build(options["db"], options["ledger"], **{k: v for k, v in options.items() if k in SETTINGS})
+    settings = {k: v for k, v in options.items() if k in SETTINGS}
+    if "program" in options:  # a crew for other work than stories
+        return cast("Onward", importlib.import_module(options["program"]).app_of(options, **settings))
+    return build(options["db"], options["ledger"], **settings)
 
 
 async def work(options: dict[str, Any]) -> int:

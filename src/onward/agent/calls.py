@@ -109,6 +109,8 @@ class Calls:
             told = await self._run(allowed)
         except StepFailed as failed:
             return self._said(call, f"{allowed.note}error: {failed.kind}: {failed.message}")
+        if not (isinstance(told, dict) and {"id", "bytes"} <= told.keys()):
+            return self._said(call, f"{allowed.note}{_word(told)}")
         artifacts = tuple(ArtifactRef.model_validate(one) for one in told.get("artifacts", ()))
         patch = StatePatch.model_validate(told.get("patch") or {})
         patch = patch.model_copy(update={"add_artifacts": patch.add_artifacts + artifacts})
@@ -170,7 +172,8 @@ class Calls:
         """A result that no tool gave. The same call gets the same words, so nothing has to be recorded for it."""
         return Done(call, self._write(result_message(call.id, excerpt(text, self._shown))))
 
-    async def _run(self, wanted: Allowed) -> dict[str, Any]:
+    async def _run(self, wanted: Allowed) -> Any:
+        """What `_kept` told of its output; or, where a person said what became of an effect in doubt, their word."""
         tool, ctx = wanted.tool, self._ctx
         options: dict[str, Any] = {
             "name": tool.name,
@@ -183,8 +186,7 @@ class Calls:
             options["undo"] = _by_name(tool.undo)
         if tool.reconcile is not None:
             options["reconcile"] = self._reconcile_step(tool, tool.reconcile, wanted.call.id)
-        answer: dict[str, Any] = await ctx.step(self._tool_step(wanted), wanted.arguments, **options)
-        return answer
+        return await ctx.step(self._tool_step(wanted), wanted.arguments, **options)
 
     def _tool_step(self, wanted: Allowed) -> Callable[[dict[str, Any]], Any]:
         """The function that the step runs, of the same colour as the tool's, so that a plain one gets a thread."""
@@ -277,6 +279,13 @@ def _readable(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return not binary(data)
+
+
+def _word(value: Any) -> str:
+    """What a person told, as a model reads it."""
+    return (
+        "it happened; nobody knows with what result" if value is None else _bytes(value)[0].decode("utf-8", "replace")
+    )
 
 
 def _by_name(undo: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,170 @@
+"""The oracle of the errands: what is wrong with what an agent asked, did and answered, from outside of it.
+
+    the ledger   every request as the model got it, every start of a tool, everything that was done to the world, and what
+                 the person said
+    the store    tables read past Onward
+    the marks    which tasks were really killed, and where
+
+The check of a history is written here once more, by another hand than the agent's own.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onward.core import record as r
+from tests.faults import verdict
+from tests.faults.errands import EFFECTS, TURNS, read_goal
+from tests.faults.verdict import Picture, Row
+
+
+def badly_paired(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a strict provider refuses: an assistant's calls must be followed by exactly their results, each once, before
+    anything else is said."""
+    faults, at = [], 0
+    while at < len(messages):
+        message, at = messages[at], at + 1
+        if message["role"] == "tool":
+            faults.append(f"message {at - 1}: a result that follows no call")
+            continue
+        wanted = [call["id"] for call in message.get("tool_calls") or ()]
+        got = []
+        while wanted and at < len(messages) and messages[at]["role"] == "tool":
+            got.append(messages[at]["tool_call_id"])
+            at += 1
+        if sorted(wanted) != sorted(got):
+            faults.append(f"message {at}: the calls {wanted} have the results {got}")
+    return faults
+
+
+@dataclasses.dataclass
+class Finding:
+    """What is wrong, each in a sentence, and how much was tried."""
+
+    unpaired: list[str] = dataclasses.field(default_factory=list)
+    paid_again: list[str] = dataclasses.field(default_factory=list)
+    doubled: list[str] = dataclasses.field(default_factory=list)
+    run_again: list[str] = dataclasses.field(default_factory=list)
+    unapproved: list[str] = dataclasses.field(default_factory=list)
+    not_asked: list[str] = dataclasses.field(default_factory=list)
+    wrong: list[str] = dataclasses.field(default_factory=list)
+    torn: list[str] = dataclasses.field(default_factory=list)
+    void: list[str] = dataclasses.field(default_factory=list)
+
+    tasks: int = 0
+    kills: int = 0
+    calls: int = 0
+    """Model calls."""
+    repeated: int = 0
+    """Model calls that had to be made again, because their answer had died with the worker."""
+    doubts: int = 0
+    """Effects in doubt, about which a person was asked."""
+
+    @property
+    def faults(self) -> dict[str, list[str]]:
+        named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: found for name, found in named.items() if isinstance(found, list) and found}
+
+    def must_be_clean(self) -> None:
+        told = [f"{name} ({len(found)}): " + "; ".join(found[:5]) for name, found in self.faults.items()]
+        assert not told, "\n".join(told)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kills} kills · {self.calls} model calls, {len(self.unpaired)} unpaired, {len(self.paid_again)} paid twice "
+            f"({self.repeated} again, whose answer died) · {self.tasks * len(EFFECTS)} effects, {len(self.doubled)} doubled, "
+            f"{self.doubts} in doubt and asked for · {len(self.run_again)} run again · "
+            f"{self.tasks - len(self.wrong)} of {self.tasks} with the same answer"
+        )
+
+
+def judge(picture: Picture, ledger: Iterable[list[Any]], home: Path, goals: Mapping[str, str], answer: str) -> Finding:
+    """These tasks, by their goals; `answer` is what each of them has to come to."""
+    found = Finding(tasks=len(goals))
+    lines: dict[str, list[list[Any]]] = collections.defaultdict(list)
+    for line in ledger:
+        lines[line[1]].append(line)
+    for task, goal in goals.items():
+        errand, boundary, _ = read_goal(goal)
+        journal = picture.journals.get(task, [])
+        killed = (home / "killed" / task).exists()
+        found.kills += killed
+        if not killed and boundary != "nowhere":
+            found.void.append(f"{task} was never killed: {goal}")
+        _asked(found, task, home, [line for line in lines[task] if line[0] == "asked"])
+        _done(found, task, errand, lines[task])
+        _steps(found, task, journal, lines[task])
+        _announced(found, task, journal)
+        _ended(found, task, journal, picture, answer)
+    return found
+
+
+def _asked(found: Finding, task: str, home: Path, asked: list[list[Any]]) -> None:
+    found.calls += len(asked)
+    found.repeated += len(asked) - TURNS
+    for _, _, turn, recorded, request in asked:
+        messages = json.loads((home / request).read_text())
+        found.unpaired += [f"{task}, turn {turn}, {fault}" for fault in badly_paired(messages)]
+        if recorded > turn:
+            found.paid_again.append(f"{task} paid for turn {turn} when the journal had {recorded} answers")
+
+
+def _done(found: Finding, task: str, errand: str, lines: list[list[Any]]) -> None:
+    """The world was changed once by each effect, and by what needs a person only after one said yes."""
+    applied = collections.Counter(line[2].removeprefix(f"{errand} ") for line in lines if line[0] == "applied")
+    for effect in EFFECTS:
+        if applied[effect] > 1:
+            found.doubled.append(f"{task} did {effect!r} {applied[effect]} times")
+        elif not applied[effect]:
+            found.wrong.append(f"{task} never did {effect!r}")
+    allowed = False
+    for line in lines:
+        allowed = allowed or line[0] == "approved"
+        if line[0] == "applied" and line[2].endswith("wipe") and not allowed:
+            found.unapproved.append(f"{task} wiped before anybody approved")
+
+
+def _steps(found: Finding, task: str, journal: list[Row], lines: list[list[Any]]) -> None:
+    """A tool whose result is recorded never starts again."""
+    recorded = {row.key: row for row in journal if row.kind in {r.STEP_DONE, r.STEP_FAILED}}
+    for line in lines:
+        if line[0] == "start" and (row := recorded.get(line[2])) is not None and line[3] > row.shift:
+            found.run_again.append(f"{task} started {line[2]} in shift {line[3]}, recorded at {row.seq}")
+    counted = collections.Counter(row.key for row in journal if row.kind == r.STEP_DONE)
+    found.run_again += [f"{task} has {count} results of {key}" for key, count in counted.items() if count > 1]
+
+
+def _announced(found: Finding, task: str, journal: list[Row]) -> None:
+    """An announced effect that another shift comes to is in doubt, and a person is asked before anything else is done."""
+    open_: dict[str, int] = {}
+    for row in journal:
+        if row.kind == r.DOUBTED:
+            found.doubts += 1
+            open_.pop(json.loads(row.data)["step"], None)
+        elif row.kind in {r.ANNOUNCED, r.STEP_DONE}:
+            if open_.get(row.key, row.shift) != row.shift:
+                found.not_asked.append(f"{task} went on with {row.key} at {row.seq}, and nobody was asked")
+            open_.pop(row.key, None)
+            if row.kind == r.ANNOUNCED:
+                open_[row.key] = row.shift
+
+
+def _ended(found: Finding, task: str, journal: list[Row], picture: Picture, answer: str) -> None:
+    state, seq, attempt = picture.outcomes.get(task, ("unfinished", 0, 0))
+    result = next((json.loads(row.data).get("result") for row in journal if row.seq == seq), None)
+    if (state, result, attempt) != ("completed", answer, 1):
+        how = picture.queue.get(task, ("", "", "ended"))[2]
+        found.wrong.append(f"{task} is {state} ({how}) with {result!r} in attempt {attempt}, and not {answer!r}")
+    answers = sum(
+        row.kind == r.STEP_DONE and row.key.rpartition("]")[2].partition("#")[0] == "model" for row in journal
+    )
+    if answers != TURNS:
+        found.wrong.append(f"{task} has {answers} answers of its model, and not {TURNS}")
+    whole = verdict.Verdict()
+    verdict._journal(whole, task, journal)
+    found.torn += whole.torn + whole.stale
