@@ -14,6 +14,7 @@
     ├── WaitTimeout           what a handler waited for did not come in time; Denied: an approval was refused
     ├── AlreadyDecided        a question or approval that somebody else, or the time, was quicker with
     ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
+    ├── UnfitCheckpoint       why a task parked: its last checkpoint is not one to go on from
     └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
 
 `code` is stable and meant for programs, `status` is the HTTP status and `exit_status` that of the command line.
@@ -262,6 +263,20 @@ class WaitTimeout(OnwardError):
     """What a handler waited for did not come in time."""
 
     code = "wait_timeout"
+
+
+class UnfitCheckpoint(OnwardError):
+    """The last checkpoint of a task is not one to go on from: too old, of another version, not to be read. A task whose
+    handler raises it parks, and a person looks; nothing is tried again blindly."""
+
+    code = "unfit_checkpoint"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, number: int | None, why: str, advice: str) -> None:
+        self.number = number
+        which = "its last checkpoint" if number is None else f"its checkpoint {number}"
+        super().__init__(f"the task cannot go on from {which}: {why}; {advice}")
 
 
 class Fatal(OnwardError):

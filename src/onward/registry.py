@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from onward.core.checkpoint import Checkpoints, checkpoints
 from onward.core.durations import Duration, seconds
 from onward.core.limit import Limit
 from onward.core.retry import Retry
@@ -49,6 +50,7 @@ class Registry:
         queue: str = "default",
         group: str | None = None,
         limit: Limit | None = None,
+        checkpoint: str | Checkpoints | None = None,
     ) -> Callable[[F], F]: ...
 
     def task(
@@ -62,13 +64,15 @@ class Registry:
         queue: str = "default",
         group: str | None = None,
         limit: Limit | None = None,
+        checkpoint: str | Checkpoints | None = None,
     ) -> Any:
         """Make a function the handler of tasks of its name.
 
         `retry` (a Retry, or a number of attempts; 4 by default) is for the task as a whole: finished steps are not run
         again. `deadline` is for the whole task, from its first start and across restarts. `group` names the argument whose
         value is the group of a task (a tenant, a service): groups of a queue get their turns one after the other. `limit`
-        is for each group, or for all tasks of this name where they have none.
+        is for each group, or for all tasks of this name where they have none. `checkpoint` says when the results of reads
+        are written, and which checkpoints are kept (see `Checkpoints`).
         """
 
         def register(function: F) -> F:
@@ -77,7 +81,7 @@ class Registry:
                 raise UsageError(f"two handlers are named {title!r}; give one of them another name: @app.task(name=…)")
             policy = Retry(attempts=retry) if isinstance(retry, int) else retry or DEFAULT_RETRY
             allowed = None if deadline is None else seconds(deadline, "deadline")
-            handler = Handler(title, function, policy, allowed, queue, group, limit)
+            handler = Handler(title, function, policy, allowed, queue, group, limit, checkpoints(checkpoint))
             handler.takes  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
             self._offers[title] = Offer(handler.arguments, handler.queue, handler.deadline, handler.grouping)
             self.handlers[title] = handler
@@ -98,12 +102,14 @@ class Registry:
         deadline: Duration | None = None,
         retry: Retry | int | None = None,
         queue: str = "default",
+        checkpoint: str | Checkpoints | None = None,
     ) -> Callable[..., Any]:
         """An agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer.
 
         `model` is "openai:NAME" (with OPENAI_API_KEY, or OPENAI_BASE_URL for any server that speaks the same), or a model of
         your own. Tools whose risk is one of `approve` wait for a person. With `result`, a pydantic model, the answer has that
-        form, and is asked for again when it does not.
+        form, and is asked for again when it does not. `checkpoint` is "every_step", "every_iteration" or "on_state_change",
+        and says what may have to be read again after a crash, or a `Checkpoints`, which also says which are kept.
         """
         from onward.agent.loop import NO_LIMITS, Agent  # noqa: PLC0415 -- pydantic, which most programs do not need
         from onward.agent.models import model_of  # noqa: PLC0415
@@ -119,12 +125,13 @@ class Registry:
             frozenset(approve),
             budget or NO_LIMITS,
             result,
+            checkpoint=checkpoints(checkpoint).strategy,
         )
 
         async def handler(ctx: Context, goal: str) -> Any:
             return await made.handler(ctx, goal)
 
-        return self.task(name=name, retry=retry, deadline=deadline, queue=queue)(handler)
+        return self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
 
     def limit_queue(self, name: str, *, concurrency: int | None) -> None:
         """At most so many tasks of a queue at once, over all workers; None lifts it. In force when a worker starts."""

@@ -18,9 +18,11 @@ from onward.agent.builtin import ASK_USER, ask_user, builtin
 from onward.agent.calls import Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, result_message
 from onward.agent.model import Message, Model, Reply, Request, ToolCall
+from onward.agent.saved import saved, saved_state
 from onward.agent.tools import Tool
 from onward.core import wire
 from onward.core.budget import Budget
+from onward.core.checkpoint import EVERY_ITERATION, EVERY_STEP
 from onward.core.retry import Retry
 from onward.core.slice import state_slice
 from onward.core.state import AgentState, Constraints, HumanInTheLoop
@@ -52,6 +54,8 @@ class Agent:
     budget: Budget = NO_LIMITS
     result: type[BaseModel] | None = None
     context_bytes: int = CONTEXT_BYTES
+    checkpoint: str = EVERY_STEP
+    """When the results of tools that only read are written."""
 
     async def handler(self, ctx: Context, goal: str) -> Any:
         """Work towards the goal; the answer is the task's result."""
@@ -96,16 +100,16 @@ class _Run:
 
     async def begin(self, goal: str) -> None:
         """At the beginning, or where the last checkpoint was."""
-        saved = self._ctx.restored
-        if saved is None:
+        restored = self._ctx.restored
+        if restored is None:
             people = Constraints(
                 human_in_the_loop=HumanInTheLoop(required_for_risk_levels=tuple(sorted(self._agent.approve)))
             )
             await self._ctx.patch(AgentState(goal=goal, constraints=people, budget=self._agent.budget.limits))
             self.say({"role": "user", "content": goal})
             return
-        await self._ctx.patch(AgentState.model_validate(saved["state"]))
-        self._pages, self._steps = saved["pages"], saved["steps"]
+        await self._ctx.patch(saved_state(restored))
+        self._pages, self._steps = restored["pages"], restored["steps"]
         await self._read_pages()
 
     async def _read_pages(self) -> None:
@@ -121,14 +125,15 @@ class _Run:
 
     async def rest(self) -> None:
         """Now and then: what came before is in a checkpoint."""
+        if self._agent.checkpoint == EVERY_ITERATION:
+            await self._ctx.flush()
         if len(self._talk.turns) - self._saved < EVERY:
             return
         new = [_told(turn) for turn in self._talk.turns[self._saved :]]
         self._pages = [*self._pages, self._ctx.keep(wire.encode(new))]
         self._saved = len(self._talk.turns)
         assert self._ctx.state is not None
-        state = self._ctx.state.model_dump(mode="json", exclude_defaults=True)
-        await self._ctx.checkpoint({"state": state, "pages": self._pages, "steps": self._steps})
+        await self._ctx.checkpoint(saved(self._ctx.state, self._pages, self._steps))
         await self._ctx.patch(self._ctx.state)
 
     # ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -150,7 +155,8 @@ class _Run:
         assert state is not None
         shown, left_out = self._talk.shown(self._agent.context_bytes)
         system = _system(self._agent.instructions, state, left_out)
-        told = await self._ctx.step(lambda: self._asked(system, shown), name="model", retry=PATIENCE)
+        told = await self._ctx.step(lambda: self._asked(system, shown), name="model", effect="read", retry=PATIENCE)
+        await self._ctx.flush()  # it may be asked again, but not when its answer was paid for and is there
         self._fresh.clear()
         (data,) = await self._ctx.kept(told["id"])
         reply = _reply(wire.decode(data), told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,14 +15,19 @@ from onward.core.task import Task
 from onward.errors import UsageError
 from onward.service import Service
 
+_MODEL = re.compile(r"(^|\])model(#\d+)?$")
+"""The keys of steps in which a model is asked."""
+
 
 async def show(screen: Screen, service: Service, task: Task, records: Sequence[r.Record], number: int) -> int:
     """`onward show ID --turn N`."""
-    asked = [said for record in records if (said := _asked(record)) is not None]
+    asked = [(record, said) for record in records if (said := _asked(record)) is not None]
     if number > len(asked):
         count = f"{len(asked)} turns" if asked else "no turns: it is no agent, or its model was not asked yet"
         raise UsageError(f"task {task.task_id} has {count}; there is no turn {number}")
-    turn = asked[number - 1]
+    record, turn = asked[number - 1]
+    if record.dropped:
+        raise UsageError(f"turn {number} of task {task.task_id} was dropped: checkpoint {record.dropped} stands for it")
     names = [turn["asked"]["system"], *turn["asked"]["shown"], turn["id"]]
     found = await service.contents(task.task_id, names)
     messages = [wire.decode(found[name]) if name in found else {"role": "?", "content": "(gone)"} for name in names]
@@ -45,6 +51,8 @@ def _asked(record: r.Record) -> dict[str, Any] | None:
     """What a model call recorded."""
     if record.kind != r.STEP_DONE:
         return None
+    if record.dropped:
+        return {} if _MODEL.search(record.key) else None
     said = payload(record)
     result = said.get("result") if isinstance(said, dict) else None
     return result if isinstance(result, dict) and "asked" in result and "id" in result else None

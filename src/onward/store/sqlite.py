@@ -48,11 +48,12 @@ from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
 from onward.store.sqlite_transact import Taken, borrow
+from onward.store.sqlite_trim import SqliteTrimming
 
 T = TypeVar("T")
 
 
-class SqliteStore:
+class SqliteStore(SqliteTrimming):
     """See `Store` for what each verb promises."""
 
     apart = True
