@@ -17,6 +17,7 @@
     ├── AlreadyDecided        a question or approval that somebody else, or (AskExpired) the time, was quicker with
     ├── Withdrawn             a question or approval that nobody waits for any more; StaleDecision: it is another one
     ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
+    ├── UnfitCheckpoint       why a task parked: its last checkpoint is not one to go on from
     └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
         ├── BudgetSpent       there is not enough left of a budget
         └── NoAnswer          an agent's model gave none; TooDeep: agents that hand work on to agents without an end
@@ -324,6 +325,20 @@ class WaitTimeout(OnwardError):
     """What a handler waited for did not come in time."""
 
     code = "wait_timeout"
+
+
+class UnfitCheckpoint(OnwardError):
+    """The last checkpoint of a task is not one to go on from: too old, of another version, not to be read. A task whose
+    handler raises it parks, and a person looks; nothing is tried again blindly."""
+
+    code = "unfit_checkpoint"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, number: int | None, why: str, advice: str) -> None:
+        self.number = number
+        which = "its last checkpoint" if number is None else f"its checkpoint {number}"
+        super().__init__(f"the task cannot go on from {which}: {why}; {advice}")
 
 
 class Fatal(OnwardError):

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from onward.core.checkpoint import Checkpoints, checkpoints
 from onward.core.durations import Duration, seconds
 from onward.core.limit import Limit
 from onward.core.retry import Retry
@@ -54,6 +55,7 @@ class Registry:
         queue: str = "default",
         group: str | None = None,
         limit: Limit | None = None,
+        checkpoint: str | Checkpoints | None = None,
     ) -> Callable[[F], F]: ...
 
     def task(
@@ -67,13 +69,15 @@ class Registry:
         queue: str = "default",
         group: str | None = None,
         limit: Limit | None = None,
+        checkpoint: str | Checkpoints | None = None,
     ) -> Any:
         """Make a function the handler of tasks of its name.
 
         `retry` (a Retry, or a number of attempts; 4 by default) is for the task as a whole: finished steps are not run
         again. `deadline` is for the whole task, from its first start and across restarts. `group` names the argument whose
         value is the group of a task (a tenant, a service): groups of a queue get their turns one after the other. `limit`
-        is for each group, or for all tasks of this name where they have none.
+        is for each group, or for all tasks of this name where they have none. `checkpoint` says when the results of reads
+        are written, and which checkpoints are kept (see `Checkpoints`).
         """
 
         def register(function: F) -> F:
@@ -82,7 +86,7 @@ class Registry:
                 raise UsageError(f"two handlers are named {title!r}; give one of them another name: @app.task(name=…)")
             policy = Retry(attempts=retry) if isinstance(retry, int) else retry or DEFAULT_RETRY
             allowed = None if deadline is None else seconds(deadline, "deadline")
-            handler = Handler(title, function, policy, allowed, queue, group, limit)
+            handler = Handler(title, function, policy, allowed, queue, group, limit, checkpoints(checkpoint))
             handler.takes  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
             self._offers[title] = Offer(handler.arguments, handler.queue, handler.deadline, handler.grouping)
             self.handlers[title] = handler
@@ -111,6 +115,7 @@ class Registry:
         deadline: Duration | None = None,
         retry: Retry | int | None = None,
         queue: str = "default",
+        checkpoint: str | Checkpoints | None = None,
     ) -> Callable[..., Any]:
         """An agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer.
 
@@ -125,7 +130,9 @@ class Registry:
         `compact` names, or (False) shown as far as it fits.
 
         An agent among the tools (what this returned, or its name) is called as a child task; `description` is what others are
-        told of this one. `policy` decides what to do next instead of the usual one.
+        told of this one. `policy` decides what to do next instead of the usual one. `checkpoint` is "every_step",
+        "every_iteration" or "on_state_change", and says what may have to be read again after a crash, or a `Checkpoints`,
+        which also says which are kept.
         """
         from onward.agent.calls import SHOWN, SMALLEST  # noqa: PLC0415 -- pydantic, which most programs do not need
         from onward.agent.loop import CONTEXT_BYTES, NO_LIMITS, Agent  # noqa: PLC0415
@@ -155,13 +162,14 @@ class Registry:
             None if approval_timeout is None else seconds(approval_timeout, "approval_timeout"),
             check_default(approval_default),
             shown_bytes or SHOWN,
+            checkpoints(checkpoint).strategy,
         )
 
         async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:
             return await made.handler(ctx, goal, after, depth)
 
         self._agents[name] = description or instructions
-        self.task(name=name, retry=retry, deadline=deadline, queue=queue)(handler)
+        self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
         checks = {one.name: one.check for one in made.tools.values()}
         self._offers[name] = dataclasses.replace(self._offers[name], tools=checks)
         return handler

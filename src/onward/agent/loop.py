@@ -24,9 +24,11 @@ from onward.agent.delegation import agents_as_tools, inherit, state_reader
 from onward.agent.live import Live
 from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall, quota_of
 from onward.agent.policy import Answer, Ask, Do, Policy, Say, Seen, Stop, usual
+from onward.agent.saved import saved, saved_state
 from onward.agent.tools import Tool
 from onward.core import wire
 from onward.core.budget import Budget
+from onward.core.checkpoint import EVERY_ITERATION, EVERY_STEP
 from onward.core.retry import Retry
 from onward.core.slice import cut, state_slice
 from onward.core.state import BUDGET_PRESSURE, AgentState, ArtifactRef, Constraints, HumanInTheLoop, StatePatch
@@ -75,6 +77,8 @@ class Agent:
     approval_timeout: float | None = None
     approval_default: str = "deny"
     shown_bytes: int = SHOWN
+    checkpoint: str = EVERY_STEP
+    """When the results of tools that only read are written."""
 
     def __post_init__(self) -> None:
         if self.context_bytes < LEAST_BYTES:
@@ -146,15 +150,15 @@ class _Run:
 
     async def begin(self, goal: str) -> None:
         """At the beginning, or where the last checkpoint was."""
-        saved = self._ctx.restored
-        if saved is None:
+        restored = self._ctx.restored
+        if restored is None:
             await self._ctx.patch(await self._first_state(goal))
             self._say({"role": "user", "content": goal})
             return
-        await self._ctx.patch(AgentState.model_validate(saved["state"]))
-        self._pages, self._steps = saved["pages"], saved["steps"]
-        self._useless, self._repeated, self._last_calls, self._pause = saved["counts"]
-        self._calls.always.update(saved.get("always", ()))
+        await self._ctx.patch(saved_state(restored))
+        self._pages, self._steps = restored["pages"], restored["steps"]
+        self._useless, self._repeated, self._last_calls, self._pause = restored["counts"]
+        self._calls.always.update(restored["always"])
         await self._read_pages()
 
     async def _first_state(self, goal: str) -> AgentState:
@@ -182,6 +186,8 @@ class _Run:
 
     async def rest(self) -> None:
         """Now and then, when nothing is open: what came before is in a checkpoint."""
+        if self._agent.checkpoint == EVERY_ITERATION:
+            await self._ctx.flush()
         new = self._talk.turns[self._saved :]
         if self._reply is not None or len(new) < EVERY:
             return
@@ -189,8 +195,7 @@ class _Run:
         self._pages, self._saved = [*self._pages, page], len(self._talk.turns)
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
         told = {"pages": self._pages, "steps": self._steps, "counts": counts, "always": sorted(self._calls.always)}
-        state = self._state.model_dump(mode="json", exclude_defaults=True)
-        await self._ctx.checkpoint({"state": state, **told})
+        await self._ctx.checkpoint(saved(self._state, **told))
         await self._ctx.patch(self._state)
 
     @property
@@ -229,7 +234,8 @@ class _Run:
         self._steps += 1
         shown, left_out = self._talk.shown(self._agent.context_bytes)
         self._tries, work = 0, functools.partial(self._next, shown, left_out + self._before)
-        told = await self._ctx.step(work, name="model", retry=PATIENCE)
+        told = await self._ctx.step(work, name="model", effect="read", retry=PATIENCE)
+        await self._ctx.flush()  # it may be asked again, but not when its answer was paid for and is there
         await self.account.close(told)
         await self._press(bool(told.get("pressed")))
         self._fresh.clear()

@@ -96,7 +96,9 @@ class Story:
             r.UNDONE: self._undone,
             r.VERSION: lambda record, _: Line(record.at, Mark.NOTE, f"{placed_key(record.key)} marked"),
             r.PATCHED: lambda record, said: Line(record.at, Mark.NOTE, "state", detail=_patched(said)),
-            r.CHECKPOINT: lambda record, said: Line(record.at, Mark.NOTE, f"checkpoint {said.get('number', '?')}"),
+            r.CHECKPOINT: lambda record, said: Line(
+                record.at, Mark.NOTE, f"checkpoint {said.get('number', '')}".strip()
+            ),
             r.ARTIFACT: lambda record, said: Line(record.at, Mark.NOTE, "artifact", detail=_artifact(said)),
             r.PROGRESS: self._progress,
             r.RETRY: self._retry,
@@ -123,6 +125,8 @@ class Story:
             teller(record, said) if teller else Line(record.at, Mark.NOTE, safe(f"{record.kind} {record.key}".strip()))
         )
         self.standing.read(record)
+        if line is not None and (number := record.dropped):
+            line = dataclasses.replace(line, detail=f"(dropped, covered by checkpoint {number})")
         if line is not None and line.key:
             line = dataclasses.replace(line, command=self.standing.command(line.key))
         return lines if line is None else [*lines, line]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,17 +15,24 @@ from onward.core.task import Task
 from onward.errors import UsageError
 from onward.service import Service
 
+_MODEL = re.compile(r"(^|\])model(#\d+)?$")
+"""The keys of steps in which a model is asked."""
+
 
 async def show(screen: Screen, service: Service, task: Task, records: Sequence[r.Record], number: int) -> int:
     """`onward show ID --turn N`."""
-    asked = {said["turn"]: said for record in records if (said := model_call(record)) is not None}
+    found = [(record, said) for record in records if (said := model_call(record)) is not None]
+    asked = {said["turn"]: said for record, said in found if not record.dropped}
     if number not in asked:
+        dropped = max((record.dropped for record, _ in found), default=0)
+        if dropped and number < min(asked, default=number + 1):
+            raise UsageError(f"turn {number} of task {task.task_id} was dropped: checkpoint {dropped} stands for it")
         count = f"{max(asked)} turns" if asked else "no turns: it is no agent, or its model was not asked yet"
         raise UsageError(f"task {task.task_id} has {count}; there is no turn {number}")
     turn = asked[number]
     names = [turn["asked"]["system"], *turn["asked"]["shown"], turn["id"]]
-    found = await service.contents(task.task_id, names)
-    messages = [wire.decode(found[name]) if name in found else {"role": "?", "content": "(gone)"} for name in names]
+    kept = await service.contents(task.task_id, names)
+    messages = [wire.decode(kept[name]) if name in kept else {"role": "?", "content": "(gone)"} for name in names]
     if screen.json:
         told = {
             "turn": number,
@@ -45,6 +53,8 @@ def model_call(record: r.Record) -> dict[str, Any] | None:
     """What a model call recorded."""
     if record.kind != r.STEP_DONE:
         return None
+    if record.dropped:
+        return {} if _MODEL.search(record.key) else None
     said = payload(record)
     result = said.get("result") if isinstance(said, dict) else None
     return result if isinstance(result, dict) and {"turn", "asked", "id"} <= result.keys() else None

@@ -78,8 +78,13 @@ class Cuts:
         waits: dict[str, str] = {}
         sagas: dict[str, str] = {}
         running: dict[str, str] = {}
+        gone = ""
         for record in self.records:
             key, name = record.key, repr(record.key)
+            if number := record.dropped:
+                gone = f"what came before checkpoint {number} was dropped"
+            elif record.kind == r.CHECKPOINT:
+                gone = ""
             match record.kind:
                 case r.QUESTION | r.APPROVAL | r.CHILD:
                     waits[key] = f"it waits for {name}"
@@ -103,7 +108,7 @@ class Cuts:
                     waits.pop("", None)
                 case _ if record.kind in r.ENDS:
                     waits[""] = "it had ended"
-            yield record.seq, next(iter([*sagas.values(), *waits.values(), *running.values()]), "")
+            yield record.seq, gone or next(iter([*sagas.values(), *waits.values(), *running.values()]), "")
 
 
 def _starts_child(record: Record) -> bool:

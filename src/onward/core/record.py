@@ -1,6 +1,6 @@
 """Records: the numbered entries of a task's journal, and the words for what they say.
 
-A record is written once and never changed. `shift` is the number of the `shift.started` record under which it was
+A record is written once and never changed; only what it says may be dropped, once a checkpoint stands for it. `shift` is the number of the `shift.started` record under which it was
 written, or 0 when no worker wrote it (submit, cancel, resume): it tells a writer whose commit went unanswered whether
 the record that is there now is its own. `key` names the step a record belongs to.
 """
@@ -54,6 +54,9 @@ ENDS: Final = frozenset({COMPLETED, FAILED, CANCELLED})
 NEWS: Final = frozenset({STEP_STARTED, STEP_RETRY, STEP_WAITS, ARTIFACT, PROGRESS})
 """What a shift tells on its way. One that wrote nothing else left nothing behind."""
 
+DROPPED: Final = b'{"dropped":'
+"""How the data of a record begins whose payload was dropped because a checkpoint after it stands for it."""
+
 Entry = tuple[str, int, int, str, str, bytes, float]
 """A record on its way into the store: task_id, seq, shift, kind, key, data, at. A tuple because a worker makes tens of
 thousands a second, and both drivers take it as it is."""
@@ -73,3 +76,8 @@ class Record:
     @property
     def value(self) -> Any:
         return wire.decode(self.data)
+
+    @property
+    def dropped(self) -> int:
+        """The number of the checkpoint that stands for what this record said, where that was dropped; 0 when it is whole."""
+        return int(self.value["dropped"]) if self.data.startswith(DROPPED) else 0

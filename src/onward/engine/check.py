@@ -128,7 +128,7 @@ class Checker:
         records: list[Record] = []
         while page := await self._store.journal(task_id, records[-1].seq if records else 0, PAGE):
             records += page
-        return records
+        return [record for record in records if not record.dropped]  # what a checkpoint after them stands for
 
     # ── one task, whole ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -127,6 +127,10 @@ class Host(Surroundings, Protocol):
         """Ask something that has a quota, unless it is known to be used up. Raises NotNow."""
         ...
 
+    async def flush(self) -> None:
+        """Until all that was recorded is durable."""
+        ...
+
     def mention(self, data: dict[str, Any]) -> None:
         """Tell those who watch; not part of the replay."""
         ...
@@ -301,6 +305,10 @@ class Context:
         what came before is not replayed. So what the code does after a checkpoint must be what it does when it begins with
         one, as in a loop over what is left. Only where nothing is open: no step, saga, branch or child."""
         await self._host.checkpoint(wire.decode(wire.encode(value, "the checkpoint")))
+
+    async def flush(self) -> None:
+        """Until all that this task has recorded is durable; the results of reads may wait (`checkpoint=` of the handler)."""
+        await self._host.flush()
 
     @property
     def restored(self) -> Any:

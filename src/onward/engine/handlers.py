@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from onward.core.checkpoint import DEFAULT, Checkpoints
 from onward.core.limit import Limit
 from onward.core.retry import Retry
 from onward.engine.arguments import Arguments
@@ -28,6 +29,7 @@ class Handler:
     queue: str = "default"
     group: str | None = None
     limit: Limit | None = None
+    checkpoint: Checkpoints = DEFAULT
 
     @functools.cached_property
     def takes(self) -> Arguments:

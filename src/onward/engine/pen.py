@@ -172,6 +172,13 @@ class Pen:
         except Park as park:
             raise self.end(park) from None
 
+    async def flushed(self) -> None:
+        """Until all that was written is durable."""
+        try:
+            await self.writer.flushed(self.hold)
+        except Fenced as fenced:
+            raise self.end(fenced) from None
+
     async def append(self, kind: str, key: str, data: bytes) -> None:
         """Write a record, durably."""
         try:

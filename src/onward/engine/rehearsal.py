@@ -29,7 +29,7 @@ from onward.engine.scope import SCOPE, Scope
 from onward.engine.shift import Shift
 from onward.engine.spending import Spending
 from onward.engine.threads import Threads
-from onward.errors import OnwardError
+from onward.errors import OnwardError, UnfitCheckpoint
 from onward.store.port import Claimed, Store
 from onward.store.writer import Hold
 
@@ -85,6 +85,9 @@ class _BlindPen(Pen):
             await self.until_told()
         raise self.end(Walked(asked))
 
+    async def flushed(self) -> None:
+        """Nothing was written."""
+
     async def append(self, kind: str, key: str, data: bytes) -> NoReturn:  # noqa: ARG002 -- as the pen it stands for
         raise self.end(Walked(key))
 
@@ -136,7 +139,10 @@ class Rehearsal(Shift):
         """Run the handler as far as the journal goes."""
         self._pen.task = asyncio.current_task()
         SCOPE.set(self._root)
-        self._pen.read(Replay(records), self._allowed)
+        try:
+            self._pen.read(Replay(records), self._allowed)
+        except UnfitCheckpoint as unfit:
+            return Walk(parks=str(unfit))
         if self._pen.replay.checkpoint:
             self._begin_at(self._pen.replay.checkpoint)
         self._pen.plain = False
@@ -153,7 +159,7 @@ class Rehearsal(Shift):
 
     def _left(self, error: BaseException) -> Walk:
         match error:
-            case Park():
+            case Park() | UnfitCheckpoint():
                 return Walk(parks=str(error))
             case Walked():
                 return Walk(new=error.key)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from onward.core import checkpoint
 from onward.core import record as r
 from onward.core.control import Park
 from onward.core.record import Record
@@ -92,6 +93,8 @@ class Replay:
     """The number of the last checkpoint; 0 when there is none."""
     restored: Any = None
     """What the last checkpoint holds."""
+    fresh_at = 0.0
+    """When the last checkpoint was saved, or somebody said after that to go on from it."""
     decided: Mapping[str, bool] = MappingProxyType({})
     """Which way the task went at changes of the code before its last checkpoint."""
 
@@ -119,7 +122,7 @@ class Replay:
             case r.VERSION:
                 self.versions |= {record.key}
             case r.CHECKPOINT:
-                self._restart(record.value)
+                self._restart(record)
             case r.PATCHED:
                 self._add(record)
             case r.SAGA | r.SAGA_DONE | r.UNDOING | r.UNDONE:
@@ -134,6 +137,8 @@ class Replay:
                 self._retries[record.key] = record.value["attempt"]
             case r.RETRY | r.RESUMED:
                 self._again(record.kind)
+                if record.kind == r.RESUMED:
+                    self.fresh_at = record.at
             case r.FORKED:
                 self._retries.clear()
                 self.started_at, self.stop, self.forked = None, "", record.seq
@@ -142,8 +147,9 @@ class Replay:
             case r.SHIFT if self.started_at is None:
                 self.started_at = record.at
 
-    def _restart(self, told: dict[str, Any]) -> None:
+    def _restart(self, record: Record) -> None:
         """A checkpoint stands for everything before it."""
+        told, self.fresh_at = checkpoint.read(record), record.at
         for table in (self._lines, self._unread, self._retries, self._rounds):
             table.clear()
         self.unread, self.open_sagas = 0, frozenset()

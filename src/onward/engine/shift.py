@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.core import record as r
 from onward.core import wire
+from onward.core.checkpoint import EVERY_STEP, FORM, ON_STATE_CHANGE
 from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend
 from onward.core.task import NEVER, Reason, State, Task
 from onward.engine.arguments import is_async
@@ -30,6 +31,7 @@ from onward.engine.handlers import Handler
 from onward.engine.pen import Pen
 from onward.engine.plain import PlainContext
 from onward.engine.quota import ask_within
+from onward.engine.reads import PatientSteps
 from onward.engine.replay import Replay
 from onward.engine.saga import Saga
 from onward.engine.scope import SCOPE, Scope
@@ -38,8 +40,17 @@ from onward.engine.surroundings import HURRY
 from onward.engine.transaction import Transaction
 from onward.engine.waits import Wait as Waiting
 from onward.engine.waits import Waits
-from onward.errors import DeadlineExceeded, Expired, OnwardError, StepFailed, UsageError
+from onward.errors import (
+    DeadlineExceeded,
+    Expired,
+    OnwardError,
+    StepFailed,
+    StoreUnavailable,
+    UnfitCheckpoint,
+    UsageError,
+)
 from onward.store.port import SUSPECT_AFTER, Claimed, End, Wait
+from onward.store.trimming import Trimming
 from onward.store.writer import Hold
 
 if TYPE_CHECKING:
@@ -76,7 +87,8 @@ class Shift:
         self._root.resumed = claimed.shift > 2
         self._pen = self.pen(desk, self.hold)
         self._waits = Waits(desk, self._pen, claimed.id, claimed.inbox)
-        self._steps = Steps(desk, self._pen, self._waits)
+        at_once = handler.checkpoint.strategy == EVERY_STEP
+        self._steps = (Steps if at_once else PatientSteps)(desk, self._pen, self._waits)
         self.run = self._steps.run
 
     # ── from claim to settle ─────────────────────────────────────────────────────────────────────────────────────
@@ -140,7 +152,7 @@ class Shift:
                 return r.HANDED_BACK, {"reason": error.reason}, wait
             case HandBack():
                 return r.HANDED_BACK, {"reason": "handed back"}, Wait(self.task_id, None, Reason.QUEUED, self.attempt)
-            case Park():
+            case Park() | UnfitCheckpoint():
                 return self._waiting(r.PARKED, Reason.PARKED, str(error))
             case Doubt():
                 log.warning("task %s: nobody knows whether step %r happened: %s", self.task_id, error.key, error.why)
@@ -218,6 +230,7 @@ class Shift:
         if replay.forked == self._claimed.shift - 1:  # no shift of this task has begun anything
             self._root.resumed = False
         if replay.checkpoint:
+            self._handler.checkpoint.check_age(replay.checkpoint, self._claimed.claimed_at - replay.fresh_at)
             self._begin_at(replay.checkpoint)
         replay.started_at = replay.started_at or self._claimed.claimed_at
         self._pen.read(replay, self._allowed)
@@ -338,7 +351,10 @@ class Shift:
         return self._versions[key]
 
     async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
-        return await self._pen.note(kind, name, data)
+        told = await self._pen.note(kind, name, data)
+        if self._handler.checkpoint.strategy == ON_STATE_CHANGE and any(told.values()):
+            await self._pen.flushed()
+        return told
 
     def spending(self, budget: Budget) -> Spending:
         from onward.engine.spending import Spending  # noqa: PLC0415 -- most tasks have no budget
@@ -356,7 +372,13 @@ class Shift:
         return name
 
     async def contents(self, ids: Sequence[str], of: str | None = None) -> dict[str, bytes]:
-        return await self._pen.patiently(lambda: self._desk.store.contents(of or self.task_id, ids))
+        found = self._pen.writer.unwritten(self.hold, ids) if of is None else {}
+        if missing := [name for name in ids if name not in found]:
+            found |= await self._pen.patiently(lambda: self._desk.store.contents(of or self.task_id, missing))
+        return found
+
+    async def flush(self) -> None:
+        await self._pen.flushed()
 
     async def other(self, task_id: str) -> tuple[Task | None, list[r.Record]]:
         task = await self._pen.patiently(lambda: self._desk.store.get(task_id))
@@ -392,6 +414,7 @@ class Shift:
         decided = {key.partition("version ")[2]: new for key, new in self._versions.items()}
         replay.decided = {**replay.decided, **decided}
         told = {
+            "form": FORM,
             "number": number,
             "value": value,
             "inbox": replay.inbox,
@@ -402,6 +425,16 @@ class Shift:
         pen.mention(r.CHECKPOINT, "", told)
         replay.checkpoint, replay.restored = number, value
         self._begin_at(number)
+        await self._rotate()
+
+    async def _rotate(self) -> None:
+        """What the handler wants of its older checkpoints, now that there is another."""
+        said, store = self._handler.checkpoint, self._desk.store
+        if said.strategy != EVERY_STEP or said.keep is not None:
+            await self._pen.flushed()
+        if said.keep is not None and isinstance(store, Trimming):
+            with contextlib.suppress(StoreUnavailable):  # the next checkpoint comes to it
+                await store.trim(self.task_id, said.keep, said.dropped_before(self.now()))
 
     def _begin_at(self, checkpoint: int) -> None:
         """From here on the names of steps begin anew."""
@@ -420,7 +453,12 @@ class Shift:
     def announce(self, after: float) -> None:
         """Tell watchers about steps that take their time. A quick one is told by its result alone, in one write."""
         for scope in (self._root, *(self._branches.scopes if self._branches else ())):
-            if scope.key is not None and not scope.told and self._desk.clock.monotonic() - scope.since > after:
+            if (
+                scope.key is not None
+                and not scope.told
+                and not self.hold.lost
+                and self._desk.clock.monotonic() - scope.since > after
+            ):
                 scope.told = True
                 with contextlib.suppress(Fenced):
                     self._pen.writer.mention(self.hold, r.STEP_STARTED, scope.key, b"{}")

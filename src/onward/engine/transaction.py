@@ -137,7 +137,9 @@ class Transaction:
     async def _transact(self, scope: Scope, body: Any) -> None:
         hold = self._pen.hold
         late = StepTimeout(scope.key or "", self._seconds)
-        await self._flush()
+        await (
+            self._pen.flushed()
+        )  # what was mentioned before; nothing is added from here on: the scope is busy and told
         try:
             written = await self._desk.store.transact(body, self._seconds)
         except TimeoutError:
@@ -150,13 +152,6 @@ class Transaction:
         if not written and not await self._there():
             raise self._pen.end(Fenced())
         hold.seq += 1
-
-    async def _flush(self) -> None:
-        """What was mentioned before comes first. Nothing is added from here on: the scope is busy, and its step is told."""
-        try:
-            await self._pen.writer.flushed(self._pen.hold)
-        except Fenced as fenced:
-            raise self._pen.end(fenced) from None
 
     async def _there(self) -> bool:
         """Whether a commit whose answer was lost is in the journal, as ours."""

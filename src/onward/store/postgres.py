@@ -51,13 +51,14 @@ from onward.store.postgres_quotas import PostgresQuotas
 from onward.store.postgres_run import S, run
 from onward.store.postgres_save import write
 from onward.store.postgres_session import Loan, behind_a_pooler, connect, health, plain
+from onward.store.postgres_trim import PostgresTrimming
 
 T = TypeVar("T")
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore(PostgresPurses, PostgresQuotas):
+class PostgresStore(PostgresPurses, PostgresQuotas, PostgresTrimming):
     """See `Store` for what each verb promises."""
 
     inline = False

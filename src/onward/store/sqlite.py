@@ -50,11 +50,12 @@ from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_quotas import SqliteQuotas
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
 from onward.store.sqlite_transact import Taken, borrow
+from onward.store.sqlite_trim import SqliteTrimming
 
 T = TypeVar("T")
 
 
-class SqliteStore(SqlitePurses, SqliteQuotas):
+class SqliteStore(SqlitePurses, SqliteQuotas, SqliteTrimming):
     """See `Store` for what each verb promises."""
 
     apart = True

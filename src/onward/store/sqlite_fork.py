@@ -5,17 +5,21 @@ from __future__ import annotations
 import apsw
 
 from onward.core import wire
-from onward.core.record import FORKED
+from onward.core.record import DROPPED, FORKED
+from onward.errors import CannotFork
 from onward.store.sqlite_run import first, run
+from onward.store.trimming import SIZE
 
 
 def fork(connection: apsw.Connection, task_id: str, origin: str, at: int, data: bytes, inbox: int) -> None:
     """See `Store.fork`."""
     if first(connection, "fork_task", id=task_id, origin=origin, input=data) is None:
         return
+    run(connection, "fork_contents", id=task_id, origin=origin)
     run(connection, "fork_journal", id=task_id, origin=origin, at=at)
+    if first(connection, "fork_gaps", id=task_id, size=SIZE, mark=DROPPED) is not None:
+        raise CannotFork(origin, at, "what came before its kept checkpoints was dropped just now", [])
     told = wire.encode({"from": origin, "at": at})
     run(connection, "outsider_record", id=task_id, seq=at + 1, kind=FORKED, data=told)
-    run(connection, "fork_contents", id=task_id, origin=origin)
     run(connection, "fork_inbox", id=task_id, origin=origin, inbox=inbox)
     run(connection, "fork_queue", id=task_id, inbox=inbox)

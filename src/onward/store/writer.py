@@ -39,6 +39,16 @@ class Hold:
     lost: bool = False
     settled: bool = False
     gate: str | None = None
+    refused: OnwardError | None = None
+    """What the database had against a record that nobody waited for."""
+
+    def why_not(self) -> Exception | Fenced:
+        """Why nothing is written here now. A record that the database would not have is told of once, to whoever comes next:
+        its number is free again."""
+        if self.refused is None:
+            return Fenced()
+        why, self.refused, self.lost = self.refused, None, False
+        return why
 
 
 _Waiter = tuple[Hold, "asyncio.Future[None] | None"]
@@ -57,6 +67,9 @@ class Writer:
         self._future = asyncio.get_running_loop().create_future
         self._last = 0
         self._flying: list[_Waiter] = []
+        self._leaving: list[Content] = []
+        self._deferred = 0
+        """How many at the end of the line, or in it, are no reason for a commit."""
         self._landed: asyncio.Future[None] | None = None
         self.worker = ""
         self.commits = 0
@@ -72,9 +85,23 @@ class Writer:
         """Write a record with the next commit, and wait for nothing: news for readers that no replay needs."""
         self._add(hold, kind, key, data, None)
 
+    def defer(self, hold: Hold, kind: str, key: str, data: bytes) -> None:
+        """Write a record with the next commit, whosever it is, without being the reason for one: it may be lost."""
+        idle, self._idle = self._idle, None
+        try:
+            self._add(hold, kind, key, data, None)
+        finally:
+            self._idle = idle
+        self._deferred += 1
+
     def keep(self, hold: Hold, name: str, data: bytes) -> None:
         """Write contents, with or before the next record of this hold, which may refer to them."""
         self._contents.append(Content(hold.id, name, data))
+
+    def unwritten(self, hold: Hold, names: Iterable[str]) -> dict[str, bytes]:
+        """What this hold keeps under these names and is not in the store yet, or only just."""
+        wanted, line = set(names), (*self._leaving, *self._contents)
+        return {one.id: one.data for one in line if one.task_id == hold.id and one.id in wanted}
 
     def settle(self, hold: Hold, kind: str, data: bytes, ending: End | Wait) -> asyncio.Future[None]:
         """Write the last record of a shift together with the end or the wait it leads to."""
@@ -88,7 +115,7 @@ class Writer:
 
     def _add(self, hold: Hold, kind: str, key: str, data: bytes, future: asyncio.Future[None] | None) -> None:
         if hold.lost or hold.settled:
-            raise Fenced
+            raise hold.why_not()
         hold.seq += 1
         self._entries.append((hold.id, hold.seq, hold.shift, kind, key, data, self._now()))
         self._waiters.append((hold, future))
@@ -99,28 +126,32 @@ class Writer:
     async def flushed(self, hold: Hold) -> None:
         """Until nothing of this hold is in the line or on its way."""
         while any(waiter[0] is hold for waiter in self._waiters) or any(waiter[0] is hold for waiter in self._flying):
+            self._deferred = 0
+            if self._idle is not None:
+                self._idle.set_result(None)
+                self._idle = None
             self._landed = self._landed or self._future()
             await asyncio.shield(self._landed)
         if hold.lost or hold.settled:
-            raise Fenced
+            raise hold.why_not()
 
     # ── the commits ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
         """Commit what gathers, for ever."""
         while True:
-            if not self._entries:
+            if len(self._entries) == self._deferred:
                 self._idle = self._future()
                 await self._idle
             batch, waiters = self._take()
             if waiters:
-                self._flying = waiters
+                self._flying, self._leaving = waiters, batch.contents
                 try:
                     await self._commit(batch, waiters)
                 except Exception:  # whatever it is, the tasks of other commits go on
                     log.exception("a commit of %d records failed; their tasks are dropped here", len(batch.entries))
                     self._abandon(waiters)
-                self._flying = []
+                self._flying, self._leaving = [], []
                 if self._landed is not None:
                     self._landed.set_result(None)
                     self._landed = None
@@ -131,7 +162,7 @@ class Writer:
         size = min(len(self._entries), MOST)
         if size > FEW and self._store.apart:
             size = min(size, max(FEW, (size + self._last + 1) // 2))
-        self._last = size
+        self._last, self._deferred = size, 0
         batch, waiters = Batch(self._entries[:size]), self._waiters[:size]
         del self._entries[:size], self._waiters[:size]
         batch.contents, self._contents = self._contents, []
@@ -191,16 +222,18 @@ class Writer:
         that the failure can be written there in their place."""
         log.error("task %s: its records cannot be saved: %r", hold.id, error)
         told = error if isinstance(error, OnwardError) else OnwardError(f"the record cannot be saved: {error}")
-        for _, future in waiters + self._drop({id(hold)}):
-            if future is not None and not future.done():
-                future.set_exception(told)
+        heard = [future for _, future in waiters + self._drop({id(hold)}) if future is not None and not future.done()]
+        for future in heard:
+            future.set_exception(told)
         hold.seq, hold.settled = seq - 1, False
+        if not heard:
+            hold.refused, hold.lost = told, True
 
     def lose(self, holds: Iterable[Hold]) -> None:
         """These holds are gone. What they still have in the line goes nowhere: a record n+2 must never follow a refused n+1."""
         lost = list(holds)
         for hold in lost:
-            hold.lost = True
+            hold.lost, hold.refused = True, None
         for _, future in self._drop({id(hold) for hold in lost}):
             if future is not None and not future.done():
                 future.set_exception(Fenced())
@@ -214,6 +247,7 @@ class Writer:
 
     def _drop(self, holds: set[int]) -> list[_Waiter]:
         """Take what these holds have in the line out of it."""
+        self._deferred = 0
         gone = [waiter for waiter in self._waiters if id(waiter[0]) in holds]
         kept = [pair for pair in zip(self._entries, self._waiters, strict=True) if id(pair[1][0]) not in holds]
         self._entries, self._waiters = [entry for entry, _ in kept], [waiter for _, waiter in kept]

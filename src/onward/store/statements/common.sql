@@ -55,6 +55,25 @@ SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id
   AND seq >= COALESCE((SELECT c.seq FROM onward_journal c WHERE c.task_id = :id AND c.kind = 'checkpoint.saved' ORDER BY c.seq DESC LIMIT 1), 0)
 ORDER BY seq LIMIT :limit
 
+-- name: oldest_kept
+-- The oldest checkpoint that is kept: the last but so many, or one before it that is younger than a time.
+SELECT c.seq, c.shift, c.kind, c.key, c.data, c.at FROM onward_journal c,
+    (SELECT n.seq FROM onward_journal n WHERE n.task_id = :id AND n.kind = 'checkpoint.saved' ORDER BY n.seq DESC LIMIT 1 OFFSET :behind) AS last
+WHERE c.task_id = :id AND c.kind = 'checkpoint.saved' AND (c.seq = last.seq OR (c.seq < last.seq AND c.at > :before))
+ORDER BY c.seq LIMIT 1
+
+-- name: drop_data
+-- What a kept checkpoint stands for: the kinds that only a replay reads. A step that started a child tells who it is, and stays.
+UPDATE onward_journal SET data = :data
+WHERE task_id = :id AND seq < :seq AND at <= :before AND substr(data, 1, :size) <> :mark
+  AND kind IN ('step.completed', 'step.retry', 'state.patched', 'progress', 'checkpoint.saved') AND key NOT LIKE '%submit %'
+
+-- name: fork_gaps
+-- A record of a fork whose data was dropped, with no whole checkpoint after it: somebody trimmed while it was being copied.
+SELECT j.seq FROM onward_journal j WHERE j.task_id = :id AND substr(j.data, 1, :size) = :mark
+  AND NOT EXISTS (SELECT 1 FROM onward_journal c WHERE c.task_id = :id AND c.kind = 'checkpoint.saved' AND c.seq > j.seq AND substr(c.data, 1, :size) <> :mark)
+LIMIT 1
+
 -- name: taker
 -- Who wrote the record that stands in the way.
 SELECT shift, kind FROM onward_journal WHERE task_id = :id AND seq = :seq

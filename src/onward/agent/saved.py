@@ -1,0 +1,39 @@
+"""What an agent's checkpoint holds, and whether this code can go on from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from onward.core.state import VERSION, AgentState
+from onward.errors import UnfitCheckpoint
+
+PARTS = frozenset({"state", "pages", "steps", "counts", "always"})
+"""The state, where the conversation is kept, how often the model was asked, what the loop counts, and the tools that need no
+approval any more."""
+
+
+def saved(state: AgentState, **parts: Any) -> dict[str, Any]:
+    """A checkpoint."""
+    return {"version": VERSION, "state": state.model_dump(mode="json", exclude_defaults=True), **parts}
+
+
+def saved_state(value: Any) -> AgentState:
+    """The state in a checkpoint. Raises UnfitCheckpoint when it is of another version, or not to be read."""
+    if not isinstance(value, dict) or not value.keys() >= PARTS:
+        raise UnfitCheckpoint(
+            None, "it is not an agent's", "the handler of this name was no agent then; bring that back"
+        )
+    if (version := value.get("version", VERSION)) != VERSION:
+        raise UnfitCheckpoint(
+            None,
+            f"its state has version {version!r}, and this program knows {VERSION}",
+            "start workers of the version that wrote it, then `onward resume`",
+        )
+    try:
+        return AgentState.model_validate(value["state"])
+    except ValidationError as error:
+        raise UnfitCheckpoint(
+            None, f"its state cannot be read ({error})", "bring back the code that wrote it, then `onward resume`"
+        ) from None
