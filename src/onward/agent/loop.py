@@ -117,6 +117,8 @@ class _Run:
         self._before = 0
         """Turns that are on pages which were not read, because they cannot be shown anyway."""
         self._steps = self._saved = self._tries = 0
+        self._moves = 0
+        """Turns since the last checkpoint, also those that were summed up meanwhile."""
         self._reply: Reply | None = None
         """What the model said last, as long as nothing was done about it."""
         self._useless = self._repeated = self._pause = 0
@@ -165,10 +167,10 @@ class _Run:
     async def rest(self) -> None:
         """Now and then, when nothing is open: what came before is in a checkpoint."""
         new = self._talk.turns[self._saved :]
-        if self._reply is not None or len(new) < EVERY:
+        if self._reply is not None or self._moves < EVERY:
             return
         page = [self._ctx.keep(page_of(new)), len(new), sum(turn.bytes for turn in new)]
-        self._pages, self._saved = [*self._pages, page], len(self._talk.turns)
+        self._pages, self._saved, self._moves = [*self._pages, page], len(self._talk.turns), 0
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
         told = {"pages": self._pages, "steps": self._steps, "counts": counts}
         state = self._state.model_dump(mode="json", exclude_defaults=True)
@@ -193,7 +195,7 @@ class _Run:
         if self._reply is not None:
             self._close("not done")
             self._useless, self._reply = self._useless + 1, None
-        self._repeated = 0
+        self._repeated, self._moves = 0, self._moves + 1
         self._say({"role": "user", "content": text})
 
     def _say(self, message: Message) -> None:
@@ -324,7 +326,7 @@ class _Run:
             done = [await self._calls.do(*pair) for pair in pairs]
         await self._take(done)
         self._close("not done")
-        self._reply, self._useless = None, 0
+        self._reply, self._useless, self._moves = None, 0, self._moves + 1
         asked = wire.fingerprint([[call.name, call.arguments] for call in calls])
         self._repeated = self._repeated + 1 if asked == self._last_calls else 1
         self._last_calls = asked
