@@ -251,3 +251,10 @@ async def test_steps_have_a_limit(lab: Lab) -> None:
     task = await lab.run(devops, "x")
     assert "used its 3 steps" in (task.error or {})["message"]
     assert len(model.asked) == 3
+
+
+async def test_a_model_is_asked_in_the_loop(lab: Lab) -> None:
+    """A question that is made in a thread is left there, never asked, when the shift ends before it comes back."""
+    devops, _ = agent(lab.app, Disk(), [[("check_disk", {})], "done"])
+    assert (await lab.run(devops, "x")).result == "done"
+    assert lab.worker.threads._idle == [], "nothing here needs a thread"
