@@ -136,3 +136,17 @@ async def test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "janitor", module)
     await code_of("agents.md", "test_janitor.py")["test_it_deletes_once"]()
     assert len(set(names["deleted"])) == 1
+
+
+async def test_several_agents() -> None:
+    names = code_of("agents.md", "team.py")
+    async for app in crashes(names["app"]):
+        task = await app.submit("boss", "When were they born?")
+        await drain(app)
+        assert await task.result() == "Both in 1815.", app.killed_at
+        children, _ = await app.list(task="researcher")
+        assert [child.result for child in children] == [1815, 1815]
+        assert (await app.state(children[0].task_id)).fact("born") == 1815
+        again = await app.submit("researcher", "And Ada again?", after=children[0].task_id)
+        await drain(app)
+        assert await again.result() == 1815

@@ -132,7 +132,7 @@ class Registry:
             frozenset(approve),
             budget or NO_LIMITS,
             result,
-            context_bytes or CONTEXT_BYTES,
+            CONTEXT_BYTES if context_bytes is None else context_bytes,
             (asked if compact is True else functools.partial(model_of, compact)) if compact else None,
             policy or usual,
             {named: self._agents.get(named, "") for _, named in known if named is not None},

@@ -32,12 +32,21 @@ def logs() -> str:
 
 def said(request: Request) -> list[Any]:
     """What a model was shown of the conversation, in a few words."""
-    return [message.get("content") or [call["function"]["name"] for call in message["tool_calls"]] for message in request.messages[1:]]
+    return [
+        message.get("content") or [call["function"]["name"] for call in message["tool_calls"]]
+        for message in request.messages[1:]
+    ]
 
 
 def read_first(request: Request) -> Any:
-    shown = next(str(message["content"]) for message in request.messages if message["role"] == "tool" and "line 0" in str(message["content"]))
-    return [("read_artifact", {"artifact_id": shown.partition("read_artifact('")[2].partition("'")[0], "search": "line 77"})]
+    shown = next(
+        str(message["content"])
+        for message in request.messages
+        if message["role"] == "tool" and "line 0" in str(message["content"])
+    )
+    return [
+        ("read_artifact", {"artifact_id": shown.partition("read_artifact('")[2].partition("'")[0], "search": "line 77"})
+    ]
 
 
 async def test_a_task_goes_on_where_an_earlier_one_ended(app: Onward) -> None:
@@ -49,7 +58,9 @@ async def test_a_task_goes_on_where_an_earlier_one_ended(app: Onward) -> None:
         second = await app.submit(agent, "Which line has a 77?", after=first.id)
         await second.result(timeout=20)
         assert await second.result(timeout=20) == "Line 77, Ada."
-        await sql(app.store, f"DELETE FROM onward_contents WHERE task_id = '{first.id}'")  # nothing of it matters any more
+        await sql(
+            app.store, f"DELETE FROM onward_contents WHERE task_id = '{first.id}'"
+        )  # nothing of it matters any more
         third = await app.submit(agent, "Thanks.", after=second.id)
         with pytest.raises(TaskFailed):  # the script has no more to say
             await third.result(timeout=20)
@@ -90,11 +101,17 @@ async def test_it_works_after_checkpoints_and_compactions_and_for_another_agent(
     assert (r.CHECKPOINT in kinds) == (turns > EVERY)
     if turns > EVERY:  # what rotation may drop
         last = len(kinds) - kinds[::-1].index(r.CHECKPOINT)
-        await sql(lab.store, f"DELETE FROM onward_journal WHERE task_id = '{first.task_id}' AND seq < {last - 1} AND kind = 'step.completed'")
+        await sql(
+            lab.store,
+            f"DELETE FROM onward_journal WHERE task_id = '{first.task_id}' AND seq < {last - 1} AND kind = 'step.completed'",
+        )
     other = lab.app.agent("other", model=(another := Walker(0)))
     second = await lab.run(other, "Go on.", after=first.task_id)
     assert second.result == "Looked at 0."
-    assert another.asked[0].messages[1:-1] == [*model.asked[-1].messages[1:], {"role": "assistant", "content": f"Looked at {turns}."}]
+    assert another.asked[0].messages[1:-1] == [
+        *model.asked[-1].messages[1:],
+        {"role": "assistant", "content": f"Looked at {turns}."},
+    ]
     assert another.asked[0].messages[-1] == {"role": "user", "content": "Go on."}
 
 
@@ -103,7 +120,9 @@ async def test_a_task_that_was_cancelled_in_the_middle_of_a_call_can_be_gone_on_
     await lab.start()
     first = await lab.submit("asker", "Ask.")
     assert (await lab.settled(first)).reason == "question"
-    with pytest.raises(StateConflict, match=r"is waiting and cannot be gone on from; wait until it has ended, or cancel it"):
+    with pytest.raises(
+        StateConflict, match=r"is waiting and cannot be gone on from; wait until it has ended, or cancel it"
+    ):
         await lab.submit("asker", "Go on.", after=first)
     await lab.app.cancel(first)
     lab.app.agent("other", model=(model := ScriptedModel(["", "", "fine"])))
@@ -153,12 +172,17 @@ async def test_what_cannot_be_gone_on_from_is_said_at_once(lab: Lab) -> None:
     first = await lab.run(agent, "x")
     with pytest.raises(InvalidInput, match="the input says to go on after task 'other'"):
         await lab.submit(agent, {"goal": "x", "after": "other"}, after=first.task_id)
+    await sql(lab.store, f"DELETE FROM onward_contents WHERE task_id = '{first.task_id}'")
+    lost = await lab.run(agent, "x", after=first.task_id)
+    assert "is no longer there; submit the goal without going on after it" in (lost.error or {})["message"]
     late = await lab.run(agent, {"goal": "x", "after": "01nothing"})
     assert "there is no task '01nothing'" in (late.error or {})["message"]
 
 
 async def test_a_conversation_may_branch(lab: Lab) -> None:
-    agent = lab.app.agent("helper", model=ScriptedModel([[FACT], "hi", lambda request: request.messages[-1]["content"]]))
+    agent = lab.app.agent(
+        "helper", model=ScriptedModel([[FACT], "hi", lambda request: request.messages[-1]["content"]])
+    )
     first = await lab.run(agent, "x")
     answers = [(await lab.run(agent, goal, after=first.task_id)).result for goal in ("a", "b")]
     assert answers == ["a", "b"]

@@ -64,7 +64,11 @@ def size(request: Request) -> int:
 async def steps(app: Onward, task_id: str, name: str) -> list[Any]:
     """The results of all steps of a name, in order."""
     records = await app.service.journal(task_id, limit=1000)
-    return [one.value["result"] for one in records if one.kind == r.STEP_DONE and f"]{one.key}".split("]")[-1].split("#")[0] == name]
+    return [
+        one.value["result"]
+        for one in records
+        if one.kind == r.STEP_DONE and f"]{one.key}".split("]")[-1].split("#")[0] == name
+    ]
 
 
 async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) -> None:

@@ -45,7 +45,9 @@ async def test_several_agents_work_at_once_and_the_caller_holds_no_slot(app: Onw
             return await super().ask(request, emit)
 
     researcher = app.agent("researcher", model=Patient([found]), description="Finds things out.")
-    model = ScriptedModel([[("researcher", {"goal": "the year"}), ("researcher", {"goal": "the place"})], "1815, London"])
+    model = ScriptedModel(
+        [[("researcher", {"goal": "the year"}), ("researcher", {"goal": "the place"})], "1815, London"]
+    )
     boss = app.agent("boss", model=model, tools=[researcher])
     async with app.worker(slots=2):  # both researchers fit only when the boss has left
         handle = await app.submit(boss, "When and where was Ada born?")
@@ -78,7 +80,9 @@ async def test_killed_anywhere_each_agent_is_asked_once() -> None:
         assert all(unpaired(request.messages) == [] for request in model.asked), app.killed_at
         told = [message["content"].partition("\n")[2] for message in model.asked[-1].messages[-2:]]
         assert told == ["found a", "found b"], app.killed_at
-        assert len(helper.asked) <= 4, "a reply is paid twice only when it was not recorded (and both are in one commit)"
+        assert len(helper.asked) <= 4, (
+            "a reply is paid twice only when it was not recorded (and both are in one commit)"
+        )
         assert app.killed_at or (await app.replay(handle.id)).agrees
         points += 1
     assert points > 15
@@ -86,7 +90,9 @@ async def test_killed_anywhere_each_agent_is_asked_once() -> None:
 
 async def test_an_agent_that_fails_or_is_cancelled_is_read_as_a_result(app: Onward) -> None:
     boss, model, _ = crew(
-        app, [[("researcher", {"goal": "a"})], [("researcher", {"goal": "b"})], "gave up"], [ModelRefused("m", "no key")]
+        app,
+        [[("researcher", {"goal": "a"})], [("researcher", {"goal": "b"})], "gave up"],
+        [ModelRefused("m", "no key")],
     )
     async with app.worker():
         handle = await app.submit(boss, "x")
@@ -135,7 +141,9 @@ async def test_agents_that_call_themselves_come_to_an_end(lab: Lab) -> None:
         """Hands on whatever it gets, and passes on what it hears."""
 
         name = "shirker"
-        heard: list[str] = []
+
+        def __init__(self) -> None:
+            self.heard: list[str] = []
 
         async def ask(self, request: Request, emit: Any) -> Reply:
             last = request.messages[-1]

@@ -271,4 +271,3 @@ async def test_an_agent_that_is_short_of_budget_or_time_is_told_to_hurry(lab: La
     assert [line.startswith("Your ") for line in hurried] == [False, False, True, True]
     assert "Your time is nearly over" in hurried[2]
     assert "Your budget is nearly over" in hurried[3]
-

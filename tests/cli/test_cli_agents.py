@@ -79,7 +79,9 @@ def test_text_as_it_comes(onward: Run, tmp_path: Path) -> None:
     task_id = asyncio.run(work())
     said = onward("follow", task_id, "--db", url).out
     assert said.count("the first words\n") == 2
-    assert said.index("the first words\n") < said.index("(what it said is withdrawn)") < said.rindex("the first words\n")
+    assert (
+        said.index("the first words\n") < said.index("(what it said is withdrawn)") < said.rindex("the first words\n")
+    )
     assert "the first words\n" not in onward("show", task_id, "--db", url).out, "the reply tells it"
 
 
