@@ -110,6 +110,7 @@ class _Run:
         self._tools = {**agent.tools, **agents_as_tools(agent.agents, depth), **builtin(ctx), ASK_USER.name: ASK_USER}
         if agent.agents or after or depth:
             self._tools["read_state"] = state_reader(ctx, after)
+        self._specs: list[dict[str, Any]] = []
         self._calls = Calls(ctx, self._tools, agent.approve, self._write)
         self._talk = Conversation()
         self._pages: list[list[Any]] = []
@@ -231,8 +232,8 @@ class _Run:
         self._tries += 1
         system = _system(self._agent.instructions, self._state, left_out, hurried=self._ctx.host.hurried())
         whole = [self._write({"role": "system", "content": system}), *shown]
-        specs = [tool.spec() for tool in self._tools.values()]
-        request = Request(await self._messages(whole), specs, result=self._agent.result)
+        self._specs = self._specs or [tool.spec() for tool in self._tools.values()]
+        request = Request(await self._messages(whole), self._specs, result=self._agent.result)
         live = Live(self._ctx, self._steps, self._tries)
         try:
             _, told = await self._asked(self._agent.model, request, whole, live)
@@ -273,10 +274,10 @@ class _Run:
     async def _make_room(self) -> None:
         """Sum up the older turns when all of them no longer fit. Where that fails they are left out, and the model is told."""
         agent, talk = self._agent, self._talk
-        latest = talk.lately(agent.context_bytes // 2)
-        if agent.compact is None or talk.bytes <= agent.context_bytes or latest == len(talk.turns):
+        if agent.compact is None or talk.bytes <= agent.context_bytes or self._steps < self._pause:
             return
-        if self._steps < self._pause:
+        latest = talk.lately(agent.context_bytes // 2)
+        if latest == len(talk.turns):
             return
         self._steps += 1
         work = functools.partial(self._summed_up, agent.compact, talk.turns[:-latest], latest)
