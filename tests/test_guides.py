@@ -182,3 +182,17 @@ async def test_approvals() -> None:
     told = [message["content"] for message in model.asked[-1].messages if message["role"] == "tool"]
     assert told[1].startswith('(a person approved this with other arguments, {"order": 7, "cents": 100})')
     assert told[2:] == ["denied: that was a gift", "noted"], "nobody said a word about the note for ten minutes"
+
+
+async def test_several_agents() -> None:
+    names = code_of("agents.md", "team.py")
+    async for app in crashes(names["app"]):
+        task = await app.submit("boss", "When were they born?")
+        await drain(app)
+        assert await task.result() == "Both in 1815.", app.killed_at
+        children, _ = await app.list(task="researcher")
+        assert [child.result for child in children] == [1815, 1815]
+        assert (await app.state(children[0].task_id)).fact("born") == 1815
+        again = await app.submit("researcher", "And Ada again?", after=children[0].task_id)
+        await drain(app)
+        assert await again.result() == 1815

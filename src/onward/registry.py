@@ -154,7 +154,7 @@ class Registry:
             frozenset(approve),
             budget or NO_LIMITS,
             result,
-            context_bytes or CONTEXT_BYTES,
+            CONTEXT_BYTES if context_bytes is None else context_bytes,
             max_tokens,
             summing,
             policy or usual,

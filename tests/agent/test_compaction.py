@@ -14,7 +14,7 @@ from onward import Onward, State
 from onward.agent import loop
 from onward.agent.compaction import summary, transcript
 from onward.agent.conversation import Conversation, Ref, page_of, turns_of, turns_on, unpaired
-from onward.agent.model import ModelRefused, Reply, Request
+from onward.agent.model import ModelBusy, ModelRefused, Reply, Request
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
@@ -151,18 +151,37 @@ def test_room_that_is_no_room_is_refused(app: Onward) -> None:
         app.agent("x", model="openai:y", context_bytes=10)
 
 
-async def test_what_is_left_out_is_counted_after_a_restart_too(monkeypatch: Any) -> None:
+async def test_what_is_left_out_is_counted_after_a_restart_too(lab: Lab, monkeypatch: Any) -> None:
     """Pages that are too old to be shown are not read, and yet their turns are missing."""
-    monkeypatch.setattr(loop, "EVERY", 3)
-    said = set()
-    async for app in crashes():
-        model = Walker(8)
-        walker = app.agent("walker", model=model, tools=[look], context_bytes=ROOM, compact=False)
-        handle = await app.submit(walker, "Look.")
-        await drain(app)
-        assert await handle.result(timeout=1) == "Looked at 8."
-        said.add(model.asked[-1].messages[0]["content"].splitlines()[-1])
-    assert said == {"(5 earlier turns of this conversation are not shown.)"}
+    monkeypatch.setattr(loop, "EVERY", 2)
+
+    class Busy(Walker):
+        async def ask(self, request: Request, emit: Any) -> Reply:
+            if len(self.asked) == 11:
+                self.asked.append(request)
+                raise ModelBusy("walker", "come back", 30.0)  # so long that the task leaves, and is replayed
+            return await super().ask(request, emit)
+
+    model = Busy(13)
+    lab.app.agent("walker", model=model, tools=[look], context_bytes=ROOM, compact=False)
+    assert (await lab.run("walker", "Look.")).result == "Looked at 13."
+    left_out = [request.messages[0]["content"].splitlines()[-1] for request in model.asked[11:]]
+    assert left_out == [f"({count} earlier turns of this conversation are not shown.)" for count in (8, 8, 9, 10)]
+
+
+async def test_a_compaction_that_failed_is_remembered_after_a_restart_too(lab: Lab, monkeypatch: Any) -> None:
+    monkeypatch.setattr(loop, "EVERY", 2)
+    lab.app.agent("walker", model=(model := Walker(12, lambda _: Reply(""))), tools=[look], context_bytes=ROOM)
+    before, pauses = model.ask, [30.0]
+
+    async def ask(request: Request, emit: Any) -> Reply:
+        if len(model.summed) == 1 and len(model.asked) == 8 and pauses:
+            raise ModelBusy("walker", "come back", pauses.pop())
+        return await before(request, emit)
+
+    model.ask = ask  # type: ignore[method-assign]
+    assert (await lab.run("walker", "Look.")).result == "Looked at 12."
+    assert (len(model.summed), pauses) == (1, [])
 
 
 # ── the parts ────────────────────────────────────────────────────────────────────────────────────────────────────────

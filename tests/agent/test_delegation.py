@@ -141,7 +141,9 @@ async def test_agents_that_call_themselves_come_to_an_end(lab: Lab) -> None:
         """Hands on whatever it gets, and passes on what it hears."""
 
         name = "shirker"
-        heard: list[str] = []
+
+        def __init__(self) -> None:
+            self.heard: list[str] = []
 
         async def ask(self, request: Request, emit: Any) -> Reply:
             last = request.messages[-1]

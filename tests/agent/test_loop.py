@@ -270,3 +270,10 @@ async def test_what_a_person_says_of_an_effect_in_doubt_is_read(lab: Lab, verdic
     assert (task.state, task.result) == (State.COMPLETED, "done"), task.error
     assert [request.messages[3]["content"] for request in model.asked[1:]] == [read, read]
     assert len(did) == (2 if verdict == "not_happened" else 1)
+
+
+async def test_a_model_is_asked_in_the_loop(lab: Lab) -> None:
+    """A question that is made in a thread is left there, never asked, when the shift ends before it comes back."""
+    devops, _ = agent(lab.app, Disk(), [[("check_disk", {})], "done"])
+    assert (await lab.run(devops, "x")).result == "done"
+    assert lab.worker.threads._idle == [], "nothing here needs a thread"

@@ -9,8 +9,9 @@ import pytest
 from pydantic import BaseModel
 
 from onward import State
+from onward.agent import loop
 from onward.agent.conversation import unpaired
-from onward.agent.model import Reply, Request, ToolCall
+from onward.agent.model import ModelBusy, Reply, Request, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.policy import REPEATS, USELESS, Action, Answer, Ask, Do, Say, Seen, Stop, usual
 from onward.agent.tools import tool
@@ -127,6 +128,36 @@ async def test_the_same_calls_again_and_again_get_a_hint(lab: Lab) -> None:
     hinted = ["very same calls" in str(request.messages[-1]["content"]) for request in model.asked]
     assert hinted == [False, False, False, True, False, False]
     assert all(unpaired(request.messages) == [] for request in model.asked)
+
+
+async def test_what_a_policy_has_seen_is_remembered_by_a_checkpoint(lab: Lab, monkeypatch: Any) -> None:
+    monkeypatch.setattr(loop, "EVERY", 2)
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "the same"
+
+    class Leaving(Lines):
+        """Busy for so long, right after the checkpoint, that the task leaves and begins there anew."""
+
+        left = False
+
+        async def ask(self, request: Request, emit: Any) -> Reply:
+            if len(self.asked) == 2 and not self.left:
+                self.left = True
+                raise ModelBusy("lines", "come back", 30.0)
+            return await super().ask(request, emit)
+
+    calls = [Reply("", (ToolCall(f"c{n}", "look", "{}"),)) for n in range(3)]
+    lab.app.agent("looker", model=(looker := Leaving(*calls, Reply("enough"))), tools=[look])
+    assert (await lab.run("looker", "x")).result == "enough"
+    assert "very same calls 3 times" in looker.asked[-1].messages[-1]["content"]
+    lab.app.agent("silent", model=(silent := Leaving(Reply(""))))
+    assert ((await lab.run("silent", "x")).error or {})["type"] == "NoAnswer"
+    assert len(silent.asked) == USELESS
+    assert looker.left
+    assert silent.left
 
 
 async def test_a_policy_of_ones_own_acts_without_the_model_and_is_replayed() -> None:

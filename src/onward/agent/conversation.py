@@ -47,7 +47,7 @@ class Turn:
     @property
     def bytes(self) -> int:
         """What it costs to show it."""
-        return sum(ref.bytes for ref in self.messages)
+        return self.said.bytes + sum(ref.bytes for ref in self.results.values())
 
 
 class Conversation:

@@ -143,6 +143,10 @@ async def _turns(ctx: Context, of: str, records: Sequence[Record], most: int) ->
     if asked:
         names = [*asked[-1]["asked"]["shown"], asked[-1]["id"]]
         found = await ctx.host.contents(names, of=of)
+        if not found.keys() >= set(names):
+            raise UsageError(
+                f"what was said in task {of} is no longer there; submit the goal without going on after it"
+            )
         return turns_of((Ref(name, len(found[name])), wire.decode(found[name])) for name in names)
     turns: list[Turn] = []
     for page, *_ in reversed(_pages(records)):

@@ -130,6 +130,7 @@ class _Run:
         self._tools = {**agent.tools, **agents_as_tools(agent.agents, depth), **own}
         if agent.agents or after or depth:
             self._tools["read_state"] = state_reader(ctx, after)
+        self._specs: list[dict[str, Any]] = []
         people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
         self._calls = Calls(ctx, self._tools, people, self._write, agent.shown_bytes)
         self._talk = Conversation()
@@ -139,6 +140,8 @@ class _Run:
         self._before = 0
         """Turns that are on pages which were not read, because they cannot be shown anyway."""
         self._steps = self._saved = self._tries = 0
+        self._moves = 0
+        """Turns since the last checkpoint, also those that were summed up meanwhile."""
         self._reply: Reply | None = None
         """What the model said last, as long as nothing was done about it."""
         self._useless = self._repeated = self._pause = 0
@@ -189,10 +192,10 @@ class _Run:
         if self._agent.checkpoint == EVERY_ITERATION:
             await self._ctx.flush()
         new = self._talk.turns[self._saved :]
-        if self._reply is not None or len(new) < EVERY:
+        if self._reply is not None or self._moves < EVERY:
             return
         page = [self._ctx.keep(page_of(new)), len(new), sum(turn.bytes for turn in new)]
-        self._pages, self._saved = [*self._pages, page], len(self._talk.turns)
+        self._pages, self._saved, self._moves = [*self._pages, page], len(self._talk.turns), 0
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
         told = {"pages": self._pages, "steps": self._steps, "counts": counts, "always": sorted(self._calls.always)}
         await self._ctx.checkpoint(saved(self._state, **told))
@@ -216,7 +219,7 @@ class _Run:
         if self._reply is not None:
             self._close("not done")
             self._useless, self._reply = self._useless + 1, None
-        self._repeated = 0
+        self._repeated, self._moves = 0, self._moves + 1
         self._say({"role": "user", "content": text})
 
     def _say(self, message: Message) -> None:
@@ -255,8 +258,8 @@ class _Run:
         self._tries += 1
         system = _system(self._agent.instructions, self._state, left_out, hurried=self._ctx.host.hurried())
         whole = [self._write({"role": "system", "content": system}), *shown]
-        specs = [tool.spec() for tool in self._tools.values()]
-        request = Request(await self._messages(whole), specs, result=self._agent.result)
+        self._specs = self._specs or [tool.spec() for tool in self._tools.values()]
+        request = Request(await self._messages(whole), self._specs, result=self._agent.result)
         live = Live(self._ctx, self._steps, self._tries)
         try:
             _, told = await self._asked(self._agent.model, request, whole, live)
@@ -310,10 +313,10 @@ class _Run:
     async def _make_room(self) -> None:
         """Sum up the older turns when all of them no longer fit. Where that fails they are left out, and the model is told."""
         agent, talk = self._agent, self._talk
-        latest = talk.lately(agent.context_bytes // 2)
-        if agent.compact is None or talk.bytes <= agent.context_bytes or latest == len(talk.turns):
+        if agent.compact is None or talk.bytes <= agent.context_bytes or self._steps < self._pause:
             return
-        if self._steps < self._pause:
+        latest = talk.lately(agent.context_bytes // 2)
+        if latest == len(talk.turns):
             return
         self._steps += 1
         work = functools.partial(self._summed_up, agent.compact, talk.turns[:-latest], latest)
@@ -364,7 +367,7 @@ class _Run:
             done = [await self._calls.do(*pair) for pair in pairs]
         await self._take(done)
         self._close("not done")
-        self._reply, self._useless = None, 0
+        self._reply, self._useless, self._moves = None, 0, self._moves + 1
         asked = wire.fingerprint([[call.name, call.arguments] for call in calls])
         self._repeated = self._repeated + 1 if asked == self._last_calls else 1
         self._last_calls = asked

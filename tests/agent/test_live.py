@@ -1,0 +1,119 @@
+"""Live text: told as it comes, a few times a second, and withdrawn when its attempt came to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from onward import Onward
+from onward.agent.model import ModelUnavailable, Reply, Request
+from onward.core import record as r
+from onward.testing import crashes, drain
+from tests.kit import Gate, Lab, eventually
+
+WORDS = [f"word{number} " for number in range(100)]
+
+
+class Slow:
+    """A model that takes a tenth of a second for each word, and breaks off as often as it is told to."""
+
+    name = "slow"
+
+    def __init__(self, clock: Any, breaks: int = 0, words: int = 100) -> None:
+        self.clock, self.breaks, self.words = clock, breaks, words
+
+    async def ask(self, request: Request, emit: Any) -> Reply:
+        for number, word in enumerate(WORDS[: self.words]):
+            await self.clock.sleep(0.1)
+            emit(word)
+            if self.breaks and number == 19:
+                self.breaks -= 1
+                raise ModelUnavailable("slow", "it broke off")
+        return Reply("".join(WORDS[: self.words]))
+
+
+async def told(app: Onward, task_id: str) -> list[dict[str, Any]]:
+    """What was told of a task's text."""
+    records = await app.service.journal(task_id, limit=1000)
+    return [one.value for one in records if one.kind == r.PROGRESS and "text" in one.value]
+
+
+async def test_text_is_told_a_few_times_a_second(lab: Lab) -> None:
+    lab.app.agent("slow", model=Slow(lab.clock))
+    task = await lab.run("slow", "x")
+    pieces = await told(lab.app, task.task_id)
+    assert 15 <= len(pieces) <= 21, "ten seconds of a hundred words"
+    assert {(one["turn"], one["attempt"]) for one in pieces} == {(1, 1)}
+    text = "".join(one["text"] for one in pieces)
+    assert task.result.startswith(text)
+    assert len(task.result) - len(text) < 60
+
+
+async def test_a_quick_reply_is_told_by_its_record_alone(lab: Lab) -> None:
+    lab.app.agent("quick", model=Slow(lab.clock, words=4))
+    assert await told(lab.app, (await lab.run("quick", "x")).task_id) == []
+
+
+async def test_text_of_an_attempt_that_failed_is_withdrawn(lab: Lab) -> None:
+    lab.app.agent("slow", model=Slow(lab.clock, breaks=1))
+    task = await lab.run("slow", "x")
+    pieces = await told(lab.app, task.task_id)
+    first = [one for one in pieces if one["attempt"] == 1]
+    assert [one.get("withdrawn", False) for one in first] == [False] * (len(first) - 1) + [True]
+    assert first[-1]["text"] == ""
+    assert pieces[: len(first)] == first
+    rest = "".join(one["text"] for one in pieces[len(first) :])
+    assert task.result.startswith(rest)
+    assert len(first) > 2
+
+
+async def test_what_cannot_be_written_is_told_as_far_as_it_can(lab: Lab) -> None:
+    class Half:
+        name = "half"
+
+        async def ask(self, request: Request, emit: Any) -> Reply:
+            await lab.clock.sleep(1)
+            emit("half a \ud83d")
+            return Reply("fine")
+
+    lab.app.agent("half", model=Half())
+    task = await lab.run("half", "x")
+    assert task.result == "fine"
+    assert [one["text"] for one in await told(lab.app, task.task_id)] == ["half a ?"]
+
+
+async def test_a_replay_tells_nothing_twice() -> None:
+    points = 0
+    async for app in crashes():
+        handle = await app.submit(app.agent("slow", model=Slow(app.clock, words=25)), "x")
+        await drain(app)
+        assert await handle.result(timeout=1) == "".join(WORDS[:25])
+        shifts: dict[int, list[str]] = {}
+        for one in await app.service.journal(handle.id, limit=1000):
+            if one.kind == r.PROGRESS and "text" in one.value:
+                shifts.setdefault(one.shift, []).append(one.value["text"])
+        for pieces in shifts.values():
+            assert "".join(WORDS).startswith("".join(pieces)), app.killed_at
+        points += 1
+    assert points > 5
+
+
+async def test_somebody_who_watches_sees_it_before_it_is_over(app: Onward) -> None:
+    gate = Gate()
+
+    class Held:
+        name = "held"
+
+        async def ask(self, request: Request, emit: Any) -> Reply:
+            await asyncio.sleep(0.6)
+            emit("the first words")
+            await gate()
+            return Reply("the first words and the last")
+
+    held = app.agent("held", model=Held())
+    async with app.worker():
+        handle = await app.submit(held, "x")
+        (piece,) = await eventually(lambda: told(app, handle.id))
+        assert piece == {"message": "", "step": 1, "total": 0, "turn": 1, "attempt": 1, "text": "the first words"}
+        gate.opened.set()
+        assert await handle.result(timeout=10) == "the first words and the last"
