@@ -17,6 +17,7 @@ from onward.cli.timeline import Story
 from onward.core import quota
 from onward.engine.quota import within_quota
 from onward.errors import QuotaGone, UsageError
+from onward.store.sqlite import SqliteStore
 from onward.testing import MemoryApp, crashes, drain, memory_app
 from rig.aimock import AIMock
 from rig.processes import Child
@@ -82,6 +83,20 @@ async def test_one_is_told_and_all_wait_for_the_reset(slots: int) -> None:
         assert (len(provider.answered), min(provider.answered) >= reset) == (20, True)
         assert len(set(provider.answered)) > 10, "they do not all come in the same moment"
         assert await app.store.shut("provider") is None
+
+
+async def test_the_count_would_tell_if_nobody_looked_first(mine: MemoryApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: every task asks for itself."""
+
+    async def nothing(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(SqliteStore, "shut", nothing)
+    provider = Provider(mine.clock)
+    provider.reset = mine.clock.now() + 600
+    await mine.submit_many(mine.agent("devops", model=provider), [f"goal {number}" for number in range(20)])
+    await for_now(mine)
+    assert len(provider.refused) == 20
 
 
 async def test_a_quota_that_goes_again_and_again_takes_no_attempt(mine: MemoryApp) -> None:
