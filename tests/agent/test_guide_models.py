@@ -1,0 +1,66 @@
+"""The guide on models is true: its code runs, and does what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from onward import State
+from onward.agent.model import ModelUnavailable, Reply, Request, Usage
+from onward.agent.prices import cost
+from onward.core import record as r
+from onward.testing import drain, memory_app
+from tests.test_guides import code_of
+
+GUIDE = "models.md"
+
+
+async def test_models_by_name_and_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    names = code_of(GUIDE, "brains.py")
+    assert set(names["app"].handlers) == {"clerk", "reader"}
+    assert cost(names["local"], Usage(10, 10)) == 0.0
+    await names["app"].close()
+
+
+async def test_a_model_of_your_own() -> None:
+    names = code_of(GUIDE, "house.py")
+    async with memory_app(names["app"]) as app:
+        handle = await app.submit("parrot", "Hello?")
+        await drain(app)
+        assert await handle.result() == "You said: Hello?"
+        (told,) = [one.value["result"] for one in await app.service.journal(handle.id) if one.kind == r.STEP_DONE]
+    assert told["usage"] == {"input": 6, "output": 16, "cached": None}
+    assert told["cost"] == pytest.approx((6 * 0.10 + 16 * 0.40) / 1_000_000)
+
+
+async def test_it_waits_where_it_is_full_and_tries_again_where_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = code_of(GUIDE, "house.py")
+    trouble: list[BaseException] = [MemoryError("full"), ConnectionError("gone")]
+
+    def generate(_: str) -> str:
+        if trouble:
+            raise trouble.pop(0)
+        return "at last"
+
+    monkeypatch.setitem(names["House"].ask.__globals__, "generate", generate)
+    async with memory_app(names["app"]) as app:
+        start, handle = app.clock.now(), await app.submit("parrot", "Hello?")
+        await drain(app)
+        assert await handle.result() == "at last"
+        assert app.clock.now() - start >= 60
+        retries = [one.value for one in await app.service.journal(handle.id) if one.kind == r.STEP_RETRY]
+    assert [one.get("quota") for one in retries] == ["the house", None]
+    with pytest.raises(ModelUnavailable, match="gone"):
+        trouble.append(ConnectionError("gone"))
+        await names["House"]().ask(Request([{"role": "user", "content": "x"}]), print)
+    assert isinstance(await names["House"]().ask(Request([{"role": "user", "content": "x"}]), print), Reply)
+
+
+async def test_a_step_of_your_own_shares_a_quota() -> None:
+    names = code_of(GUIDE, "tickets.py")
+    async with memory_app(names["app"]) as app:
+        start, handle = app.clock.now(), await app.submit("open_ticket")
+        await drain(app)
+        task = await handle.get()
+        assert (task.state, task.result, task.attempt) == (State.COMPLETED, "ticket 7", 1)
+        assert app.clock.now() - start >= 30

@@ -1,0 +1,62 @@
+"""One agent with a real model, small and offline: nobody wrote its answers beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pydantic import BaseModel
+
+from onward import Onward
+from onward.agent.model import Request
+from onward.agent.models.openai import OpenAIModel
+from onward.agent.prices import Prices
+from onward.core import record as r
+from rig.server import Unavailable
+from rig.smollm import SmolLM
+from rig.strict import Strict
+from tests.kit import only_file
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def smol() -> Iterator[SmolLM]:
+    try:
+        with SmolLM() as model:
+            yield model
+    except Unavailable as why:
+        pytest.skip(f"no small model: {why}")
+
+
+class Capital(BaseModel):
+    """What is asked for."""
+
+    city: str
+
+
+@only_file
+async def test_an_agent_with_a_real_model_comes_to_an_answer(app: Onward, smol: SmolLM) -> None:
+    with Strict(smol.url) as door:
+        model = OpenAIModel("smollm2", base_url=door.url, prices=Prices(1.0, 1.0))
+        agent = app.agent("geographer", model=model, instructions="Answer in one word.", result=Capital)
+        async with app.worker():
+            handle = await app.submit(agent, "What is the capital of France?")
+            result = await handle.result(timeout=120)
+        (told,) = [one.value["result"] for one in await app.service.journal(handle.id) if one.kind == r.STEP_DONE]
+    assert list(result) == ["city"]
+    assert result["city"]
+    assert told["usage"]["input"] > 10
+    assert told["usage"]["output"] > 1
+    assert told["cost"] == pytest.approx((told["usage"]["input"] + told["usage"]["output"]) / 1_000_000)
+    assert door.refused == []
+
+
+async def test_it_streams_and_stops_where_it_is_told(smol: SmolLM) -> None:
+    model, words = OpenAIModel("smollm2", base_url=smol.url), []
+    ask = [{"role": "user", "content": "Tell me a long story about the sea."}]
+    reply = await model.ask(Request(ask, max_tokens=12, temperature=0.0), words.append)
+    await model.close()
+    assert (reply.finish, reply.usage.output) == ("length", 12)
+    assert "".join(words) == reply.text
+    assert len(words) > 3
