@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Sequence
-from typing import Any, NoReturn, cast
+from collections.abc import Coroutine, Sequence
+from typing import Any, NoReturn, TypeVar, cast
 
+from onward.artifacts.keeper import Artifacts
 from onward.core import wire
 from onward.core.clock import Clock, SystemClock
 from onward.core.control import Control, Park
@@ -27,8 +28,10 @@ from onward.engine.scope import SCOPE, Scope
 from onward.engine.shift import Shift
 from onward.engine.threads import Threads
 from onward.errors import OnwardError
-from onward.store.port import Claimed
+from onward.store.port import Claimed, Store
 from onward.store.writer import Hold
+
+T = TypeVar("T")
 
 
 class Walked(Control):
@@ -60,6 +63,17 @@ class Walk:
     """Whether the handler takes the input at all."""
 
 
+class Library:
+    """What a rehearsal may read. It is asked on the loop to which the store belongs; a rehearsal has another."""
+
+    def __init__(self, store: Store, artifacts: Artifacts) -> None:
+        self.store, self.artifacts, self._loop = store, artifacts, asyncio.get_running_loop()
+
+    async def ask(self, question: Coroutine[Any, Any, T]) -> T:
+        """The answer."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
+
+
 class _BlindPen(Pen):
     """Reads, and ends the shift where it would have to write."""
 
@@ -87,12 +101,13 @@ class _BlindPen(Pen):
 
 
 class _BareDesk:
-    """What a shift finds on its desk when there is no worker: a clock, threads, and nobody to write to."""
+    """What a shift finds on its desk when there is no worker: a clock, threads, what its task keeps, and nobody to write to."""
 
     store = writer = lease = None
 
-    def __init__(self, threads: Threads, clock: Clock) -> None:
+    def __init__(self, threads: Threads, clock: Clock, library: Library) -> None:
         self.threads, self.clock, self.rng = threads, clock, random.Random(0)  # noqa: S311 -- nothing is drawn
+        self.library = library
 
     def now(self) -> float:
         return self.clock.now()
@@ -105,6 +120,20 @@ class Rehearsal(Shift):
 
     def mention(self, data: dict[str, Any]) -> None:
         """Nobody watches."""
+
+    def keep(self, data: bytes) -> str:
+        """Its name; what the journal refers to is kept already."""
+        return wire.content_id(data)
+
+    async def contents(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """What the task keeps."""
+        library = cast("_BareDesk", self._desk).library
+        return await library.ask(library.store.contents(self.task_id, ids))
+
+    async def left(self, artifact_id: str) -> bytes:
+        """What the task left behind."""
+        library = cast("_BareDesk", self._desk).library
+        return await library.ask(library.artifacts.get(self.task_id, artifact_id))
 
     async def walk(self, records: Sequence[Record]) -> Walk:
         """Run the handler as far as the journal goes."""
@@ -135,7 +164,9 @@ class Rehearsal(Shift):
                 return Walk(error=error, left=self._pen.replay.leftover())
 
 
-async def rehearse(handler: Handler, task: Task, records: Sequence[Record], threads: Threads, seconds: float) -> Walk:
+async def rehearse(
+    handler: Handler, task: Task, records: Sequence[Record], threads: Threads, library: Library, seconds: float
+) -> Walk:
     """Run the handler over the journal, for at most so long."""
     claimed = Claimed(
         task.task_id, task.task, wire.encode(task.input), b"{}", len(records) + 1, task.attempt, 0, 0.0, 0.0, None, 0
@@ -143,7 +174,7 @@ async def rehearse(handler: Handler, task: Task, records: Sequence[Record], thre
     clock = SystemClock()
 
     def alone() -> Walk:
-        desk = cast("Desk", _BareDesk(threads, clock))
+        desk = cast("Desk", _BareDesk(threads, clock, library))
         work = bounded(Rehearsal(desk, claimed, handler).walk(records), clock, seconds, Hung)
         try:
             return cast("Walk", asyncio.run(work))
