@@ -341,3 +341,23 @@ async def test_what_cannot_be_replayed(lab: Lab) -> None:
         await lab.app.replay(task_id)
     with pytest.raises(TaskNotFound):
         await lab.app.replay("nobody")
+
+
+async def test_what_a_task_keeps_and_leaves_behind_can_be_read_in_a_rehearsal(app: Onward) -> None:
+    """A handler that reads what it kept, and an agent, which does so at every turn."""
+    from onward.agent.models.scripted import ScriptedModel
+
+    @app.task
+    async def reader(ctx: Any) -> str:
+        name = await ctx.step(lambda: ctx.keep("kept"), name="keep")
+        ref = await ctx.artifact("left")
+        return (await ctx.kept(name))[0].decode() + (await ctx.read_artifact(ref)).decode()
+
+    turns = [[("update_plan", {"plan": ["look"]})], "done"]
+    agent = app.agent("agent", model=ScriptedModel(turns))
+    async with app.worker():
+        tasks = [await app.submit(reader), await app.submit(agent, "Look.")]
+        assert [await task.result(timeout=20) for task in tasks] == ["keptleft", "done"]
+    for task in tasks:
+        said = await app.replay(task.id)
+        assert (said.agrees, said.detail) == (True, "it returns the same result")

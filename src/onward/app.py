@@ -311,11 +311,14 @@ class Onward(Registry):
     async def check(self, progress: Progress = quietly, *, patience: Duration = PATIENCE) -> Findings:
         """What would become of each unfinished task if the code of this app were deployed. No step is run, nothing is
         written. `patience` is for the code of one handler, which has nothing to wait for."""
-        return await Checker(self.store, self.handlers, seconds(patience, "patience")).check(progress)
+        return await self._checker(patience).check(progress)
 
     async def replay(self, task_id: str, *, patience: Duration = PATIENCE) -> Replayed:
         """Whether the code of this app, run over the journal of a task with no effects, does what the journal says."""
-        return await Checker(self.store, self.handlers, seconds(patience, "patience")).replay(task_id)
+        return await self._checker(patience).replay(task_id)
+
+    def _checker(self, patience: Duration) -> Checker:
+        return Checker(self.store, self.handlers, self.service.artifacts, seconds(patience, "patience"))
 
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from onward.agent.reader import LINES, page
 from onward.agent.tools import Tool, tool
+from onward.artifacts.keeper import beside
 from onward.core.state import Answer, Fact, StatePatch
 from onward.engine.context import Context
 from onward.errors import ArtifactNotFound
@@ -36,7 +37,9 @@ def builtin(ctx: Context, most: int) -> Mapping[str, Tool]:
         if artifact_id not in known:
             raise ArtifactNotFound(ctx.task_id, artifact_id, known)
         data = await ctx.read_artifact(artifact_id)
-        return page(data, start=start, lines=lines, search=search, column=column, most=most)
+        return await beside(
+            len(data), lambda: page(data, start=start, lines=lines, search=search, column=column, most=most)
+        )
 
     return {one.name: one for one in (update_plan, record_fact, read_artifact)}
 

@@ -18,6 +18,7 @@ from onward.agent.conversation import Ref, excerpt, result_message
 from onward.agent.model import Message, ToolCall
 from onward.agent.reader import binary
 from onward.agent.tools import READ, Tool
+from onward.artifacts.keeper import beside
 from onward.core import wire
 from onward.core.retry import Retry
 from onward.core.state import ArtifactRef, StatePatch
@@ -246,7 +247,7 @@ class Calls:
             return f"error: {tool} has run, but its output is lost: {type(refused).__name__}: {refused}"
         if kind == "binary":
             return f"({len(data):,} bytes, binary, kept as {ref.artifact_id})"
-        return excerpt(data.decode(), self._shown, ref.artifact_id)
+        return await beside(len(data), lambda: excerpt(data.decode(), self._shown, ref.artifact_id))
 
 
 class _Later:

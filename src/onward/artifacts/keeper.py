@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from onward.core import record as r
 from onward.core import wire
@@ -20,8 +20,13 @@ from onward.store.port import Batch, Content, Store
 if TYPE_CHECKING:
     from onward.core.state import ArtifactRef
 
+T = TypeVar("T")
+
 LARGEST = 100_000_000
 """Bytes that an artifact may have. It goes through memory, of the worker and of whoever reads it."""
+
+MUCH = 1_000_000
+"""Bytes from which on work on them is done beside the loop, which has other tasks to see to."""
 
 PAGE = 1000
 _TASK = re.compile(r"[0-9a-z]{26}")
@@ -58,7 +63,7 @@ class Artifacts:
         Raises ArtifactTooLarge."""
         if len(data) > LARGEST:
             raise ArtifactTooLarge(len(data), LARGEST)
-        name = wire.content_id(data)
+        name = await beside(len(data), lambda: wire.content_id(data))
         if self._shelf is None:
             # A commit of its own: one that also held other tasks' steps would let them wait for this.
             await self._store.save("", Batch(contents=[Content(task_id, name, data)]))
@@ -69,10 +74,11 @@ class Artifacts:
     async def get(self, task_id: str, artifact_id: str) -> bytes:
         """The bytes that a task keeps under this id. Raises ArtifactNotFound, and ArtifactDamaged when they are not those that
         were left behind."""
-        data = await self._found(task_id, artifact_id) if _NAME.fullmatch(artifact_id) else None
-        if data is None:
+        found = await self._found(task_id, artifact_id) if _NAME.fullmatch(artifact_id) else None
+        if found is None:
             raise ArtifactNotFound(task_id, artifact_id)
-        if wire.content_id(data) != artifact_id:
+        data = found
+        if await beside(len(data), lambda: wire.content_id(data)) != artifact_id:
             raise ArtifactDamaged(task_id, artifact_id)
         return data
 
@@ -128,6 +134,11 @@ class Artifacts:
         """Remove what a task has on the shelf, once the task is gone. (What is in the database goes with it.)"""
         if self._shelf is not None:
             await asyncio.to_thread(self._shelf.drop, _checked(task_id))
+
+
+async def beside(size: int, work: Callable[[], T]) -> T:
+    """What comes of work on so many bytes: in a thread, when they are many."""
+    return work() if size < MUCH else await asyncio.to_thread(work)
 
 
 def _told(record: Record) -> list[dict[str, Any]]:

@@ -9,11 +9,12 @@ import enum
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from onward.artifacts.keeper import Artifacts
 from onward.core import wire
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.engine.handlers import Handler
-from onward.engine.rehearsal import Walk, rehearse
+from onward.engine.rehearsal import Library, Walk, rehearse
 from onward.engine.threads import Threads
 from onward.errors import OnwardError, TaskNotFound, UnknownTask
 from onward.store.port import Store
@@ -74,8 +75,11 @@ def quietly(done: int, of: int) -> None:
 class Checker:
     """The handlers of an app, and the journals of a store. Reads, and writes nothing."""
 
-    def __init__(self, store: Store, handlers: Mapping[str, Handler], patience: float = PATIENCE) -> None:
+    def __init__(
+        self, store: Store, handlers: Mapping[str, Handler], artifacts: Artifacts, patience: float = PATIENCE
+    ) -> None:
         self._store, self._handlers, self._patience = store, handlers, patience
+        self._library = Library(store, artifacts)
         self._threads = Threads()
 
     # ── before a deploy ──────────────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +126,7 @@ class Checker:
 
     async def _walk(self, task: Task) -> Walk:
         records = await self._journal(task.task_id)
-        return await rehearse(self._handlers[task.task], task, records, self._threads, self._patience, self._store)
+        return await rehearse(self._handlers[task.task], task, records, self._threads, self._library, self._patience)
 
     async def _journal(self, task_id: str) -> list[Record]:
         records: list[Record] = []

@@ -8,12 +8,12 @@ may hang, raise, or end the process, so each rehearsal has a thread and a loop o
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, cast
+from collections.abc import Coroutine, Sequence
+from typing import Any, NoReturn, TypeVar, cast
 
+from onward.artifacts.keeper import Artifacts
 from onward.core import wire
 from onward.core.budget import Budget
 from onward.core.clock import Clock, SystemClock
@@ -33,8 +33,7 @@ from onward.errors import OnwardError, UnfitCheckpoint
 from onward.store.port import Claimed, Store
 from onward.store.writer import Hold
 
-Read = Callable[[str, Sequence[str]], "concurrent.futures.Future[dict[str, bytes]]"]
-"""Reads what a task keeps, for somebody in another loop."""
+T = TypeVar("T")
 
 
 class Walked(Control):
@@ -64,6 +63,17 @@ class Walk:
     """A step that the journal has and the code had not asked for by then."""
     begun: bool = True
     """Whether the handler takes the input at all."""
+
+
+class Library:
+    """What a rehearsal may read. It is asked on the loop to which the store belongs; a rehearsal has another."""
+
+    def __init__(self, store: Store, artifacts: Artifacts) -> None:
+        self.store, self.artifacts, self._loop = store, artifacts, asyncio.get_running_loop()
+
+    async def ask(self, question: Coroutine[Any, Any, T]) -> T:
+        """The answer."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
 
 
 class _BlindPen(Pen):
@@ -96,12 +106,13 @@ class _BlindPen(Pen):
 
 
 class _BareDesk:
-    """What a shift finds on its desk when there is no worker: a clock, threads, and nobody to write to."""
+    """What a shift finds on its desk when there is no worker: a clock, threads, what its task keeps, and nobody to write to."""
 
     store = writer = lease = None
 
-    def __init__(self, threads: Threads, clock: Clock) -> None:
+    def __init__(self, threads: Threads, clock: Clock, library: Library) -> None:
         self.threads, self.clock, self.rng = threads, clock, random.Random(0)  # noqa: S311 -- nothing is drawn
+        self.library = library
 
     def now(self) -> float:
         return self.clock.now()
@@ -112,9 +123,8 @@ class Rehearsal(Shift):
 
     pen = _BlindPen
 
-    def __init__(self, desk: Desk, claimed: Claimed, handler: Handler, read: Read) -> None:
+    def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         super().__init__(desk, claimed, handler)
-        self._read_kept = read
         self._kept: dict[str, bytes] = {}
 
     def mention(self, data: dict[str, Any]) -> None:
@@ -131,9 +141,14 @@ class Rehearsal(Shift):
 
     async def contents(self, ids: Sequence[str], of: str | None = None) -> dict[str, bytes]:
         """What the task keeps, and what it would."""
-        there = [name for name in ids if name not in self._kept]
-        found = await asyncio.wrap_future(self._read_kept(of or self.task_id, there)) if there else {}
+        library, there = cast("_BareDesk", self._desk).library, [name for name in ids if name not in self._kept]
+        found = await library.ask(library.store.contents(of or self.task_id, there)) if there else {}
         return found | {name: self._kept[name] for name in ids if name in self._kept}
+
+    async def left(self, artifact_id: str, of: str | None = None) -> bytes:
+        """What the task left behind."""
+        library = cast("_BareDesk", self._desk).library
+        return await library.ask(library.artifacts.get(of or self.task_id, artifact_id))
 
     async def walk(self, records: Sequence[Record]) -> Walk:
         """Run the handler as far as the journal goes."""
@@ -168,20 +183,17 @@ class Rehearsal(Shift):
 
 
 async def rehearse(
-    handler: Handler, task: Task, records: Sequence[Record], threads: Threads, seconds: float, store: Store
+    handler: Handler, task: Task, records: Sequence[Record], threads: Threads, library: Library, seconds: float
 ) -> Walk:
-    """Run the handler over the journal, for at most so long. What the task keeps is read from the store, in our own loop."""
+    """Run the handler over the journal, for at most so long."""
     claimed = Claimed(
         task.task_id, task.task, wire.encode(task.input), b"{}", len(records) + 1, task.attempt, 0, 0.0, 0.0, None, 0
     )
-    clock, loop = SystemClock(), asyncio.get_running_loop()
-
-    def read(task_id: str, ids: Sequence[str]) -> concurrent.futures.Future[dict[str, bytes]]:
-        return asyncio.run_coroutine_threadsafe(store.contents(task_id, ids), loop)
+    clock = SystemClock()
 
     def alone() -> Walk:
-        desk = cast("Desk", _BareDesk(threads, clock))
-        work = bounded(Rehearsal(desk, claimed, handler, read).walk(records), clock, seconds, Hung)
+        desk = cast("Desk", _BareDesk(threads, clock, library))
+        work = bounded(Rehearsal(desk, claimed, handler).walk(records), clock, seconds, Hung)
         try:
             return cast("Walk", asyncio.run(work))
         except Hung:
