@@ -6,7 +6,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from onward.core import wire
@@ -122,7 +122,12 @@ class Checker:
 
     async def _walk(self, task: Task) -> Walk:
         records = await self._journal(task.task_id)
-        return await rehearse(self._handlers[task.task], task, records, self._threads, self._patience)
+
+        def contents(ids: Sequence[str]) -> Coroutine[Any, Any, dict[str, bytes]]:
+            return self._store.contents(task.task_id, ids)
+
+        handler = self._handlers[task.task]
+        return await rehearse(handler, task, records, self._threads, self._patience, contents)
 
     async def _journal(self, task_id: str) -> list[Record]:
         records: list[Record] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn, cast
 
 from onward.core import wire
@@ -29,6 +29,10 @@ from onward.engine.threads import Threads
 from onward.errors import OnwardError, UnfitCheckpoint
 from onward.store.port import Claimed
 from onward.store.writer import Hold
+
+
+Fetch = Callable[[Sequence[str]], Coroutine[Any, Any, dict[str, bytes]]]
+"""What a task keeps under these names."""
 
 
 class Walked(Control):
@@ -106,8 +110,24 @@ class Rehearsal(Shift):
 
     pen = _BlindPen
 
+    def __init__(self, desk: Desk, claimed: Claimed, handler: Handler, fetch: Fetch) -> None:
+        super().__init__(desk, claimed, handler)
+        self._fetch = fetch
+        self._made: dict[str, bytes] = {}
+
     def mention(self, data: dict[str, Any]) -> None:
         """Nobody watches."""
+
+    def keep(self, data: bytes) -> str:
+        """Its name; nothing is written."""
+        name = wire.content_id(data)
+        self._made[name] = data
+        return name
+
+    async def contents(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """What the handler has just made, and what the task keeps."""
+        found = {name: self._made[name] for name in ids if name in self._made}
+        return found | await self._fetch([name for name in ids if name not in found])
 
     async def walk(self, records: Sequence[Record]) -> Walk:
         """Run the handler as far as the journal goes."""
@@ -141,16 +161,21 @@ class Rehearsal(Shift):
                 return Walk(error=error, left=self._pen.replay.leftover())
 
 
-async def rehearse(handler: Handler, task: Task, records: Sequence[Record], threads: Threads, seconds: float) -> Walk:
-    """Run the handler over the journal, for at most so long."""
+async def rehearse(
+    handler: Handler, task: Task, records: Sequence[Record], threads: Threads, seconds: float, contents: Fetch
+) -> Walk:
+    """Run the handler over the journal, for at most so long. `contents` is asked for what the task keeps, in this loop."""
     claimed = Claimed(
         task.task_id, task.task, wire.encode(task.input), b"{}", len(records) + 1, task.attempt, 0, 0.0, 0.0, None, 0
     )
-    clock = SystemClock()
+    clock, loop = SystemClock(), asyncio.get_running_loop()
+
+    async def fetch(ids: Sequence[str]) -> dict[str, bytes]:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contents(ids), loop))
 
     def alone() -> Walk:
         desk = cast("Desk", _BareDesk(threads, clock))
-        work = bounded(Rehearsal(desk, claimed, handler).walk(records), clock, seconds, Hung)
+        work = bounded(Rehearsal(desk, claimed, handler, fetch).walk(records), clock, seconds, Hung)
         try:
             return cast("Walk", asyncio.run(work))
         except Hung:
