@@ -361,3 +361,21 @@ async def test_what_a_task_keeps_and_leaves_behind_can_be_read_in_a_rehearsal(ap
     for task in tasks:
         said = await app.replay(task.id)
         assert (said.agrees, said.detail) == (True, "it returns the same result")
+
+
+async def test_an_agent_is_checked_like_any_other(app: Onward) -> None:
+    """What was said is kept beside the journal: a rehearsal reads it there, and writes nothing."""
+    from onward.agent.models.scripted import ScriptedModel
+
+    def script() -> ScriptedModel:
+        return ScriptedModel([[("update_plan", {"plan": ["ask"]})], [("ask_user", {"question": "Go on?"})], "done"])
+
+    app.agent("devops", model=script())
+    async with app.worker():
+        handle = await app.submit("devops", "Fix it.")
+        (ask,) = await eventually(app.asks)
+        (finding,) = await app.check()
+        assert (finding.verdict, finding.detail) == ("fine", "goes on with 'question'")
+        await app.answer(ask.id, "yes")
+        assert await handle.result(timeout=10) == "done"
+        assert (await app.replay(handle.id)).agrees

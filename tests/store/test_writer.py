@@ -370,3 +370,114 @@ async def test_a_strange_answer_drops_its_tasks_and_the_writer_goes_on(desk: Des
 
 async def _strange() -> int:
     return 7
+
+
+# ── records that may wait ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def defer(writer: Writer, hold: Hold, key: str = "read") -> None:
+    writer.defer(hold, r.STEP_DONE, key, b'{"result":1}')
+
+
+async def test_a_deferred_record_is_no_reason_for_a_commit_and_rides_with_the_next(desk: Desk, store: Store) -> None:
+    mine, other = await desk.holds(2)
+    for _ in range(3):
+        defer(desk.writer, mine)
+    await asyncio.sleep(0.05)
+    assert (desk.batches, len(await store.journal(mine.id))) == ([], 2)
+    await step(desk.writer, other)
+    assert [len(batch.entries) for batch in desk.batches] == [4]
+    assert await dense(store, mine.id)
+    assert len(await store.journal(mine.id)) == 5
+
+
+async def test_deferred_records_come_before_what_is_written_after_them(desk: Desk, store: Store) -> None:
+    hold = await desk.hold()
+    defer(desk.writer, hold, "a")
+    await step(desk.writer, hold, "b")
+    defer(desk.writer, hold, "c")
+    await desk.writer.flushed(hold)
+    assert [record.key for record in await store.journal(hold.id, after=2)] == ["a", "b", "c"]
+    defer(desk.writer, hold, "d")
+    await desk.writer.settle(hold, r.COMPLETED, b'{"result":1}', End(hold.id, State.COMPLETED, 1, 0))
+    assert [record.key for record in await store.journal(hold.id, after=5)] == ["d", ""]
+    assert await dense(store, hold.id)
+
+
+async def test_deferred_while_a_commit_is_under_way(desk: Desk, store: Store) -> None:
+    gate, hold = Gate(), await desk.hold()
+
+    async def before(batch: Batch) -> None:
+        if len(desk.batches) == 1:
+            await gate()
+
+    desk.before = before
+    first = step(desk.writer, hold, "a")
+    await gate.reached.wait()
+    defer(desk.writer, hold, "b")
+    gate.opened.set()
+    await first
+    await asyncio.sleep(0.05)
+    assert len(desk.batches) == 1, "it is no reason for a commit then either"
+    await desk.writer.flushed(hold)
+    assert [record.key for record in await store.journal(hold.id, after=2)] == ["a", "b"]
+
+
+async def test_deferred_records_of_a_lost_hold_go_nowhere(desk: Desk, store: Store) -> None:
+    lost, kept = await desk.holds(2)
+    defer(desk.writer, lost)
+    defer(desk.writer, kept)
+    desk.writer.lose([lost])
+    with pytest.raises(Fenced):
+        defer(desk.writer, lost)
+    with pytest.raises(Fenced):
+        await desk.writer.flushed(lost)
+    await step(desk.writer, kept)
+    assert len(await store.journal(lost.id)) == 2
+    assert len(await store.journal(kept.id)) == 4
+
+
+async def test_a_deferred_record_that_another_shift_overtook_fences_the_next(desk: Desk, store: Store) -> None:
+    hold, other = await desk.holds(2)
+    await store.cancel(hold.id)
+    defer(desk.writer, hold)
+    await step(desk.writer, other)  # its commit takes the deferred one along, which is refused
+    with pytest.raises(Fenced):
+        step(desk.writer, hold)
+
+
+async def test_a_deferred_record_that_the_database_will_not_have_is_told_of_at_the_next(
+    desk: Desk, store: Store
+) -> None:
+    hold, other = await desk.holds(2)
+
+    async def before(batch: Batch) -> None:
+        if any(line[4] == "poison" for line in batch.entries):
+            raise ValueError("not this one")
+
+    desk.before = before
+    defer(desk.writer, hold, "poison")
+    await step(desk.writer, other)
+    with pytest.raises(OnwardError, match="the record cannot be saved: not this one"):
+        step(desk.writer, hold)
+    await step(desk.writer, hold, "told instead")
+    assert [record.key for record in await store.journal(hold.id, after=2)] == ["told instead"]
+
+
+async def test_what_was_kept_is_there_before_its_commit(desk: Desk, store: Store) -> None:
+    hold, other = await desk.holds(2)
+    gate = Gate()
+
+    async def before(batch: Batch) -> None:
+        await gate()
+
+    desk.before = before
+    desk.writer.keep(hold, "name", b"text")
+    assert desk.writer.unwritten(hold, ["name", "no"]) == {"name": b"text"}
+    assert desk.writer.unwritten(other, ["name"]) == {}
+    written = step(desk.writer, hold)
+    await gate.reached.wait()
+    assert desk.writer.unwritten(hold, ["name"]) == {"name": b"text"}, "it is on its way"
+    gate.opened.set()
+    await written
+    assert await store.contents(hold.id, ["name"]) == {"name": b"text"}

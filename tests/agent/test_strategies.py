@@ -1,0 +1,281 @@
+"""Checkpoint strategies: killed anywhere, an agent loses what its strategy promises and no more; and each is cheaper than the last."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+from typing import Any
+
+import pytest
+
+from onward import Onward
+from onward.agent.loop import EVERY
+from onward.agent.models.scripted import ScriptedModel
+from onward.agent.tools import tool
+from onward.core import record as r
+from onward.core.checkpoint import STRATEGIES
+from onward.core.crash import crashpoint
+from onward.engine.context import Context
+from onward.engine.reads import PatientSteps
+from onward.errors import BadSetting
+from onward.testing import Killed, MemoryApp, crashes, drain
+from tests.kit import Lab, dense, value
+
+
+class World:
+    """What was done, in order: reads, effects and questions to the model, each of them a place to be killed at."""
+
+    SCRIPT: Any = [
+        [("look", {"n": 1}), ("look", {"n": 2}), ("look", {"n": 3})],
+        [("look", {"n": 4}), ("record_fact", {"key": "k", "value": 1, "source": "look"})],
+        [("look", {"n": 5}), ("change", {"n": 1}), ("look", {"n": 6})],
+        [("look", {"n": 7})],
+        "done",
+    ]
+    TURN = {1: 0, 2: 0, 3: 0, 4: 1, 5: 2, 6: 2, 7: 3}
+    """The turn of each look."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.keys: set[str] = set()
+
+    def agent(self, app: MemoryApp, strategy: Any) -> Any:
+        async def did(what: str) -> None:
+            with contextlib.suppress(Killed):
+                for _ in range(5):  # whatever was told before has its commit
+                    await asyncio.sleep(0)
+                if not app._dead:
+                    self.done.append(what)
+                    crashpoint(f"in {what}")
+                    return
+            await asyncio.Event().wait()  # the dead do nothing more
+
+        @tool
+        async def look(n: int) -> str:
+            """Look."""
+            await did(f"look {n}")
+            return f"seen {n}"
+
+        @tool(risk="write_local", idempotent=True)
+        async def change(ctx: Any, n: int) -> str:
+            """Change."""
+            self.keys.add(ctx.key)
+            await did(f"change {n}")
+            return "changed"
+
+        class Model(ScriptedModel):
+            async def ask(self, request: Any, emit: Any) -> Any:
+                await did(f"model {sum(message['role'] == 'assistant' for message in request.messages)}")
+                return await super().ask(request, emit)
+
+        model = Model(self.SCRIPT)
+        return app.agent("a", model=model, tools=[look, change], checkpoint=strategy)
+
+    @property
+    def again(self) -> set[str]:
+        return {what for what, times in collections.Counter(self.done).items() if times > 1}
+
+
+def broken_promises(world: World, strategy: str, killed_at: str | None) -> list[str]:
+    """What was done again and should not have been."""
+    again, where = world.again, (killed_at or "").removeprefix("in ")
+    wrong = [f"{what} again, killed at {killed_at}" for what in again if world.done.count(what) > 2]
+    wrong += [f"several keys: {world.keys}" for _ in range(len(world.keys) > 1)]
+    if killed_at is None:
+        return wrong + sorted(again)
+    if where.startswith("change"):  # it is begun when all before it is durable, whatever the strategy
+        wrong += sorted(again - {where})
+    if where.startswith("model"):
+        turn = int(where[6:])
+        durable = strategy != "on_state_change" or turn == 2  # the turn before that one changed the state
+        allowed = {where} if durable else {where} | {f"look {n}" for n, of in world.TURN.items() if of == turn - 1}
+        wrong += sorted(again - allowed)
+    if where.startswith("look") and (n := int(where[5:])):
+        together = {m for m, of in world.TURN.items() if of == world.TURN[n] == 0}
+        if strategy == "every_step":
+            allowed = {f"look {m}" for m in together | {n}}
+        else:
+            allowed = {f"look {m}" for m, of in world.TURN.items() if of == world.TURN[n]}
+            allowed -= {"look 5"} if n == 6 else set()  # the change came in between
+        wrong += sorted(again - allowed)
+    models = [what for what in again if what.startswith("model")]
+    return wrong + (sorted(models) if len(models) > 1 else [])
+
+
+async def killed_everywhere(strategy: str) -> tuple[list[str], set[str], int]:
+    """What went wrong, all that was ever done again, and how many points there were."""
+    wrong: list[str] = []
+    again: set[str] = set()
+    points = 0
+    async for app in crashes():
+        world = World()
+        handle = await app.submit(world.agent(app, strategy), "go")
+        await drain(app)
+        assert await handle.result(timeout=1) == "done", app.killed_at
+        assert await dense(app.store, handle.id)
+        assert await app.store.census() == []
+        wrong += broken_promises(world, strategy, app.killed_at)
+        again |= world.again
+        points += 1
+    return wrong, again, points
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_killed_anywhere_it_loses_what_was_promised(strategy: str) -> None:
+    wrong, again, points = await killed_everywhere(strategy)
+    assert wrong == []
+    assert points > 25
+    assert {what for what in again if what.startswith("look")}, "VOID: no read was ever lost"
+
+
+@pytest.mark.slow
+async def test_a_turn_that_is_not_flushed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: Context) -> None:
+        """The planted fault."""
+
+    monkeypatch.setattr(Context, "flush", never)
+    wrong, _, _ = await killed_everywhere("every_iteration")
+    assert any(what.startswith("look") for what in wrong)
+
+
+@pytest.mark.slow
+async def test_an_effect_that_does_not_wait_for_the_reads_before_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once(self: PatientSteps, call: Any) -> Any:
+        """The planted fault."""
+        steps = self._reads if call.effect == "read" else super(PatientSteps, self)
+        return await steps.run(call)
+
+    monkeypatch.setattr(PatientSteps, "run", at_once)
+    wrong, _, _ = await killed_everywhere("on_state_change")
+    assert "look 5" in wrong
+
+
+# ── what they cost ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+READS = 4
+
+
+async def commits(lab: Lab, strategy: str, *, changes: bool) -> float:
+    """Commits for each turn, of an agent alone on an idle machine: four reads one after the other, and perhaps a fact."""
+    turns = 10
+
+    @tool
+    async def look(n: int) -> str:
+        """Look."""
+        for _ in range(4):  # so that one read is through with its commit before the next
+            await lab.clock.sleep(0)
+        return f"seen {n}"
+
+    fact = [("record_fact", {"key": "k", "value": 1, "source": "look"})] if changes else []
+    script = [[*[("look", {"n": n}) for n in range(READS)], *fact]] * turns + ["done"]
+    lab.app.agent("a", model=ScriptedModel(script), tools=[look], checkpoint=strategy)
+    await lab.start()
+    before = lab.worker.writer.commits
+    await lab.run("a", "go")
+    return (lab.worker.writer.commits - before) / turns
+
+
+async def test_fewer_commits(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.agent.loop.MOST_AT_ONCE", 1)
+    cost = {}
+    for changes in (False, True):
+        for strategy in STRATEGIES:
+            lab = Lab(clock)
+            async with lab.app:
+                cost[strategy, changes] = await commits(lab, strategy, changes=changes)
+                await lab.stop()
+    every_step, every_iteration, on_state_change = (cost[strategy, False] for strategy in STRATEGIES)
+    assert every_step - every_iteration >= READS - 1.2, "all reads of a turn share a commit"
+    assert every_iteration - on_state_change >= 0.8, "and then not even that"
+    assert cost["on_state_change", True] > on_state_change, "a change of the state is written at once"
+
+
+def test_a_strategy_is_one_of_three() -> None:
+    with pytest.raises(BadSetting, match="every_step, every_iteration, on_state_change"):
+        Onward().agent("a", model=ScriptedModel([]), checkpoint="sometimes")
+
+
+# ── what a read may rely on ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_any_handler_has_them(lab: Lab, strategy: str) -> None:
+    """Reads, an effect, a sleep, a gather, a child, a transaction, a failure: the journal is in order and whole."""
+    done: list[str] = []
+
+    @lab.app.task(checkpoint=strategy)
+    async def work(ctx: Any) -> Any:
+        async def read(name: str) -> str:
+            done.append(name)
+            return str(ctx.keep(name * 3))
+
+        async def fail() -> None:
+            raise RuntimeError("no")
+
+        names = [await ctx.step(read, name, effect="read") for name in "ab"]
+        first = await ctx.kept(*names)
+        await ctx.sleep("1m")
+        names += await ctx.gather(*[ctx.step(read, name, effect="read") for name in "cd"])
+        await ctx.transaction(nothing)
+        names += [await ctx.step(read, "e", effect="read")]
+        try:
+            await ctx.step(fail, effect="read")
+        except Exception as error:
+            done.append(type(error).__name__)
+        names += [await ctx.step(read, "f", effect="read")]
+        return [text.decode() for text in [*first, *await ctx.kept(*names)]]
+
+    async def nothing(connection: Any) -> None:
+        """Writes nothing."""
+
+    task = await lab.run(work)
+    assert task.result == ["aaa", "bbb", "aaa", "bbb", "ccc", "ddd", "eee", "fff"]
+    assert done == ["a", "b", "c", "d", "e", "StepFailed", "f"]
+    assert await dense(lab.store, task.task_id)
+    steps = [record.key for record in await lab.store.journal(task.task_id) if record.kind == r.STEP_DONE]
+    assert len(steps) == 7
+
+
+async def test_a_worker_that_lost_its_task_learns_it_at_the_next_record(lab: Lab) -> None:
+    """Reads of a shift that another has overtaken: their records are refused, and the shift drops its work."""
+    reached: list[str] = []
+
+    @lab.app.task(checkpoint="on_state_change")
+    async def work(ctx: Any) -> str:
+        async def read() -> int:
+            return 1
+
+        await ctx.step(read, effect="read")
+        if not reached:
+            reached.append("first")
+            await lab.app.cancel(ctx.task_id)
+        await ctx.step(read, effect="read")
+        await ctx.step(lambda: reached.append("effect"), name="effect")
+        return "wrong"
+
+    task = await lab.run(work)
+    assert (task.state, reached) == ("cancelled", ["first"])
+    assert await dense(lab.store, task.task_id)
+
+
+# ── an agent's checkpoints ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_long_conversation(lab: Lab, strategy: str) -> None:
+    turns = EVERY + 3
+
+    @tool
+    async def look(n: int) -> str:
+        """Look."""
+        return f"seen {n}"
+
+    model = ScriptedModel([[("look", {"n": n})] for n in range(turns)] + ["enough"])
+    lab.app.agent("a", model=model, tools=[look], checkpoint=strategy)
+    task = await lab.run("a", "go")
+    assert task.result == "enough"
+    (saved,) = [record for record in await lab.store.journal(task.task_id) if record.kind == r.CHECKPOINT]
+    assert (value(saved)["form"], value(saved)["value"]["version"]) == (1, 1)
+    assert len(model.asked) == turns + 1

@@ -1,0 +1,90 @@
+"""kill -9 of workers whose agents write their reads late: what each checkpoint strategy may lose, and no more; and journals that
+are rotated under living tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onward.core import record as r
+from onward.core.checkpoint import STRATEGIES
+from tests.faults.band import Crew, Place
+from tests.faults.readers import KEEP, ROUNDS, ReaderPlace, build, foretold, judge
+
+pytestmark = pytest.mark.slow
+
+WORKERS = 6
+SETTINGS: dict[str, Any] = {"lease_s": 5.0, "heartbeat_s": 0.5, "poll_s": 0.05}
+
+
+async def killed(place: Place, kills: int, each: int, plant: str = "", names: tuple[str, ...] = STRATEGIES) -> Any:
+    """The ids of the tasks by name, after so many kills and all that was left to do; and how many processes died."""
+    rng = random.Random(3)
+    home = ReaderPlace(place.kind, place.url, place.home, place.server)
+    app = build(home.url, str(home.ledger.path), **SETTINGS)
+    async with app:
+        with Crew(home, WORKERS, slots=1, plant=plant, **SETTINGS).ready(WORKERS) as crew:
+            ids: dict[str, str] = {}
+            running: set[asyncio.Task[Any]] = set()
+
+            async def one(name: str, number: int) -> None:
+                who = f"{name} {number}"
+                handle = await app.submit(name, who)
+                ids[who] = handle.id
+                assert await handle.result(timeout=120) == foretold(who)
+
+            async def feed() -> None:
+                number = 0
+                while len(crew.died) < kills or number < each * len(names):
+                    if len(running) < 2 * WORKERS:
+                        task = asyncio.ensure_future(one(names[number % len(names)], number))
+                        running.add(task)
+                        number += 1
+                    await asyncio.wait(running, timeout=0.02)
+                    for task in [task for task in running if task.done()]:
+                        running.discard(task)
+                        task.result()
+                await asyncio.gather(*running)
+
+            feeding = asyncio.ensure_future(feed())
+            for _ in range(kills):
+                await asyncio.sleep(rng.expovariate(1 / 0.2))
+                await asyncio.to_thread(crew.ready, WORKERS // 2)
+                crew.kill9(*crew.pick(rng))
+                assert not feeding.done(), feeding.exception()
+            await feeding
+            await asyncio.to_thread(crew.stop)
+            assert await app.store.census() == []
+            return ids, len(crew.died)
+
+
+async def test_what_each_strategy_may_lose(place: Place, prove: bool, tell: Callable[..., None]) -> None:
+    kills = 300 if prove else 30
+    ids, died = await killed(place, kills, 10, names=(*STRATEGIES, "rounds"))
+    wrong, again = judge(place.ledger.read())
+    tell("checkpoints", place.kind, f"{died} kills", f"{len(ids)} tasks", f"reads done again: {dict(again)}")
+    assert wrong == []
+    assert died == kills
+    assert sum(again.values()) > kills / 20, "VOID: the kills hit nobody who read"
+    rotated = 0
+    for who, task_id in ids.items():
+        rows = place.rows(f"SELECT kind, data FROM onward_journal WHERE task_id = '{task_id}' ORDER BY seq")
+        if who.startswith("rounds"):
+            saved = [bytes(data) for kind, data in rows if kind == r.CHECKPOINT]
+            whole = [number for number, data in enumerate(saved, 1) if b"dropped" not in data]
+            assert len(saved) == ROUNDS
+            assert whole[-KEEP:] == [ROUNDS - 1, ROUNDS], "the last are whole"
+            assert len(whole) <= KEEP + 1, "one more, where somebody died between the last checkpoint and its rotation"
+            rotated += 1
+    assert rotated >= 10
+
+
+@pytest.mark.parametrize(("fault", "name"), [("turns", "every_iteration"), ("effects", "on_state_change")])
+async def test_the_judge_finds_what_was_planted(sqlite: Place, fault: str, name: str) -> None:
+    await killed(sqlite, 30, 10, plant=fault, names=(name,))
+    wrong, _ = judge(sqlite.ledger.read())
+    assert wrong
