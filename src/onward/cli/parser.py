@@ -339,7 +339,7 @@ def _approve(commands: _Commands) -> None:
         "allow what a task wants to do",
         "Without an id it shows and approves the only one that is open.\n\n"
         "examples:\n  onward approve 1k2m3n4p.7\n"
-        '  onward approve 1k2m3n4p.7 --arguments \'{"path": "/var/log/old.log"}\' --reason "only this one"',
+        '  onward approve 1k2m3n4p.7 --arguments \'{"path": "/var/log/old.log"}\'',
     )
     parser.add_argument("id", metavar="APPROVAL", nargs="?", help=_ASK)
     parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the journal")
