@@ -254,12 +254,12 @@ async def test_an_agent_that_is_short_of_budget_or_time_is_told_to_hurry(lab: La
             return reply
 
     @tool(normalize=lambda _: StatePatch(flag_risks=(BUDGET_PRESSURE,)))
-    def spend() -> str:
+    async def spend() -> str:
         """Spend."""
         return "spent"
 
     @tool
-    def look() -> str:
+    async def look() -> str:
         """Look."""
         return "seen"
 
