@@ -25,7 +25,7 @@ from onward.errors import (
     UnknownTask,
     UsageError,
 )
-from onward.service import Wish
+from onward.wishes import Wish
 from tests.kit import HandClock, eventually, inline_app, not_memory, row, sql
 
 

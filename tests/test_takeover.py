@@ -429,7 +429,7 @@ async def test_a_task_of_a_handler_that_nobody_here_has_is_left_alone(lab: Lab) 
 
 
 def _wish(name: str) -> Any:
-    from onward.service import Wish
+    from onward.wishes import Wish
 
     return Wish(name)
 

@@ -29,10 +29,11 @@ from onward.forks import SAME
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
 from onward.schedules import Schedule
-from onward.service import Service, Wish
+from onward.service import Service
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
+from onward.wishes import Wish
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef

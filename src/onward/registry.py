@@ -13,7 +13,7 @@ from onward.core.retry import Retry
 from onward.core.schedule import MISSED, Rhythm
 from onward.engine.handlers import DEFAULT_RETRY, Handler
 from onward.errors import BadSetting, UsageError
-from onward.service import Offer, Plan, Wish
+from onward.wishes import Offer, Plan, Wish
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

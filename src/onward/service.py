@@ -11,22 +11,18 @@ import collections
 import contextlib
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from onward.artifacts.keeper import Artifacts
 from onward.budgets import Budgets
 from onward.core import wire
-from onward.core.budget import Budget
 from onward.core.clock import Clock
-from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.record import ENDS, Record
-from onward.core.schedule import Rhythm
 from onward.core.task import NewTask, Reason, State, Task, Tasks
 from onward.errors import (
     BadSetting,
-    InvalidInput,
     KeyConflict,
     QueueFull,
     ResultTimeout,
@@ -35,60 +31,16 @@ from onward.errors import (
     TaskFailed,
     TaskNotFound,
     UnknownTask,
-    UsageError,
 )
 from onward.forks import Forks
 from onward.messages import Messages
 from onward.schedules import Schedules, row_of
 from onward.states import States
 from onward.store.port import Store, Submitted
+from onward.wishes import UNKNOWN, Offer, Plan, Wish, anything, check_priority, named, prepared
 
-PRIORITY_LIMIT = 1_000_000
 TAIL_EVERY = 0.1
 """Seconds between two looks at a journal that is being followed."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Offer:
-    """What the door knows of a handler: enough to check a submit."""
-
-    check: Callable[[Any], object]
-    queue: str = "default"
-    deadline: float | None = None
-    grouping: tuple[str, bool] | None = None
-    """The argument whose value is the group, and whether an input that is no object is that argument."""
-    tools: Mapping[str, Callable[[dict[str, Any]], object]] = dataclasses.field(default_factory=dict)
-    """What checks the arguments of each tool, where the handler is an agent."""
-
-
-class Wish(NamedTuple):
-    """One task that somebody wants done."""
-
-    task: str
-    input: Any = None
-    key: str | None = None
-    priority: int = 0
-    queue: str | None = None
-    deadline: Duration | None = None
-    delay: Duration | None = None
-    expires: Duration | None = None
-    labels: Mapping[str, str] | None = None
-    parent: str | None = None
-    until: float | None = None
-    """When the parent's deadline is."""
-    group: str | None = None
-    budget: Budget | None = None
-    purses: Mapping[str, Any] | None = None
-    """The budgets above it."""
-
-
-class Plan(NamedTuple):
-    """A schedule as code declares it."""
-
-    name: str
-    wish: Wish
-    rhythm: Rhythm
-    missed: str
 
 
 class Service:
@@ -166,33 +118,15 @@ class Service:
         return all(task.key in there for task in new)
 
     def _prepared(self, wish: Wish) -> NewTask:
-        offer = self._offers.get(wish.task) or self._remote.get(wish.task) or _UNKNOWN
-        data = wire.encode(wish.input, f"the input of task {wish.task!r}")
-        offer.check(wire.decode(data))
-        options = _options(wish, offer)
-        queue = _named("queue", wish.queue or offer.queue)
-        _check_priority(wish.priority)
-        delay = 0.0 if wish.delay is None else seconds(wish.delay, "delay")
-        group = _group(wish, offer)
-        key, fingerprint = None, ""
-        if wish.key is not None:
-            own = {name: said for name, said in options.items() if name != "purses"}  # they may change with the code
-            said = {"task": wish.task, "options": own, "queue": queue, "priority": wish.priority, "delay": delay}
-            said |= {"group": group} if group is not None else {}
-            key, fingerprint = _named("key", wish.key), wire.fingerprint([said, wire.decode(data)])
-        spoken = wire.encode(options, "the labels") if options else b"{}"
-        name = _named("task", wish.task)
-        return NewTask(
-            self._ids(), name, data, spoken, queue, wish.priority, delay, key, fingerprint, wish.parent, group
-        )
+        return prepared(wish, self._offers.get(wish.task) or self._remote.get(wish.task) or UNKNOWN, self._ids())
 
     def check_input(self, name: str, value: Any) -> None:
         """Raises InvalidInput when the handler does not take it, as far as this process knows."""
-        (self._offers.get(name) or _UNKNOWN).check(value)
+        (self._offers.get(name) or UNKNOWN).check(value)
 
     def check_call(self, name: str, tool: str, arguments: dict[str, Any]) -> None:
         """Raises InvalidInput when a tool of an agent does not take these, as far as this process knows."""
-        check = (self._offers.get(name) or _UNKNOWN).tools.get(tool)
+        check = (self._offers.get(name) or UNKNOWN).tools.get(tool)
         if check is not None:
             check(arguments)
 
@@ -201,7 +135,7 @@ class Service:
         if name not in self._remote:
             told = {known: wire.decode(data) for known, data in (await self._store.offered()).items()}
             self._remote = {
-                known: Offer(_anything, said["queue"], said["deadline"], said.get("group"))
+                known: Offer(anything, said["queue"], said["deadline"], said.get("group"))
                 for known, said in told.items()
             }
         if name not in self._remote and not unchecked:
@@ -351,7 +285,7 @@ class Service:
 
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""
-        _check_priority(priority)
+        check_priority(priority)
         task = await self.get(task_id)
         if not await self._store.prioritize(task.task_id, priority):
             raise StateConflict(task_id, (await self.get(task_id)).state, "prioritized", "it has ended")
@@ -375,8 +309,8 @@ class Service:
             raise BadSetting("state", state, f"one of {', '.join(State)}") from None
         found = await self._store.list(
             state=wanted,
-            task=task and _named("task", task),
-            queue=queue and _named("queue", queue),
+            task=task and named("task", task),
+            queue=queue and named("queue", queue),
             limit=limit + 1,
             before=cursor and _plain_id(cursor),
         )
@@ -387,13 +321,6 @@ def _no_conflict(task: NewTask, there: Submitted) -> None:
     if not there.created and there.fingerprint != task.fingerprint:
         assert task.key is not None
         raise KeyConflict(task.key, there.id)
-
-
-def _anything(_value: Any) -> None:
-    """The worker that has the handler will check it."""
-
-
-_UNKNOWN = Offer(_anything)
 
 
 class _Gauge:
@@ -412,52 +339,6 @@ class _Gauge:
 def _come_back(limit: int, rate: float) -> float:
     """When a twentieth of the queue should be gone, at the pace of the workers."""
     return float(math.ceil(min(300.0, max(1.0, limit / 20 / rate)))) if rate > 0 else 30.0
-
-
-def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
-    """What a submit says beside its input: times in seconds, and labels."""
-    said: dict[str, Any] = {}
-    if wish.deadline is not None or offer.deadline is not None:
-        said["deadline"] = offer.deadline if wish.deadline is None else seconds(wish.deadline, "deadline")
-    if wish.expires is not None:
-        said["expires"] = seconds(wish.expires, "expires")
-    if wish.until is not None:
-        said["until"] = wish.until
-    if wish.labels:
-        said["labels"] = _labels(wish.labels)
-    if wish.budget is not None:
-        said["budget"] = wish.budget.told()
-    if wish.purses:
-        said["purses"] = dict(wish.purses)
-    return said
-
-
-def _group(wish: Wish, offer: Offer) -> str | None:
-    """The group that was given, or the value of the argument that the handler's tasks are grouped by."""
-    if wish.group is not None or offer.grouping is None:
-        return None if wish.group is None else _named("group", wish.group)
-    argument, bare = offer.grouping
-    value = wish.input.get(argument) if isinstance(wish.input, dict) else wish.input if bare else None
-    if isinstance(value, int | float):
-        return wire.encode(value).decode()
-    return None if value is None else _named(f"the group ({argument})", value)
-
-
-def _named(what: str, value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= 512 or not value.isprintable():
-        raise UsageError(f"{what} must be a text of 1 to 512 printable characters, not {value!r:.80}")
-    return value
-
-
-def _check_priority(value: Any) -> None:
-    if not isinstance(value, int) or abs(value) > PRIORITY_LIMIT:
-        raise BadSetting("priority", value, f"a whole number between -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}")
-
-
-def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    if not all(isinstance(k, str) and isinstance(v, str) for k, v in labels.items()):
-        raise InvalidInput("labels must be texts with texts as values")
-    return dict(labels)
 
 
 def _plain_id(task_id: str) -> str:

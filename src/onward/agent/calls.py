@@ -18,6 +18,7 @@ from onward.agent.conversation import Ref, excerpt, result_message
 from onward.agent.model import Message, ToolCall
 from onward.agent.reader import binary
 from onward.agent.tools import READ, Tool
+from onward.artifacts.errors import ArtifactTooLarge
 from onward.artifacts.keeper import beside
 from onward.core import wire
 from onward.core.retry import Retry
@@ -26,7 +27,7 @@ from onward.engine.arguments import is_async
 from onward.engine.context import Context
 from onward.engine.leaving import leave, taken
 from onward.engine.plain import PlainContext
-from onward.errors import ArtifactTooLarge, Denied, InvalidInput, StepFailed, TooDeep
+from onward.errors import Denied, InvalidInput, StepFailed, TooDeep
 
 NOTHING = StatePatch()
 SHOWN = 4_000

@@ -11,11 +11,12 @@ from typing import Any
 
 from rich.text import Text
 
+from onward.artifacts.errors import ArtifactNotFound
 from onward.cli import door
 from onward.cli.screen import Screen, print_table
 from onward.cli.text import count, safe
 from onward.core.state import ArtifactRef
-from onward.errors import ArtifactNotFound, UsageError
+from onward.errors import UsageError
 
 
 async def artifacts(args: Namespace) -> int:

@@ -6,9 +6,8 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
-from onward.cli.text import safe
+from onward.cli.commands import Commands, Help, Parser, common, label, names, positive
 
 EPILOG = """\
 exit status:
@@ -28,40 +27,24 @@ _ASK = "its id, as listed; the part before the dot may be shortened like the id 
 _DURATION = re.compile(r"(\d+(\.\d+)?(ms|s|m|h|d|w)?)+")
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Epilogs stay as they are written, and the names of the commands fit beside their sentences."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=20)
-        self._action_max_length = 14  # argparse forgets how far the commands are indented
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with our way of saying what is wrong."""
-
-    def error(self, message: str) -> NoReturn:
-        sys.stderr.write(f"onward: {safe(message)}; see `{self.prog} --help`\n")
-        sys.exit(2)
-
-
 def build() -> Parser:
     """The parser of `onward`."""
     parser = Parser(
         prog="onward",
         description="Tasks that go on until they are done, whatever is killed on the way.",
         epilog=EPILOG,
-        formatter_class=_Help,
+        formatter_class=Help,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and leave")
-    _common(parser, db=None, json=False)
+    common(parser, db=None, json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for add in (_demo, _worker, _submit, _list, _show, _state, _follow, _cancel, _pause, _resume, _prioritize, _budget):
-        add(_Commands(commands))
+        add(Commands(commands))
     for add in (_approvals, _approve, _deny, _questions, _answer, _signal, _resolve):
-        add(_Commands(commands))
+        add(Commands(commands))
     for add in (_artifacts, _schedules, _check, _replay, _fork, _migrate, _doctor):
-        add(_Commands(commands))
+        add(Commands(commands))
     return parser
 
 
@@ -109,48 +92,7 @@ def _wait_forever(words: list[str]) -> list[str]:
     ]
 
 
-def _common(parser: argparse.ArgumentParser, **defaults: object) -> None:
-    """--db and --json stand before or after the command: a subparser without a default leaves what was said before."""
-    parser.add_argument(
-        "--db",
-        metavar="URL",
-        default=defaults.get("db", argparse.SUPPRESS),
-        help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE",
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        default=defaults.get("json", argparse.SUPPRESS),
-        help="answer with JSON: one document, or a line for each where things stream",
-    )
-
-
-class _Commands:
-    """Where a command adds itself; `run` names the function that does it, imported when it is asked for."""
-
-    def __init__(self, commands: argparse._SubParsersAction[Parser]) -> None:
-        self._commands = commands
-
-    def add(self, name: str, run: str, sentence: str, more: str = "") -> Parser:
-        parser = self._commands.add_parser(
-            name,
-            help=sentence,
-            description=f"{sentence[0].upper()}{sentence[1:]}.",
-            epilog=more or None,
-            formatter_class=_Help,
-            allow_abbrev=False,
-        )
-        parser.set_defaults(run=f"onward.cli.{run}")
-        _common(parser)
-        return parser
-
-    def add_for_one(self, name: str, run: str, sentence: str, more: str = "") -> Parser:
-        parser = self.add(name, run, sentence, more)
-        parser.add_argument("id", metavar="ID", help="the task, by its id or the first or last characters of it")
-        return parser
-
-
-def _demo(commands: _Commands) -> None:
+def _demo(commands: Commands) -> None:
     own = "It works on a temporary SQLite file unless --db names a database."
     parser = commands.add(
         "demo",
@@ -158,7 +100,7 @@ def _demo(commands: _Commands) -> None:
         "watch a deploy being killed in step 8 and go on; no key, no server, under 30 s",
         own,
     )
-    agent = _Commands(parser.add_subparsers(dest="what", metavar="WHICH", title="another demo")).add(
+    agent = Commands(parser.add_subparsers(dest="what", metavar="WHICH", title="another demo")).add(
         "agent",
         "demo_agent:demo_agent",
         'an agent told "I\'m out of disk space. Fix it.", killed twice on the way',
@@ -173,7 +115,7 @@ def _demo(commands: _Commands) -> None:
     )
 
 
-def _worker(commands: _Commands) -> None:
+def _worker(commands: Commands) -> None:
     parser = commands.add(
         "worker",
         "worker:work",
@@ -181,13 +123,11 @@ def _worker(commands: _Commands) -> None:
         "SIGTERM or Ctrl-C hands running tasks back, a second one exits at once.\n\n  onward worker shop.tasks:app --slots 20",
     )
     _of_app(parser)
-    parser.add_argument("--slots", type=_positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
-    parser.add_argument(
-        "--queues", type=_names, default=(), metavar="A,B", help="only these queues; all when not given"
-    )
+    parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
+    parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
 
 
-def _submit(commands: _Commands) -> None:
+def _submit(commands: Commands) -> None:
     parser = commands.add(
         "submit",
         "submit:submit",
@@ -208,33 +148,31 @@ def _submit(commands: _Commands) -> None:
     parser.add_argument("--delay", metavar="TIME", help="do not start before, as in 90, 10m or 1h30m")
     parser.add_argument("--deadline", metavar="TIME", help="fail when it has not ended so long after its first start")
     parser.add_argument("--after", metavar="ID", help="of an agent: go on where this task, which has ended, was")
-    parser.add_argument("--label", action="append", default=[], type=_label, metavar="K=V", help="can be repeated")
+    parser.add_argument("--label", action="append", default=[], type=label, metavar="K=V", help="can be repeated")
     parser.add_argument("--wait", metavar="TIME", nargs="?", help="wait for the result, for so long or for ever")
     parser.add_argument("--follow", action="store_true", help="show what happens until it has ended")
     parser.add_argument("--anyway", action="store_true", help="submit although no worker ever offered this name")
 
 
-def _list(commands: _Commands) -> None:
+def _list(commands: Commands) -> None:
     parser = commands.add("list", "tasks:list_tasks", "tasks, newest first")
     parser.add_argument("--state", help="pending, running, waiting, completed, failed or cancelled")
     parser.add_argument("--task", metavar="NAME", help="only tasks of this name")
     parser.add_argument("--queue", metavar="NAME", help="only tasks of this queue")
-    parser.add_argument("--limit", type=_positive, default=20, metavar="N", help="how many (20)")
+    parser.add_argument("--limit", type=positive, default=20, metavar="N", help="how many (20)")
     parser.add_argument("--cursor", help="go on where the page before ended")
 
 
-def _show(commands: _Commands) -> None:
+def _show(commands: Commands) -> None:
     parser = commands.add_for_one("show", "tasks:show", "a task and its journal")
-    parser.add_argument(
-        "--turn", type=_positive, metavar="N", help="of an agent: what its model saw and said at turn N"
-    )
+    parser.add_argument("--turn", type=positive, metavar="N", help="of an agent: what its model saw and said at turn N")
 
 
-def _state(commands: _Commands) -> None:
+def _state(commands: Commands) -> None:
     commands.add_for_one("state", "state:state", "what an agent knows: goal, plan, facts, questions, artifacts")
 
 
-def _follow(commands: _Commands) -> None:
+def _follow(commands: Commands) -> None:
     commands.add_for_one(
         "follow",
         "follow:follow",
@@ -243,39 +181,39 @@ def _follow(commands: _Commands) -> None:
     )
 
 
-def _cancel(commands: _Commands) -> None:
+def _cancel(commands: Commands) -> None:
     commands.add_for_one("cancel", "tasks:cancel", "end a task, wherever it stands")
 
 
-def _pause(commands: _Commands) -> None:
+def _pause(commands: Commands) -> None:
     commands.add_for_one("pause", "tasks:pause", "let a task and its children rest until `onward resume`")
 
 
-def _resume(commands: _Commands) -> None:
+def _resume(commands: Commands) -> None:
     commands.add_for_one(
         "resume", "tasks:resume", "go on with a failed, parked, paused or quarantined task, where it stands"
     )
 
 
-def _prioritize(commands: _Commands) -> None:
+def _prioritize(commands: Commands) -> None:
     parser = commands.add_for_one("prioritize", "tasks:prioritize", "change the priority of a task")
     parser.add_argument("priority", metavar="N", type=int, help="a whole number; higher goes first")
 
 
-def _budget(commands: _Commands) -> None:
+def _budget(commands: Commands) -> None:
     parser = commands.add_for_one(
         "budget",
         "budget:budget",
         "what a task has spent of its budget; with a limit, raise it",
         "Limits are absolute: the same command twice changes nothing more.\n\n  onward budget 3f2a --tokens 500000 --usd 2.50",
     )
-    parser.add_argument("--steps", type=_positive, metavar="N", help="questions to the model, its children's too")
-    parser.add_argument("--tokens", type=_positive, metavar="N", help="tokens, in and out")
+    parser.add_argument("--steps", type=positive, metavar="N", help="questions to the model, its children's too")
+    parser.add_argument("--tokens", type=positive, metavar="N", help="tokens, in and out")
     parser.add_argument("--usd", type=float, metavar="DOLLARS", help="what they cost")
     parser.add_argument("--time", metavar="DURATION", help="since its first question, such as 90s, 15m or 2h")
 
 
-def _check(commands: _Commands) -> None:
+def _check(commands: Commands) -> None:
     parser = commands.add(
         "check",
         "code:check",
@@ -286,7 +224,7 @@ def _check(commands: _Commands) -> None:
     _patience(parser)
 
 
-def _replay(commands: _Commands) -> None:
+def _replay(commands: Commands) -> None:
     parser = commands.add_for_one(
         "replay",
         "code:replay",
@@ -297,7 +235,7 @@ def _replay(commands: _Commands) -> None:
     _patience(parser)
 
 
-def _fork(commands: _Commands) -> None:
+def _fork(commands: Commands) -> None:
     parser = commands.add_for_one(
         "fork",
         "code:fork",
@@ -307,7 +245,7 @@ def _fork(commands: _Commands) -> None:
         '  onward fork 7k2m --input \'{"to": "us"}\'   begins at the first record',
     )
     parser.add_argument(
-        "--at", type=_positive, metavar="N", help="the last record to inherit; without it, the places are listed"
+        "--at", type=positive, metavar="N", help="the last record to inherit; without it, the places are listed"
     )
     parser.add_argument("--input", metavar="JSON", help="another input: JSON, or @FILE, or - for stdin")
     parser.add_argument("--app", metavar="MODULE:APP", help="check the input against this app's handlers")
@@ -324,15 +262,15 @@ def _patience(parser: Parser) -> None:
     )
 
 
-def _approvals(commands: _Commands) -> None:
+def _approvals(commands: Commands) -> None:
     commands.add("approvals", "people:approvals", "what tasks want to have approved, whole, the oldest first")
 
 
-def _questions(commands: _Commands) -> None:
+def _questions(commands: Commands) -> None:
     commands.add("questions", "people:questions", "what tasks ask, the oldest first")
 
 
-def _approve(commands: _Commands) -> None:
+def _approve(commands: Commands) -> None:
     parser = commands.add(
         "approve",
         "people:approve",
@@ -352,7 +290,7 @@ def _approve(commands: _Commands) -> None:
     _hash(parser)
 
 
-def _deny(commands: _Commands) -> None:
+def _deny(commands: Commands) -> None:
     parser = commands.add(
         "deny",
         "people:deny",
@@ -370,7 +308,7 @@ def _hash(parser: Parser) -> None:
     )
 
 
-def _answer(commands: _Commands) -> None:
+def _answer(commands: Commands) -> None:
     parser = commands.add(
         "answer",
         "people:answer",
@@ -382,7 +320,7 @@ def _answer(commands: _Commands) -> None:
     parser.add_argument("--value", metavar="JSON", help="the answer as JSON instead, or @FILE, or - for stdin")
 
 
-def _signal(commands: _Commands) -> None:
+def _signal(commands: Commands) -> None:
     parser = commands.add_for_one(
         "signal",
         "people:signal",
@@ -394,7 +332,7 @@ def _signal(commands: _Commands) -> None:
     parser.add_argument("--key", help="the same key is the same signal, however often it is sent")
 
 
-def _resolve(commands: _Commands) -> None:
+def _resolve(commands: Commands) -> None:
     parser = commands.add_for_one(
         "resolve",
         "people:resolve",
@@ -406,7 +344,7 @@ def _resolve(commands: _Commands) -> None:
     parser.add_argument("--step", metavar="NAME", help="which effect, when several are in doubt")
 
 
-def _artifacts(commands: _Commands) -> None:
+def _artifacts(commands: Commands) -> None:
     parser = commands.add_for_one(
         "artifacts",
         "artifacts:artifacts",
@@ -417,7 +355,7 @@ def _artifacts(commands: _Commands) -> None:
     parser.add_argument("--out", metavar="FILE", help="save it there instead of printing it")
 
 
-def _schedules(commands: _Commands) -> None:
+def _schedules(commands: Commands) -> None:
     parser = commands.add(
         "schedules",
         "schedules:list_schedules",
@@ -427,7 +365,7 @@ def _schedules(commands: _Commands) -> None:
         "  onward schedules pause nightly\n"
         "  onward schedules trigger nightly   submits its task now; prints the id",
     )
-    verbs = _Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
     for name, sentence in (
         ("pause", "no tick until it is unpaused"),
         ("unpause", "go on with the next tick"),
@@ -438,29 +376,9 @@ def _schedules(commands: _Commands) -> None:
         verb.add_argument("name", metavar="NAME", help="the schedule, by its name")
 
 
-def _migrate(commands: _Commands) -> None:
+def _migrate(commands: Commands) -> None:
     commands.add("migrate", "database:migrate", "bring the tables up to date; safe while workers run")
 
 
-def _doctor(commands: _Commands) -> None:
+def _doctor(commands: Commands) -> None:
     commands.add("doctor", "database:doctor", "check the database, the clock, the workers and the queues")
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
-    return int(text)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not names:
-        raise argparse.ArgumentTypeError(f"{text!r} names no queue; write names with commas between them")
-    return names
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
-    return name, value

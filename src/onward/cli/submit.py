@@ -21,7 +21,7 @@ from onward.cli.views import task_json
 from onward.core.durations import seconds
 from onward.core.task import State, Task
 from onward.errors import InvalidInput, ResultTimeout, TaskCancelled, TaskFailed, UsageError
-from onward.service import Wish
+from onward.wishes import Wish
 
 
 async def submit(args: Namespace) -> int:

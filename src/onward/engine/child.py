@@ -10,7 +10,7 @@ from onward.core.durations import Duration, seconds
 from onward.errors import TaskCancelled, TaskFailed, WaitTimeout
 
 if TYPE_CHECKING:
-    from onward.engine.context import Host
+    from onward.engine.host import Host
 
 
 class Child:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-import random
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onward.core import record as r
 from onward.core import wire
 from onward.core.durations import Duration, seconds
-from onward.core.retry import NO_RETRY, Retry
+from onward.core.retry import Retry
 from onward.engine.child import Child
+from onward.engine.host import Call, Host
 from onward.engine.scope import SCOPE
-from onward.engine.surroundings import Surroundings
 from onward.errors import BadSetting, Denied, InvalidInput, UsageError, WaitTimeout
 
 if TYPE_CHECKING:
@@ -30,114 +29,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _NOTHING: Mapping[str, Any] = {}
 EFFECTS = ("read", "idempotent", "once")
-UNDO_RETRY = Retry(attempts=6)
 RAISE: Any = object()
 """The default of a wait that has none: when its time is up, it raises."""
-
-
-class Call:
-    """A step as the host is asked to run it. What most steps leave alone stands in the class: they pay nothing for it."""
-
-    retry: Retry = NO_RETRY
-    timeout: float | None = None
-    mark: str = ""
-    """A hash of the arguments; empty when they are not JSON."""
-    undo: Callable[..., Any] | None = None
-    effect: str | None = None
-    reconcile: Callable[..., Any] | None = None
-
-    def __init__(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NOTHING
-    ) -> None:
-        self.name, self.function, self.args, self.kwargs = name, function, args, kwargs
-
-    def as_undo(self, result: Any) -> Call:
-        """The call that takes this one back: with the same arguments, and the result where it asks for it by name."""
-        assert self.undo is not None
-        kwargs = dict(self.kwargs) | ({"result": result} if _takes_result(self.undo) else {})
-        call = Call(self.name, self.undo, self.args, kwargs)
-        call.retry = UNDO_RETRY
-        return call
-
-    def as_reconcile(self) -> Call:
-        """The call that asks whether this one happened."""
-        assert self.reconcile is not None
-        return Call(self.name, self.reconcile, self.args, self.kwargs)
-
-
-class Host(Surroundings, Protocol):
-    """The engine under a context."""
-
-    task_id: str
-    attempt: int
-    rng: random.Random
-
-    async def run(self, call: Call) -> Any:
-        """The recorded result of the step, or the result of running it now, recorded. Raises StepFailed."""
-        ...
-
-    async def wait(self, kind: str, name: str, data: dict[str, Any], timeout: float | None) -> dict[str, Any] | None:
-        """The message that this waits for, with the slot free meanwhile; None when the time was up."""
-        ...
-
-    async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
-        """Submit a child task, once; its id."""
-        ...
-
-    async def gather(
-        self, makers: Sequence[Callable[[], Awaitable[Any]]], *, limit: int | None, return_exceptions: bool
-    ) -> list[Any]:
-        """Run several lines at once, each in a scope of its own."""
-        ...
-
-    def saga(self, name: str) -> Any:
-        """A block that is undone when it fails."""
-        ...
-
-    async def version(self, name: str) -> bool:
-        """Whether this task came here with the new code."""
-        ...
-
-    def transaction(self, call: Call) -> Any:
-        """A step in a transaction of the store's own database."""
-        ...
-
-    async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Write a record that belongs to this place of the code; what it says, now or from before."""
-        ...
-
-    def keep(self, data: bytes) -> str:
-        """Keep contents, with or before the next record; their name."""
-        ...
-
-    @property
-    def restored(self) -> Any:
-        """What the last checkpoint holds."""
-        ...
-
-    async def checkpoint(self, value: Any) -> None:
-        """From now on the task goes on from here: what came before is not replayed again."""
-        ...
-
-    def spending(self, budget: Budget) -> Spending:
-        """What this task may spend: by its own budget, and by those above it."""
-        ...
-
-    async def within_quota(self, name: str, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Ask something that has a quota, unless it is known to be used up. Raises NotNow."""
-        ...
-
-    async def flush(self) -> None:
-        """Until all that was recorded is durable."""
-        ...
-
-    def mention(self, data: dict[str, Any]) -> None:
-        """Tell those who watch; not part of the replay."""
-        ...
-
-    def now(self) -> float:
-        """The database's time."""
-        ...
 
 
 class Context:
@@ -433,13 +326,6 @@ def _effect(effect: str | None) -> str | None:
     if effect is not None and effect not in EFFECTS:
         raise BadSetting("effect", effect, f"one of {', '.join(EFFECTS)}")
     return effect
-
-
-def _takes_result(function: Callable[..., Any]) -> bool:
-    try:
-        return "result" in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
 
 
 def _timeout(timeout: Duration | None) -> float | None:

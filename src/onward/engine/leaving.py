@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from onward.artifacts.errors import ArtifactTooLarge
 from onward.artifacts.keeper import LARGEST
 from onward.core.state import ArtifactRef, StatePatch
-from onward.engine.context import Call, Context
+from onward.engine.context import Context
+from onward.engine.host import Call
 from onward.engine.scope import SCOPE
-from onward.errors import ArtifactTooLarge
 
 
 async def leave(ctx: Context, data: bytes | str, about: dict[str, Any]) -> ArtifactRef:

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, cast
 
-from onward.engine.context import Call
 from onward.engine.desk import Desk
+from onward.engine.host import Call
 from onward.engine.pen import Pen
 from onward.engine.steps import Steps
 from onward.engine.waits import Waits

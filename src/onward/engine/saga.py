@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Cancel
-from onward.engine.context import Call
+from onward.engine.host import Call
 from onward.engine.pen import Pen
 from onward.engine.replay import failure_of
 from onward.engine.scope import SCOPE, part_name

@@ -15,28 +15,28 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onward.core import record as r
 from onward.core import wire
 from onward.core.checkpoint import EVERY_STEP, FORM, ON_STATE_CHANGE
 from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend
-from onward.core.task import NEVER, Reason, State, Task
+from onward.core.task import NEVER, Reason, State
 from onward.engine.arguments import is_async
+from onward.engine.belongings import Belongings
 from onward.engine.bounded import bounded
 from onward.engine.branches import Branches
-from onward.engine.context import Call, Context
+from onward.engine.context import Context
 from onward.engine.desk import Desk
 from onward.engine.handlers import Handler
+from onward.engine.host import Call
 from onward.engine.pen import Pen
 from onward.engine.plain import PlainContext
-from onward.engine.quota import ask_within
 from onward.engine.reads import PatientSteps
 from onward.engine.replay import Replay
 from onward.engine.saga import Saga
 from onward.engine.scope import SCOPE, Scope
 from onward.engine.steps import Steps
-from onward.engine.surroundings import HURRY
 from onward.engine.transaction import Transaction
 from onward.engine.waits import Wait as Waiting
 from onward.engine.waits import Waits
@@ -53,19 +53,13 @@ from onward.store.port import SUSPECT_AFTER, Claimed, End, Wait
 from onward.store.trimming import Trimming
 from onward.store.writer import Hold
 
-if TYPE_CHECKING:
-    from onward.core.budget import Budget
-    from onward.engine.spending import Spending
-
 log = logging.getLogger("onward.shift")
-
-PAGE = 2_000
 
 Ending = tuple[str, dict[str, Any], End | Wait]
 """The last record of a shift (kind, data) and what becomes of the task."""
 
 
-class Shift:
+class Shift(Belongings):
     """One claimed task being done."""
 
     pen = Pen
@@ -73,7 +67,6 @@ class Shift:
     over = False
     _branches: Branches | None = None
     _versions: Mapping[str, bool] = MappingProxyType({})
-    _spending: Spending | None = None
 
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
@@ -247,22 +240,6 @@ class Shift:
             after = page[-1].seq
         return idle - 1
 
-    async def _page(self, after: int | None, of: str | None = None) -> list[r.Record]:
-        return await self._pen.patiently(lambda: self._desk.store.journal(of or self.task_id, after, PAGE))
-
-    async def _since_checkpoint(self, task_id: str) -> list[r.Record]:
-        records: list[r.Record] = []
-        while len(page := await self._page(records[-1].seq if records else None, task_id)) == PAGE:
-            records += page
-        return records + page
-
-    def _deadline_at(self) -> float:
-        started = self._pen.replay.started_at or self._claimed.claimed_at
-        own = NEVER if self._allowed is None else started + self._allowed
-        if self._claimed.parent is None:  # (the fork of a child is nobody's)
-            return own
-        return min(own, float(self._options.get("until", NEVER)))
-
     def _in_time(self) -> Coroutine[Any, Any, Any]:
         """The handler, called; within its time when it has one."""
         expires, claimed = self._options.get("expires"), self._claimed
@@ -297,9 +274,6 @@ class Shift:
 
     # ── the Host under ctx (steps and branches have their own modules) ───────────────────────────────────────────
 
-    def now(self) -> float:
-        return self._desk.now()
-
     def mention(self, data: dict[str, Any]) -> None:
         if self._pen.ended_by is None and not self._pen.replay.unread:  # what is replayed was told before
             self._pen.mention(r.PROGRESS, "", data)
@@ -329,13 +303,6 @@ class Shift:
         call.mark = wire.fingerprint([value, {k: v for k, v in options.items() if k != "connection"}])
         return str(await self._steps.run(call))
 
-    def _budgets(self) -> dict[str, Any]:
-        """The budgets that a child spends from, by the tasks that they belong to."""
-        if self._spending is not None:
-            return self._spending.told
-        own = {self.task_id: self._options["budget"]} if "budget" in self._options else {}
-        return {**self._options.get("purses", {}), **own}
-
     async def version(self, name: str) -> bool:
         scope, pen = SCOPE.get(), self._pen
         key = f"{scope.prefix}version {name}"
@@ -355,48 +322,6 @@ class Shift:
         if self._handler.checkpoint.strategy == ON_STATE_CHANGE and any(told.values()):
             await self._pen.flushed()
         return told
-
-    def spending(self, budget: Budget) -> Spending:
-        from onward.engine.spending import Spending  # noqa: PLC0415 -- most tasks have no budget
-
-        self._spending = Spending(self._desk, self._pen, self._options, budget)
-        return self._spending
-
-    def keep(self, data: bytes) -> str:
-        name, keep = wire.content_id(data), self._pen.writer.keep
-        if _in_a_loop():
-            keep(self.hold, name, data)
-        else:  # a plain function in its thread; what it returns comes to the loop after this
-            assert self._pen.task is not None
-            self._pen.task.get_loop().call_soon_threadsafe(keep, self.hold, name, data)
-        return name
-
-    async def contents(self, ids: Sequence[str], of: str | None = None) -> dict[str, bytes]:
-        found = self._pen.writer.unwritten(self.hold, ids) if of is None else {}
-        if missing := [name for name in ids if name not in found]:
-            found |= await self._pen.patiently(lambda: self._desk.store.contents(of or self.task_id, missing))
-        return found
-
-    async def flush(self) -> None:
-        await self._pen.flushed()
-
-    async def other(self, task_id: str) -> tuple[Task | None, list[r.Record]]:
-        task = await self._pen.patiently(lambda: self._desk.store.get(task_id))
-        return task, [] if task is None else await self._since_checkpoint(task_id)
-
-    def hurried(self) -> bool:
-        started, deadline = self._pen.replay.started_at or self._claimed.claimed_at, self._deadline_at()
-        return deadline != NEVER and self.now() >= started + HURRY * (deadline - started)
-
-    async def leave(self, data: bytes, about: dict[str, Any]) -> dict[str, Any]:
-        name = await self._pen.patiently(lambda: self._desk.artifacts.put(self.task_id, data))
-        key = SCOPE.get().key or ""
-        told = {"artifact_id": name, "bytes": len(data), "step": key, **about}
-        self._pen.mention(r.ARTIFACT, key, told)
-        return told
-
-    async def left(self, artifact_id: str, of: str | None = None) -> bytes:
-        return await self._pen.patiently(lambda: self._desk.artifacts.get(of or self.task_id, artifact_id))
 
     @property
     def restored(self) -> Any:
@@ -442,9 +367,6 @@ class Shift:
         self._root.resumed = resumed
         SCOPE.set(self._root)
 
-    async def within_quota(self, name: str, ask: Callable[[], Awaitable[Any]]) -> Any:
-        return await ask_within(self._desk, self._pen, name, ask)
-
     def transaction(self, call: Call) -> Transaction:
         return Transaction(self._desk, self._pen, self._steps, self._waits, call)
 
@@ -468,14 +390,6 @@ class Shift:
         self._pen.tell(why)
         if now and self._pen.task is not None and not self.settling and not self.over:
             self._pen.task.cancel()
-
-
-def _in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _unasked(how: str, step: str) -> str:

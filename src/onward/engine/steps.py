@@ -21,8 +21,8 @@ from onward.core.retry import HOPELESS
 from onward.core.task import NEVER, Reason
 from onward.engine.arguments import is_async, revived
 from onward.engine.bounded import bounded
-from onward.engine.context import Call
 from onward.engine.desk import Desk
+from onward.engine.host import Call
 from onward.engine.pen import Pen
 from onward.engine.replay import STEPS, Known, failure_of
 from onward.engine.scope import SCOPE, Scope, refuse

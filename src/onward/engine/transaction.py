@@ -18,8 +18,8 @@ from onward.core.control import Control, Fenced
 from onward.core.crash import crashpoint
 from onward.core.record import Entry
 from onward.engine.arguments import is_async
-from onward.engine.context import Call
 from onward.engine.desk import Desk
+from onward.engine.host import Call
 from onward.engine.pen import Pen
 from onward.engine.replay import Known
 from onward.engine.scope import SCOPE, Scope

@@ -8,7 +8,6 @@ wait for each other instead of failing half-way.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,14 +21,14 @@ from onward.core.limit import LimitRow
 from onward.core.record import SHIFT, Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
-from onward.errors import OnwardError, StoreUnavailable
+from onward.errors import StoreUnavailable
 from onward.store import limits, migrate, rows, sqlite_file
 from onward.store import sqlite_limits as gates
 from onward.store import sqlite_schedules as timed
 from onward.store import sqlite_steer as steer
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
-from onward.store.nudge import Datagrams, Hub, send_datagrams
+from onward.store.nudge import Datagrams, Hub
 from onward.store.port import (
     Ask,
     Batch,
@@ -46,6 +45,7 @@ from onward.store.port import (
 )
 from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
+from onward.store.sqlite_nudges import SqliteNudges
 from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_quotas import SqliteQuotas
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
@@ -55,7 +55,7 @@ from onward.store.sqlite_trim import SqliteTrimming
 T = TypeVar("T")
 
 
-class SqliteStore(SqlitePurses, SqliteQuotas, SqliteTrimming):
+class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming):
     """See `Store` for what each verb promises."""
 
     apart = True
@@ -407,34 +407,6 @@ class SqliteStore(SqlitePurses, SqliteQuotas, SqliteTrimming):
 
     async def doctor(self) -> list[tuple[str, bool, str]]:
         return await self._reading(lambda c: health(c, self.path))
-
-    # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def nudge(self, topic: str) -> None:
-        self._hub.nudge(topic)
-
-    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
-        return self._hub.listen(topic, callback)
-
-    async def attend(self, worker: str) -> str:  # noqa: ARG002 -- the address is the process's
-        if self.path == MEMORY or self.inline:
-            return ""
-        if self._ears is not None:
-            self._ears.close()
-        self._ears = Datagrams(self._hub.heard)
-        return await self._ears.open()
-
-    def _send(self, topics: set[str]) -> None:
-        if self.inline:
-            return
-        task = asyncio.get_running_loop().create_task(self._send_now(topics))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
-
-    async def _send_now(self, topics: set[str]) -> None:
-        with contextlib.suppress(OnwardError, RuntimeError):  # a hint may be lost
-            addresses = await self._reading(lambda c: [address for (address,) in run(c, "addresses")])
-            send_datagrams(topics, addresses)
 
     async def list(
         self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None

@@ -1,0 +1,134 @@
+"""Wishes: what somebody asks for, checked and put into the form in which the store takes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from onward.core import wire
+from onward.core.budget import Budget
+from onward.core.durations import Duration, seconds
+from onward.core.schedule import Rhythm
+from onward.core.task import NewTask
+from onward.errors import BadSetting, InvalidInput, UsageError
+
+PRIORITY_LIMIT = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offer:
+    """What the door knows of a handler: enough to check a submit."""
+
+    check: Callable[[Any], object]
+    queue: str = "default"
+    deadline: float | None = None
+    grouping: tuple[str, bool] | None = None
+    """The argument whose value is the group, and whether an input that is no object is that argument."""
+    tools: Mapping[str, Callable[[dict[str, Any]], object]] = dataclasses.field(default_factory=dict)
+    """What checks the arguments of each tool, where the handler is an agent."""
+
+
+class Wish(NamedTuple):
+    """One task that somebody wants done."""
+
+    task: str
+    input: Any = None
+    key: str | None = None
+    priority: int = 0
+    queue: str | None = None
+    deadline: Duration | None = None
+    delay: Duration | None = None
+    expires: Duration | None = None
+    labels: Mapping[str, str] | None = None
+    parent: str | None = None
+    until: float | None = None
+    """When the parent's deadline is."""
+    group: str | None = None
+    budget: Budget | None = None
+    purses: Mapping[str, Any] | None = None
+    """The budgets above it."""
+
+
+class Plan(NamedTuple):
+    """A schedule as code declares it."""
+
+    name: str
+    wish: Wish
+    rhythm: Rhythm
+    missed: str
+
+
+def anything(_value: Any) -> None:
+    """The worker that has the handler will check it."""
+
+
+UNKNOWN = Offer(anything)
+
+
+def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
+    """A wish as the store takes it. Raises what is wrong with it."""
+    data = wire.encode(wish.input, f"the input of task {wish.task!r}")
+    offer.check(wire.decode(data))
+    options = _options(wish, offer)
+    queue = named("queue", wish.queue or offer.queue)
+    check_priority(wish.priority)
+    delay = 0.0 if wish.delay is None else seconds(wish.delay, "delay")
+    group = _group(wish, offer)
+    key, fingerprint = None, ""
+    if wish.key is not None:
+        own = {name: said for name, said in options.items() if name != "purses"}  # they may change with the code
+        said = {"task": wish.task, "options": own, "queue": queue, "priority": wish.priority, "delay": delay}
+        said |= {"group": group} if group is not None else {}
+        key, fingerprint = named("key", wish.key), wire.fingerprint([said, wire.decode(data)])
+    spoken = wire.encode(options, "the labels") if options else b"{}"
+    name = named("task", wish.task)
+    return NewTask(task_id, name, data, spoken, queue, wish.priority, delay, key, fingerprint, wish.parent, group)
+
+
+def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
+    """What a submit says beside its input: times in seconds, and labels."""
+    said: dict[str, Any] = {}
+    if wish.deadline is not None or offer.deadline is not None:
+        said["deadline"] = offer.deadline if wish.deadline is None else seconds(wish.deadline, "deadline")
+    if wish.expires is not None:
+        said["expires"] = seconds(wish.expires, "expires")
+    if wish.until is not None:
+        said["until"] = wish.until
+    if wish.labels:
+        said["labels"] = _labels(wish.labels)
+    if wish.budget is not None:
+        said["budget"] = wish.budget.told()
+    if wish.purses:
+        said["purses"] = dict(wish.purses)
+    return said
+
+
+def _group(wish: Wish, offer: Offer) -> str | None:
+    """The group that was given, or the value of the argument that the handler's tasks are grouped by."""
+    if wish.group is not None or offer.grouping is None:
+        return None if wish.group is None else named("group", wish.group)
+    argument, bare = offer.grouping
+    value = wish.input.get(argument) if isinstance(wish.input, dict) else wish.input if bare else None
+    if isinstance(value, int | float):
+        return wire.encode(value).decode()
+    return None if value is None else named(f"the group ({argument})", value)
+
+
+def named(what: str, value: Any) -> str:
+    """A name as one may be. Raises UsageError."""
+    if not isinstance(value, str) or not 0 < len(value) <= 512 or not value.isprintable():
+        raise UsageError(f"{what} must be a text of 1 to 512 printable characters, not {value!r:.80}")
+    return value
+
+
+def check_priority(value: Any) -> None:
+    """Raises BadSetting."""
+    if not isinstance(value, int) or abs(value) > PRIORITY_LIMIT:
+        raise BadSetting("priority", value, f"a whole number between -{PRIORITY_LIMIT} and {PRIORITY_LIMIT}")
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    if not all(isinstance(k, str) and isinstance(v, str) for k, v in labels.items()):
+        raise InvalidInput("labels must be texts with texts as values")
+    return dict(labels)
