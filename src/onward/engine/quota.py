@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from onward.core.quota import said, spread
+from onward.core.quota import said, spread, why
 from onward.engine.context import Context
 from onward.engine.desk import Desk
 from onward.engine.pen import Pen
@@ -36,9 +36,9 @@ async def ask_within(desk: Desk, pen: Pen, name: str, ask: Callable[[], Awaitabl
         used_up, after = said(error)
         if not used_up:
             raise
-        why = str(error)
-        shut = await pen.patiently(lambda: desk.store.shut_for(name, after, why))
-        raise QuotaGone(name, why, spread(shut.left, desk.rng)) from error
+        words = why(error)
+        shut = await pen.patiently(lambda: desk.store.shut_for(name, after, words))
+        raise QuotaGone(name, words, spread(shut.left, desk.rng)) from error
     if shut is not None:  # it was used up, and is not any more
         until = shut.until
         await pen.patiently(lambda: desk.store.reopen(name, until))
