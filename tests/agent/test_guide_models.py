@@ -48,8 +48,8 @@ async def test_it_waits_where_it_is_full_and_tries_again_where_it_is_gone(monkey
         await drain(app)
         assert await handle.result() == "at last"
         assert app.clock.now() - start >= 60
-        retries = [one.value for one in await app.service.journal(handle.id) if one.kind == r.STEP_RETRY]
-    assert [one.get("quota") for one in retries] == ["the house", None]
+        told = [one for one in await app.service.journal(handle.id) if one.kind in {r.STEP_WAITS, r.STEP_RETRY}]
+    assert [(one.kind, one.value.get("quota")) for one in told] == [(r.STEP_WAITS, "the house"), (r.STEP_RETRY, None)]
     with pytest.raises(ModelUnavailable, match="gone"):
         trouble.append(ConnectionError("gone"))
         await names["House"]().ask(Request([{"role": "user", "content": "x"}]), print)

@@ -15,8 +15,10 @@ from onward.agent.model import Emit, ModelBusy, ModelUnavailable, Reply, Request
 from onward.agent.models.scripted import ScriptedModel
 from onward.cli.timeline import Story
 from onward.core import quota
+from onward.core.control import NotNow
+from onward.core.task import Reason
 from onward.engine.quota import within_quota
-from onward.errors import QuotaGone, UsageError
+from onward.errors import UsageError
 from onward.store.sqlite import SqliteStore
 from onward.testing import MemoryApp, crashes, drain, memory_app
 from rig.aimock import AIMock
@@ -208,6 +210,17 @@ async def test_who_waits_for_a_provider_does_not_stand_in_the_way_of_our_own_lim
     assert done[2][1] - start < 120
 
 
+@not_memory
+async def test_whatever_a_provider_says_can_be_written_down(app: Onward) -> None:
+    answers: list[Any] = [ModelBusy("m", "429 \x00\ud800\n" + "x" * 9_000, 0.3)]
+    model = ScriptedModel([lambda _: answers.pop() if answers else "at last"])
+    devops = app.agent("devops", model=model, retry=1)
+    async with app.worker():
+        handle = await app.submit(devops, "x")
+        assert await handle.result(timeout=20) == "at last"
+    assert len(model.asked) == 2
+
+
 # ── any step ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -234,13 +247,13 @@ async def test_quotas_and_failures_of_one_step_are_counted_apart(mine: MemoryApp
 
 
 async def test_a_transaction_waits_as_well(mine: MemoryApp) -> None:
-    said = [QuotaGone("api", "429", 50.0)] * 9
+    said = [50.0] * 9
 
     @mine.task(retry=1)
     async def work(ctx: Any) -> str:
         async def insert(_: Any) -> str:
             if said:
-                raise said.pop()
+                raise NotNow(Reason.QUOTA, mine.clock.now() + said.pop(), "429")
             return "in"
 
         return await ctx.transaction(insert)
@@ -259,11 +272,7 @@ async def test_people_see_why(mine: MemoryApp) -> None:
     story = Story(handle.id)
     lines = [line for record in await mine.service.journal(handle.id) for line in story.tell(record)]
     told = f"{lines[-1].text}: {lines[-1].detail}"
-    assert told.startswith(
-        "model, waits for a quota: QuotaGone: the quota of provider is used up: the model provider is busy"
-    )
-    assert "429 too many" in told
-    assert "again in 10 m" in told
+    assert told.startswith("model waits for quota: the quota of provider is used up: 429 too many; again in 10 m")
 
 
 # ── real workers, a real server, real time ───────────────────────────────────────────────────────────────────────────

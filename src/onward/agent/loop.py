@@ -288,7 +288,7 @@ class _Run:
         """The state says when most of the budget is gone, so that the model can wrap up."""
         if pressed and BUDGET_PRESSURE not in self._state.risk_flags:
             await self._ctx.patch(StatePatch(flag_risks=(BUDGET_PRESSURE,)))
-        elif not pressed and BUDGET_PRESSURE in self._state.risk_flags:
+        elif not pressed and self.account.spending and BUDGET_PRESSURE in self._state.risk_flags:
             await self._ctx.patch(StatePatch(unflag_risks=(BUDGET_PRESSURE,)))
 
     async def best(self, why: str) -> str:

@@ -123,7 +123,7 @@ class ModelBusy(ModelError):
     status = 503
 
     def __init__(self, model: str, why: str, retry_after: float | None = None, *, quota: bool = False) -> None:
-        self.retry_after, self.quota = retry_after, quota
+        self.why, self.retry_after, self.quota = why, retry_after, quota
         when = "" if retry_after is None else f"; it says to come back in {retry_after:g} s"
         super().__init__(f"the model {model} is busy: {why}{when}")
 

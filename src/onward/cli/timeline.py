@@ -211,8 +211,9 @@ class Story:
     def _step_waits(self, record: r.Record, said: dict[str, Any]) -> Line:
         self._running.pop(record.key, None)
         mark = Mark.PERSON if said.get("reason") == Reason.BUDGET else Mark.ASLEEP
-        text = f"{placed_key(record.key)} waits for {said.get('reason', 'its turn')}"
-        return Line(record.at, mark, text, detail=safe(said.get("why", "")), key=record.key)
+        text = f"{placed_key(record.key)} waits for {safe(said.get('reason', 'its turn'))}"
+        again = f"; {_again(record, said)}" if "due_at" in said else ""
+        return Line(record.at, mark, text, detail=f"{safe(said.get('why', ''))}{again}", key=record.key)
 
     def _step_failed(self, record: r.Record, said: dict[str, Any]) -> Line:
         self._running.pop(record.key, None)

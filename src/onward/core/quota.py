@@ -18,6 +18,9 @@ MOST_SPREAD = 30.0
 """Those who wait come back within a tenth of the pause, in seconds at most, so that they do not all come at once."""
 
 
+MOST_WORDS = 500
+
+
 class Shut(NamedTuple):
     """Something that is, or was, used up: until when by the database's time, how many seconds are left (0 or less: it may be
     asked again), and why."""
@@ -33,6 +36,12 @@ def said(error: BaseException) -> tuple[bool, float | None]:
     if not isinstance(after, int | float) or not 0 <= after < math.inf:
         return bool(getattr(error, "quota", False)), None
     return True, None if after == 0 else min(max(float(after), SHORTEST), LONGEST)
+
+
+def why(error: BaseException) -> str:
+    """What it says, in a line that every database takes."""
+    text = str(getattr(error, "why", "") or error)
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:MOST_WORDS]
 
 
 def spread(left: float, rng: random.Random) -> float:

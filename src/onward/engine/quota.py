@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from onward.core.control import NotNow
-from onward.core.quota import Shut, said, spread
+from onward.core.quota import Shut, said, spread, why
 from onward.core.task import Reason
 from onward.engine.context import Context
 from onward.engine.desk import Desk
@@ -37,8 +37,8 @@ async def ask_within(desk: Desk, pen: Pen, name: str, ask: Callable[[], Awaitabl
         used_up, after = said(error)
         if not used_up:
             raise
-        why = str(error)
-        shut = await pen.patiently(lambda: desk.store.shut_for(name, after, why))
+        words = why(error)
+        shut = await pen.patiently(lambda: desk.store.shut_for(name, after, words))
         raise _used_up(desk, name, shut) from error
     if shut is not None:  # it was used up, and is not any more
         until = shut.until
