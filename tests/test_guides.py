@@ -136,3 +136,13 @@ async def test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "janitor", module)
     await code_of("agents.md", "test_janitor.py")["test_it_deletes_once"]()
     assert len(set(names["deleted"])) == 1
+
+
+async def test_checkpoints() -> None:
+    names = code_of("checkpoints.md", "pages.py")
+    async for app in crashes(names["app"]):
+        names["stored"].clear()
+        task = await app.submit("copy")
+        await drain(app)
+        assert await task.result() == 5
+        assert list(dict.fromkeys(names["stored"])) == list("abcde")

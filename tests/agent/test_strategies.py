@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -26,14 +26,14 @@ from tests.kit import Lab, dense, value
 class World:
     """What was done, in order: reads, effects and questions to the model, each of them a place to be killed at."""
 
-    SCRIPT: Any = [
+    SCRIPT: ClassVar[Any] = [
         [("look", {"n": 1}), ("look", {"n": 2}), ("look", {"n": 3})],
         [("look", {"n": 4}), ("record_fact", {"key": "k", "value": 1, "source": "look"})],
         [("look", {"n": 5}), ("change", {"n": 1}), ("look", {"n": 6})],
         [("look", {"n": 7})],
         "done",
     ]
-    TURN = {1: 0, 2: 0, 3: 0, 4: 1, 5: 2, 6: 2, 7: 3}
+    TURN: ClassVar[dict[int, int]] = {1: 0, 2: 0, 3: 0, 4: 1, 5: 2, 6: 2, 7: 3}
     """The turn of each look."""
 
     def __init__(self) -> None:

@@ -30,7 +30,6 @@ from onward.errors import OnwardError, UnfitCheckpoint
 from onward.store.port import Claimed
 from onward.store.writer import Hold
 
-
 Fetch = Callable[[Sequence[str]], Coroutine[Any, Any, dict[str, bytes]]]
 """What a task keeps under these names."""
 
