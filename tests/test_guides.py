@@ -196,3 +196,13 @@ async def test_several_agents() -> None:
         again = await app.submit("researcher", "And Ada again?", after=children[0].task_id)
         await drain(app)
         assert await again.result() == 1815
+
+
+async def test_checkpoints() -> None:
+    names = code_of("checkpoints.md", "pages.py")
+    async for app in crashes(names["app"]):
+        names["stored"].clear()
+        task = await app.submit("copy")
+        await drain(app)
+        assert await task.result() == 5
+        assert list(dict.fromkeys(names["stored"])) == list("abcde")

@@ -162,7 +162,7 @@ SPAWNERS = {
     "engine/waits.py": 1,  # the alarm of a wait in memory
     "store/listener.py": 1,  # one task with the life of its connection
     "store/postgres.py": 1,  # nudges on their way out
-    "store/sqlite.py": 1,
+    "store/sqlite_nudges.py": 1,
 }
 
 

@@ -334,8 +334,11 @@ async def test_one_that_is_too_old_parks_until_somebody_says_go_on(lab: Lab) -> 
         "the task cannot go on from its checkpoint 1: it is 1 min old, and its handler goes on from"
     )
     assert "`onward resume` then goes on from it" in sentence
+    saved = next(record.seq for record in await journal(lab.app, task_id) if record.kind == r.CHECKPOINT)
+    fork = await lab.app.fork(task_id, at=saved)
     await lab.app.resume(task_id)
     assert (await lab.ended(task_id)).result == "there"
+    assert (await lab.settled(fork.id)).reason == "asleep", "who forks it says so too"
 
 
 async def test_one_that_is_young_enough_goes_on(lab: Lab) -> None:

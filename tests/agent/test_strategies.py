@@ -19,6 +19,7 @@ from onward.core.crash import crashpoint
 from onward.engine.context import Context
 from onward.engine.reads import PatientSteps
 from onward.errors import BadSetting
+from onward.store.writer import MOST_DEFERRED
 from onward.testing import Killed, MemoryApp, crashes, drain
 from tests.kit import Lab, dense, value
 
@@ -236,6 +237,44 @@ async def test_any_handler_has_them(lab: Lab, strategy: str) -> None:
     assert await dense(lab.store, task.task_id)
     steps = [record.key for record in await lab.store.journal(task.task_id) if record.kind == r.STEP_DONE]
     assert len(steps) == 7
+
+
+async def test_effects_of_several_branches_wait_for_the_reads_before_them(lab: Lab) -> None:
+    missing: list[str] = []
+
+    @lab.app.task(checkpoint="on_state_change")
+    async def work(ctx: Any) -> None:
+        async def read() -> int:
+            return 1
+
+        async def effect(number: int) -> None:
+            there = [record.key for record in await lab.store.journal(ctx.task_id)]
+            missing.extend({f"[gather.{number}]read"} - {*there})
+
+        async def line(number: int) -> None:
+            for _ in range(number):  # some are at their read while others wait for theirs to be written
+                await asyncio.sleep(0)
+            await ctx.step(read, effect="read")
+            await ctx.step(effect, number)
+
+        await ctx.gather(*[line(number) for number in range(8)])
+
+    assert (await lab.run(work)).state == "completed"
+    assert missing == []
+
+
+async def test_reads_without_end_are_written_now_and_then(lab: Lab) -> None:
+    @lab.app.task(checkpoint="on_state_change")
+    async def work(ctx: Any) -> int:
+        async def read() -> int:
+            return 1
+
+        for _ in range(3 * MOST_DEFERRED):
+            await ctx.step(read, effect="read")
+        return len(await lab.store.journal(ctx.task_id, limit=10_000))
+
+    written = (await lab.run(work)).result
+    assert written >= 2 * MOST_DEFERRED
 
 
 async def test_a_worker_that_lost_its_task_learns_it_at_the_next_record(lab: Lab) -> None:

@@ -265,3 +265,10 @@ def test_changes_of_a_state_are_told_in_a_few_words():
     assert told(r.ARTIFACT, {"type": "raw\x1b[31m", "bytes": "?"}) == "artifact: raw\\x1b[31m"
     assert told(r.PATCHED, {"patch": 7}) == "state: "
     assert told(r.CHECKPOINT, {"number": 3}).startswith("checkpoint 3")
+
+
+@pytest.mark.parametrize("kind", [r.STEP_DONE, r.PATCHED, r.PROGRESS, r.CHECKPOINT])
+def test_what_was_dropped_is_said(kind):
+    (line,) = Story("t").tell(r.Record(7, 2, kind, "read", b'{"dropped":41}', 0.0))
+    assert line.detail == "(dropped, covered by checkpoint 41)"
+    assert "?" not in line.text

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from onward import Onward
+from onward.agent.loop import EVERY
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
+from onward.core.checkpoint import Checkpoints
 from tests.cli.conftest import Run
 
 
@@ -53,3 +55,27 @@ def test_a_turn_that_is_not_there(onward: Run, done: tuple[str, str, ScriptedMod
     said = onward("show", task_id, "--turn", "3", "--db", url)
     assert said.status == 2
     assert "has 2 turns; there is no turn 3" in said.sentence
+
+
+def test_a_turn_that_was_dropped(onward: Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'onward.db'}"
+    turns = EVERY + 2
+
+    async def work() -> str:
+        app = Onward(url)
+        model = ScriptedModel([[("check_disk", {"path": "/var"})]] * turns + ["It is full."])
+        app.agent("devops", model=model, tools=[check_disk], checkpoint=Checkpoints("on_state_change", keep=1))
+        async with app.worker():
+            handle = await app.submit("devops", "Look.")
+            await handle.result(timeout=60)
+        return handle.id
+
+    task_id = asyncio.run(work())
+    said = onward("show", task_id, "--turn", "2", "--db", url)
+    assert said.status == 2
+    assert f"turn 2 of task {task_id} was dropped: checkpoint 1 stands for it" in said.sentence
+    last = onward("show", task_id, "--turn", str(turns + 1), "--json", "--db", url).json
+    assert last["reply"] == {"role": "assistant", "content": "It is full."}
+    shown = onward("show", task_id, "--db", url)
+    assert "(dropped, covered by checkpoint 1)" in shown.out
+    assert onward("follow", task_id, "--db", url).status == 0

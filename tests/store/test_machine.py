@@ -46,7 +46,7 @@ LAST = {
     "quarantined": r.QUARANTINED,
 }
 index = st.integers(0, 1000)
-steps = st.lists(st.sampled_from([r.STEP_DONE, r.STEP_STARTED, r.STEP_FAILED, r.ARTIFACT, r.PROGRESS]), max_size=3)
+steps = st.lists(st.sampled_from([r.STEP_DONE, r.STEP_STARTED, r.STEP_FAILED, r.PROGRESS]), max_size=3)
 endings = st.sampled_from(["step", *LAST])
 wishes = st.lists(
     st.tuples(st.sampled_from([None, None, "a", "b"]), st.integers(-1, 1), st.sampled_from([0.0, 0.0, 5.0])),

@@ -24,7 +24,7 @@ class PatientSteps(Steps):
 
     def __init__(self, desk: Desk, pen: Pen, waits: Waits) -> None:
         super().__init__(desk, pen, waits)
-        self._later = _Later(pen.writer)
+        self._later, self._durable = _Later(pen.writer), 0
         self._reads = Steps(desk, pen, waits)
         self._reads._writer = cast("Writer", self._later)
 
@@ -32,21 +32,22 @@ class PatientSteps(Steps):
         """The recorded result of the step, or the result of running it now."""
         if call.effect == "read" and call.undo is None:
             return await self._reads.run(call)
-        if self._later.waiting:
-            self._later.waiting = False
+        if (last := self._later.last) > self._durable:
             await self._pen.flushed()
+            self._durable = max(self._durable, last)  # not before: another branch may wait for the same commit
         return await super().run(call)
 
 
 class _Later:
     """What a step needs of a writer, for records that nobody waits for."""
 
-    waiting = False
+    last = 0
+    """The number of the last of them."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     def append(self, hold: Hold, kind: str, key: str, data: bytes) -> Awaitable[None]:
         self._writer.defer(hold, kind, key, data)
-        self.waiting = True
+        self.last = hold.seq
         return asyncio.sleep(0)  # a handler that only reads must not keep the loop for itself

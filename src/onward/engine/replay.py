@@ -141,7 +141,7 @@ class Replay:
                     self.fresh_at = record.at
             case r.FORKED:
                 self._retries.clear()
-                self.started_at, self.stop, self.forked = None, "", record.seq
+                self.started_at, self.stop, self.forked, self.fresh_at = None, "", record.seq, record.at
             case r.CANCEL | r.DEADLINE:
                 self.stop = record.kind
             case r.SHIFT if self.started_at is None:

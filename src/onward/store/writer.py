@@ -24,6 +24,9 @@ log = logging.getLogger("onward.writer")
 MOST = 2_000
 """Records in one commit."""
 
+MOST_DEFERRED = 500
+"""Records that wait in the line before they are a reason for a commit after all."""
+
 FEW = 32
 """So few records are not worth two commits."""
 
@@ -66,8 +69,7 @@ class Writer:
         self._idle: asyncio.Future[None] | None = None
         self._future = asyncio.get_running_loop().create_future
         self._last = 0
-        self._flying: list[_Waiter] = []
-        self._leaving: list[Content] = []
+        self._flying = Batch()
         self._deferred = 0
         """How many at the end of the line, or in it, are no reason for a commit."""
         self._landed: asyncio.Future[None] | None = None
@@ -93,6 +95,8 @@ class Writer:
         finally:
             self._idle = idle
         self._deferred += 1
+        if self._deferred >= MOST_DEFERRED:
+            self._wake()
 
     def keep(self, hold: Hold, name: str, data: bytes) -> None:
         """Write contents, with or before the next record of this hold, which may refer to them."""
@@ -100,7 +104,7 @@ class Writer:
 
     def unwritten(self, hold: Hold, names: Iterable[str]) -> dict[str, bytes]:
         """What this hold keeps under these names and is not in the store yet, or only just."""
-        wanted, line = set(names), (*self._leaving, *self._contents)
+        wanted, line = set(names), (*self._flying.contents, *self._contents)
         return {one.id: one.data for one in line if one.task_id == hold.id and one.id in wanted}
 
     def settle(self, hold: Hold, kind: str, data: bytes, ending: End | Wait) -> asyncio.Future[None]:
@@ -124,16 +128,21 @@ class Writer:
             self._idle = None
 
     async def flushed(self, hold: Hold) -> None:
-        """Until nothing of this hold is in the line or on its way."""
-        while any(waiter[0] is hold for waiter in self._waiters) or any(waiter[0] is hold for waiter in self._flying):
-            self._deferred = 0
-            if self._idle is not None:
-                self._idle.set_result(None)
-                self._idle = None
+        """Until what this hold has written so far is durable."""
+        last = hold.seq
+        while any(one[0] == hold.id and one[1] <= last for one in (*self._flying.entries, *self._entries)):
+            self._wake()
             self._landed = self._landed or self._future()
             await asyncio.shield(self._landed)
         if hold.lost or hold.settled:
             raise hold.why_not()
+
+    def _wake(self) -> None:
+        """What was deferred is now a reason for a commit."""
+        self._deferred = 0
+        if self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
 
     # ── the commits ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -145,13 +154,13 @@ class Writer:
                 await self._idle
             batch, waiters = self._take()
             if waiters:
-                self._flying, self._leaving = waiters, batch.contents
+                self._flying = batch
                 try:
                     await self._commit(batch, waiters)
                 except Exception:  # whatever it is, the tasks of other commits go on
                     log.exception("a commit of %d records failed; their tasks are dropped here", len(batch.entries))
                     self._abandon(waiters)
-                self._flying, self._leaving = [], []
+                self._flying = Batch()
                 if self._landed is not None:
                     self._landed.set_result(None)
                     self._landed = None

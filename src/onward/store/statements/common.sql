@@ -66,7 +66,7 @@ ORDER BY c.seq LIMIT 1
 -- What a kept checkpoint stands for: the kinds that only a replay reads. A step that started a child tells who it is, and stays.
 UPDATE onward_journal SET data = :data
 WHERE task_id = :id AND seq < :seq AND at <= :before AND substr(data, 1, :size) <> :mark
-  AND kind IN ('step.completed', 'step.retry', 'state.patched', 'progress', 'checkpoint.saved') AND key NOT LIKE '%submit %'
+  AND kind IN ('step.completed', 'state.patched', 'progress', 'checkpoint.saved') AND key NOT LIKE '%submit %'
 
 -- name: fork_gaps
 -- A record of a fork whose data was dropped, with no whole checkpoint after it: somebody trimmed while it was being copied.
