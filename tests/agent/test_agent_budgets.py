@@ -374,3 +374,23 @@ async def test_a_failed_task_leaves_nothing_reserved(lab: Lab) -> None:
         await handle.result()
     purse = (await lab.app.budget(handle.id)).purse
     assert (purse.spent.steps, purse.reserved) == (1, {})
+
+
+async def test_a_question_shows_no_more_of_artifacts_than_it_may(lab: Lab) -> None:
+    def log(number: int) -> str:
+        """Read a log."""
+        return f"log {number}: " + "x" * 3_000
+
+    script = [[("log", {"number": number})] for number in range(6)]
+    model = ScriptedModel([*script, "done"])
+    limit = 4_000
+    budget = Budget(max_artifact_bytes_in_context=limit)
+    reader = lab.app.agent("reader", model=model, tools=[log], budget=budget, shown_bytes=1_500)
+    assert (await lab.run(reader, "go")).result == "done"
+    for request in model.asked:
+        results = [str(one["content"]) for one in request.messages if one["role"] == "tool"]
+        excerpts = [text for text in results if "xxx" in text]
+        assert sum(map(len, excerpts)) <= limit
+        assert excerpts == [text for text in results if not text.startswith(("(", "error"))][-len(excerpts) :]
+    assert len(excerpts) == 2, "the latest two have room"
+    assert sum("there is no room to show them" in text for text in results) == 4

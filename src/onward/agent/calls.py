@@ -82,8 +82,12 @@ class Calls:
         approvals: Approvals,
         write: Callable[[Message], Ref],
         shown: int = SHOWN,
+        *,
+        brief: bool = False,
     ) -> None:
         self._ctx, self._tools, self._approvals, self._write, self._shown = ctx, tools, approvals, write, shown
+        self._brief = brief
+        """Whether what shows a part of an artifact is also kept without it."""
         self.always: set[str] = set()
         """Tools of which a person said that they need no approval in this task any more."""
 
@@ -116,7 +120,7 @@ class Calls:
         artifacts = tuple(ArtifactRef.model_validate(one) for one in told.get("artifacts", ()))
         patch = StatePatch.model_validate(told.get("patch") or {})
         patch = patch.model_copy(update={"add_artifacts": patch.add_artifacts + artifacts})
-        result = Ref(told["id"], told["bytes"])
+        result = Ref(told["id"], told["bytes"], Ref(*told["brief"]) if "brief" in told else None)
         return Done(call, await self._noted(result, allowed.note) if allowed.note else result, patch)
 
     # ── what a person has to approve ─────────────────────────────────────────────────────────────────────────────
@@ -156,7 +160,8 @@ class Calls:
         """A result with what the model has to know about its call in front of it."""
         (data,) = await self._ctx.kept(result.id)
         message = wire.decode(data)
-        return self._write({**message, "content": f"{note}{message['content']}"})
+        noted = self._write({**message, "content": f"{note}{message['content']}"})
+        return dataclasses.replace(noted, brief=result.brief)
 
     # ── doing it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -235,6 +240,10 @@ class Calls:
         told: dict[str, Any] = {"id": self._ctx.keep(message), "bytes": len(message)}
         if artifacts := taken(self._ctx):
             told["artifacts"] = [one.model_dump(mode="json") for one in artifacts]
+        if self._brief and (large or tool == "read_artifact"):
+            where = f", kept as {artifacts[-1].artifact_id}" if large and artifacts else " of an artifact"
+            short = wire.encode(result_message(call_id, f"({len(data):,} bytes{where}; there is no room to show them)"))
+            told["brief"] = [self._ctx.keep(short), len(short)]
         return told if patch is None else {**told, "patch": patch.model_dump(mode="json", exclude_defaults=True)}
 
     async def _left(self, tool: str, data: bytes, kind: str) -> str:

@@ -23,6 +23,8 @@ class Ref:
 
     id: str
     bytes: int
+    brief: Ref | None = None
+    """For what shows a part of an artifact: the same without it, for when there is no room for so much of artifacts."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -73,11 +75,24 @@ class Conversation:
             raise UsageError(f"there is no call {call_id!r} in the last turn")
         self.turns[-1].results.setdefault(call_id, result)
 
-    def shown(self, most: int) -> tuple[list[Ref], int]:
-        """The latest turns that fit into so many bytes, whole, and how many turns before them are left out."""
-        said = [Said(ref, ref.bytes, number) for number, turn in enumerate(self.turns) for ref in turn.messages]
+    def shown(self, most: int, artifacts: int | None = None) -> tuple[list[Ref], int]:
+        """The latest turns that fit into so many bytes, whole, and how many turns before them are left out. Of artifacts there
+        are at most `artifacts` bytes in them, the latest; the others are told briefly."""
+        brief = self._brief(artifacts) if artifacts is not None else {}
+        refs = [(brief.get(ref, ref), number) for number, turn in enumerate(self.turns) for ref in turn.messages]
+        said = [Said(ref, ref.bytes, number) for ref, number in refs]
         found = conversation_slice(said, most)
         return [one.ref for one in found.messages], found.turns_left_out
+
+    def _brief(self, room: int) -> dict[Ref, Ref]:
+        """What takes the place of those parts of artifacts for which there is no room."""
+        told: dict[Ref, Ref] = {}
+        for ref in (ref for turn in reversed(self.turns) for ref in reversed(turn.messages)):
+            if ref.brief is not None and ref not in told:
+                room -= ref.bytes
+                if room < 0:
+                    told[ref] = ref.brief
+        return told
 
     def lately(self, most: int) -> int:
         """How many of the latest turns fit into so many bytes; one at least, however large it is."""
@@ -99,14 +114,23 @@ def page_of(turns: Iterable[Turn]) -> bytes:
 def turns_on(page: bytes) -> list[Turn]:
     """The turns of a page."""
     return [
-        Turn(Ref(name, size), tuple(calls), {call: Ref(*ref) for call, ref in results.items()})
+        Turn(Ref(name, size), tuple(calls), {call: _ref(*ref) for call, ref in results.items()})
         for name, size, calls, results in wire.decode(page)
     ]
 
 
 def _told(turn: Turn) -> list[Any]:
-    results = {call: [ref.id, ref.bytes] for call, ref in turn.results.items()}
+    results = {call: told_ref(ref) for call, ref in turn.results.items()}
     return [turn.said.id, turn.said.bytes, list(turn.calls), results]
+
+
+def told_ref(ref: Ref) -> list[Any]:
+    """A reference as it is stored."""
+    return [ref.id, ref.bytes] if ref.brief is None else [ref.id, ref.bytes, ref.brief.id, ref.brief.bytes]
+
+
+def _ref(name: str, size: int, *brief: Any) -> Ref:
+    return Ref(name, size, Ref(*brief) if brief else None)
 
 
 def turns_of(messages: Iterable[tuple[Ref, Message]]) -> list[Turn]:

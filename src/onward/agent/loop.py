@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from onward.agent import compaction
 from onward.agent.account import Account
 from onward.agent.builtin import ASK_USER, builtin
-from onward.agent.calls import SHOWN, Approvals, Calls, Done
+from onward.agent.calls import SHOWN, SMALLEST, Approvals, Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, page_of, result_message, turns_on
 from onward.agent.delegation import agents_as_tools, inherit, state_reader
 from onward.agent.live import Live
@@ -126,13 +126,16 @@ class _Run:
 
     def __init__(self, agent: Agent, ctx: Context, after: str | None, depth: int) -> None:
         self._agent, self._ctx, self._after, self._delegated = agent, ctx, after, depth > 0
-        own = {**builtin(ctx, agent.shown_bytes), ASK_USER.name: ASK_USER}
+        self._artifact_bytes = agent.budget.max_artifact_bytes_in_context
+        most = agent.shown_bytes if self._artifact_bytes is None else min(agent.shown_bytes, self._artifact_bytes)
+        most = max(most, SMALLEST)
+        own = {**builtin(ctx, most), ASK_USER.name: ASK_USER}
         self._tools = {**agent.tools, **agents_as_tools(agent.agents, depth), **own}
         if agent.agents or after or depth:
             self._tools["read_state"] = state_reader(ctx, after)
         self._specs: list[dict[str, Any]] = []
         people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
-        self._calls = Calls(ctx, self._tools, people, self._write, agent.shown_bytes)
+        self._calls = Calls(ctx, self._tools, people, self._write, most, brief=self._artifact_bytes is not None)
         self._talk = Conversation()
         self.account = Account(ctx, agent.budget, agent.max_tokens)
         self._pages: list[list[Any]] = []
@@ -235,7 +238,7 @@ class _Run:
         """The model's next words, asked for once."""
         await self._make_room()
         self._steps += 1
-        shown, left_out = self._talk.shown(self._agent.context_bytes)
+        shown, left_out = self._talk.shown(self._agent.context_bytes, self._artifact_bytes)
         self._tries, work = 0, functools.partial(self._next, shown, left_out + self._before)
         told = await self._ctx.step(work, name="model", effect="read", retry=PATIENCE)
         await self._ctx.flush()  # it may be asked again, but not when its answer was paid for and is there
@@ -388,7 +391,12 @@ def _system(instructions: str, state: AgentState, left_out: int, *, hurried: boo
     note = f"\n({left_out} earlier turns of this conversation are not shown.)" if left_out else ""
     over = "budget" if BUDGET_PRESSURE in state.risk_flags else "time" if hurried else ""
     hurry = f"\n{HURRY.format(what=over)}" if over else ""
-    return f"{instructions}\n\n{state_slice(state, STATE_BYTES).text}{note}{hurry}".strip()
+    return f"{instructions}\n\n{state_slice(state, STATE_BYTES, step=_step(state)).text}{note}{hurry}".strip()
+
+
+def _step(state: AgentState) -> str | None:
+    """The step that left something behind last: its artifacts come first."""
+    return state.artifacts[-1].step if state.artifacts else None
 
 
 def _reply(message: Mapping[str, Any], told: Mapping[str, Any]) -> Reply:
