@@ -83,3 +83,20 @@ def test_wrong_usage(onward: Run, waiting: tuple[str, str, str]) -> None:
     assert onward("budget", boss, "--time", "soon", "--db", url).status == 2
     assert onward("budget", boss, "--steps", "0", "--db", url).status == 2
     assert onward("budget", "nobody", "--db", url).status == 4
+
+
+def test_a_budget_of_its_own(onward: Run, waiting: tuple[str, str, str]) -> None:
+    url, _, _ = waiting
+    said = onward(
+        "submit", "worker", '"y"', "--budget", '{"max_steps": 1, "when_spent": "finish"}', "--json", "--db", url
+    )
+
+    async def go_on() -> str:
+        app = family(url)
+        async with app.worker():
+            return str(await app.handle(said.json["task_id"]).result(timeout=20))
+
+    assert "This is not finished" in asyncio.run(go_on())
+    wrong = onward("submit", "worker", '"y"', "--budget", '{"steps": 1}', "--db", url)
+    assert wrong.status == 2
+    assert "--budget is a JSON object of max_steps, max_wall_time" in wrong.sentence

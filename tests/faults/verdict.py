@@ -26,7 +26,7 @@ from tests.faults.crew import Act, foretold
 LATE = 0.5
 """Seconds by which a start may seem to come after the record, for clocks that are not quite one."""
 
-QUIET = {r.SHIFT, r.STEP_STARTED, r.STEP_RETRY, r.ARTIFACT, r.PROGRESS}
+QUIET = {r.SHIFT, r.STEP_STARTED, r.STEP_RETRY, r.STEP_WAITS, r.ARTIFACT, r.PROGRESS}
 """Records that are no progress: a shift that left nothing else behind left nothing."""
 
 MAY_FOLLOW_THE_END = {r.RESUMED}

@@ -34,7 +34,7 @@ from onward.store.port import SUSPECT_AFTER, Batch, Claimed, End, Store, Wait
 from onward.store.sqlite import SqliteStore
 from tests.kit import HandClock, new, row, sql
 
-NEWS = {r.STEP_STARTED, r.STEP_RETRY, r.ARTIFACT, r.PROGRESS}
+NEWS = {r.STEP_STARTED, r.STEP_RETRY, r.STEP_WAITS, r.ARTIFACT, r.PROGRESS}
 LEASE = 10.0
 LAST = {
     "completed": r.COMPLETED,

@@ -142,7 +142,7 @@ async def test_rescue_counts_a_crash_when_the_shift_left_nothing(store: Store) -
     assert (await store.get(task_id)).attempt == 1, "a crash is no failure"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("news", [r.STEP_STARTED, r.STEP_RETRY, r.ARTIFACT, r.PROGRESS])
+@pytest.mark.parametrize("news", [r.STEP_STARTED, r.STEP_RETRY, r.STEP_WAITS, r.ARTIFACT, r.PROGRESS])
 async def test_news_are_no_progress(store: Store, news: str) -> None:
     one = await begun(store)
     await store.save("w1", Batch([entry(one, 1, news)]))

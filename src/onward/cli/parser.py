@@ -147,6 +147,9 @@ def _submit(commands: Commands) -> None:
     parser.add_argument("--group", metavar="NAME", help="whose it is: groups get their turns, and have their limits")
     parser.add_argument("--delay", metavar="TIME", help="do not start before, as in 90, 10m or 1h30m")
     parser.add_argument("--deadline", metavar="TIME", help="fail when it has not ended so long after its first start")
+    parser.add_argument(
+        "--budget", metavar="JSON", help='what it may spend, as in {"max_steps": 20, "max_cost_usd": 1.5}'
+    )
     parser.add_argument("--after", metavar="ID", help="of an agent: go on where this task, which has ended, was")
     parser.add_argument("--label", action="append", default=[], type=label, metavar="K=V", help="can be repeated")
     parser.add_argument("--wait", metavar="TIME", nargs="?", help="wait for the result, for so long or for ever")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from argparse import Namespace
@@ -18,6 +19,7 @@ from onward.cli.standing import Open
 from onward.cli.tasks import waits_json
 from onward.cli.text import short
 from onward.cli.views import task_json
+from onward.core.budget import Budget
 from onward.core.durations import seconds
 from onward.core.task import State, Task
 from onward.errors import InvalidInput, ResultTimeout, TaskCancelled, TaskFailed, UsageError
@@ -38,6 +40,7 @@ async def submit(args: Namespace) -> int:
         delay=args.delay,
         labels=dict(args.label),
         group=args.group,
+        budget=None if args.budget is None else _budget(read_input(args.budget)),
     )
     async with door.app_of(args) as app:
         if args.after is not None:
@@ -57,6 +60,13 @@ async def submit(args: Namespace) -> int:
     if screen.live:
         screen.aside((f"watch it with: onward follow {task_id[-8:]}", "dim"))
     return 0
+
+
+def _budget(said: Any) -> Budget:
+    known = [field.name for field in dataclasses.fields(Budget)]
+    if not isinstance(said, dict) or not said.keys() <= set(known):
+        raise UsageError(f"--budget is a JSON object of {', '.join(known)}")
+    return Budget(**said)
 
 
 async def _wait(screen: Screen, app: Onward, task_id: str, timeout: float | None) -> int:

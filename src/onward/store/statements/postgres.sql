@@ -349,7 +349,7 @@ WITH lost AS MATERIALIZED (
 UPDATE onward_queue q SET worker = NULL,
     due_at = CASE WHEN q.paused THEN 'Infinity'::float8 END, reason = CASE WHEN q.paused THEN 'paused' ELSE 'queued' END,
     crashes = CASE WHEN EXISTS (
-        SELECT 1 FROM onward_journal j WHERE j.task_id = q.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'artifact.kept', 'progress')
+        SELECT 1 FROM onward_journal j WHERE j.task_id = q.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'step.waits', 'artifact.kept', 'progress')
           AND j.seq > (SELECT h.shift FROM onward_journal h WHERE h.task_id = q.task_id ORDER BY h.seq DESC LIMIT 1)
     ) THEN 0 ELSE q.crashes + 1 END
 WHERE q.worker IS NOT NULL AND q.task_id = ANY(ARRAY(SELECT task_id FROM lost))

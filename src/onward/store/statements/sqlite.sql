@@ -189,7 +189,7 @@ DELETE FROM onward_workers WHERE (:sweep AND lease_until < :asked) OR id IN (SEL
 UPDATE onward_queue SET worker = NULL,
     due_at = CASE WHEN paused THEN 9e999 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END,
     crashes = CASE WHEN EXISTS (
-        SELECT 1 FROM onward_journal j WHERE j.task_id = onward_queue.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'artifact.kept', 'progress')
+        SELECT 1 FROM onward_journal j WHERE j.task_id = onward_queue.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'step.waits', 'artifact.kept', 'progress')
           AND j.seq > (SELECT h.shift FROM onward_journal h WHERE h.task_id = onward_queue.task_id ORDER BY h.seq DESC LIMIT 1)
     ) THEN 0 ELSE crashes + 1 END
 WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = onward_queue.worker)
