@@ -88,6 +88,8 @@ class _Run:
         self._talk = Conversation()
         self._pages: list[str] = []
         self._steps = self._saved = 0
+        self._before = 0
+        """Turns that were not read again, because they cannot be shown anyway."""
         self._fresh: dict[str, bytes] = {}
         """What was written since the last record, and may not be in the store yet."""
         self._model: Model | None = None
@@ -107,6 +109,7 @@ class _Run:
         await self._ctx.patch(AgentState.model_validate(saved["state"]))
         self._pages, self._steps = saved["pages"], saved["steps"]
         await self._read_pages()
+        self._before = saved.get("turns", self._saved) - self._saved
 
     async def _read_pages(self) -> None:
         """The latest turns, as many as could be shown."""
@@ -128,7 +131,8 @@ class _Run:
         self._saved = len(self._talk.turns)
         assert self._ctx.state is not None
         state = self._ctx.state.model_dump(mode="json", exclude_defaults=True)
-        await self._ctx.checkpoint({"state": state, "pages": self._pages, "steps": self._steps})
+        told = {"pages": self._pages, "turns": self._before + self._saved, "steps": self._steps}
+        await self._ctx.checkpoint({"state": state, **told})
         await self._ctx.patch(self._ctx.state)
 
     # ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -149,7 +153,7 @@ class _Run:
         state = self._ctx.state
         assert state is not None
         shown, left_out = self._talk.shown(self._agent.context_bytes)
-        system = _system(self._agent.instructions, state, left_out)
+        system = _system(self._agent.instructions, state, left_out + self._before)
         told = await self._ctx.step(lambda: self._asked(system, shown), name="model", retry=PATIENCE)
         self._fresh.clear()
         (data,) = await self._ctx.kept(told["id"])
