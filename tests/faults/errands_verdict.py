@@ -5,7 +5,7 @@
     the store    tables read past Onward
     the marks    which tasks were really killed, and where
 
-The check of a history is written here once more, by another hand than the agent's own.
+Histories are checked by `tests.agent.pairing`, which is by another hand than the agent's own check.
 """
 
 from __future__ import annotations
@@ -13,33 +13,15 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from onward.core import record as r
+from tests.agent.pairing import badly_paired
 from tests.faults import verdict
 from tests.faults.errands import EFFECTS, TURNS, read_goal
 from tests.faults.verdict import Picture, Row
-
-
-def badly_paired(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a strict provider refuses: an assistant's calls must be followed by exactly their results, each once, before
-    anything else is said."""
-    faults, at = [], 0
-    while at < len(messages):
-        message, at = messages[at], at + 1
-        if message["role"] == "tool":
-            faults.append(f"message {at - 1}: a result that follows no call")
-            continue
-        wanted = [call["id"] for call in message.get("tool_calls") or ()]
-        got = []
-        while wanted and at < len(messages) and messages[at]["role"] == "tool":
-            got.append(messages[at]["tool_call_id"])
-            at += 1
-        if sorted(wanted) != sorted(got):
-            faults.append(f"message {at}: the calls {wanted} have the results {got}")
-    return faults
 
 
 @dataclasses.dataclass

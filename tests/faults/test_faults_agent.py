@@ -18,7 +18,7 @@ from onward.errors import AlreadyDecided, StateConflict
 from tests.faults import errands
 from tests.faults.band import Crew, Place
 from tests.faults.errands import ANSWER, BOUNDARIES, PAID, goal
-from tests.faults.errands_verdict import Finding, badly_paired, judge
+from tests.faults.errands_verdict import Finding, judge
 from tests.faults.planted import FAULTS
 
 pytestmark = pytest.mark.slow
@@ -156,18 +156,3 @@ async def test_a_planted_fault_is_caught(sqlite: Place, fault: str) -> None:
     found = work.judged("?")[boundary]
     assert not found.void, found.void
     assert caught in found.faults, found.faults
-
-
-def test_the_check_of_histories() -> None:
-    def call(*ids: str) -> dict[str, Any]:
-        return {"role": "assistant", "content": "", "tool_calls": [{"id": one} for one in ids]}
-
-    def result(one: str) -> dict[str, Any]:
-        return {"role": "tool", "tool_call_id": one, "content": "x"}
-
-    user = {"role": "user", "content": "x"}
-    assert not badly_paired([user, call("a", "b"), result("b"), result("a"), user, call("a"), result("a")])
-    assert badly_paired([user, call("a", "b"), result("a")])
-    assert badly_paired([user, call("a"), user, result("a")])
-    assert badly_paired([user, result("a")])
-    assert badly_paired([user, call("a"), result("a"), result("a")])

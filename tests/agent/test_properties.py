@@ -1,0 +1,290 @@
+"""What must be so for every state, conversation and crash: never over budget, never an unpaired call, the same slice for the
+same input, and a snapshot anywhere changes nothing. Each property is shown a fault, and has to find it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from onward.agent import conversation, loop
+from onward.agent.conversation import Conversation
+from onward.agent.loop import STATE_BYTES, Agent
+from onward.agent.model import ModelRefused, Request
+from onward.agent.models.scripted import ScriptedModel
+from onward.agent.tools import tool, toolbox
+from onward.core import slice as slices
+from onward.core import wire
+from onward.core.slice import Said, Shown
+from onward.core.state import AgentState, StatePatch, folded
+from onward.testing import Killed, MemoryApp, drain, memory_app
+from tests.agent import test_conversation, test_state
+from tests.agent.pairing import badly_paired
+from tests.agent.test_state import patches
+
+ROOM = 4_000
+"""Bytes of the conversation that a call is shown: a few turns."""
+
+EVERY = 3
+
+FEW = 30
+LIVES = (Phase.explicit, Phase.generate)
+"""Examples of what takes a whole life of a task; to make them smaller would take minutes."""
+
+
+def killed_at(number: int) -> MemoryApp:
+    """An app in memory whose worker is killed at the point with this number, if it comes so far; 0 kills nobody."""
+    app, passed = memory_app(), itertools.count(1)
+
+    def point(name: str) -> None:
+        if app.killed_at is None and next(passed) == number:
+            app.killed_at, app._dead = name, True
+        if app._dead:
+            raise Killed(name)
+
+    app._point = point
+    return app
+
+
+# ── a whole conversation ─────────────────────────────────────────────────────────────────────────────────────────────
+
+looks = st.tuples(st.just("look"), st.fixed_dictionaries({"size": st.sampled_from([1, 80, 900, 3_000, 6_000])}))
+plans = st.tuples(st.just("update_plan"), st.fixed_dictionaries({"plan": st.lists(st.text(max_size=20), max_size=3)}))
+facts = st.tuples(
+    st.just("record_fact"),
+    st.fixed_dictionaries({"key": st.text(max_size=8), "value": st.text(max_size=200), "source": st.just("user")}),
+)
+writes = st.tuples(st.just("write"), st.fixed_dictionaries({"text": st.text(max_size=30)}))
+strange = st.tuples(st.sampled_from(["look", "nothing"]), st.just({"wrong": 1}))
+scripts = st.lists(st.lists(st.one_of(looks, plans, facts, writes, strange), min_size=1, max_size=3), max_size=12)
+
+
+class Counting(ScriptedModel):
+    """Goes on where the latest call that it is shown says, however little that is."""
+
+    async def ask(self, request: Request, emit: Any) -> Any:
+        self.asked.append(request)
+        if len(self.asked) > 2 * len(self._script):
+            raise ModelRefused(self.name, "the conversation goes round in circles")
+        ids = [call["id"] for message in request.messages for call in message.get("tool_calls", ())]
+        turn = int(ids[-1].split("_")[1]) + 1 if ids else 0
+        reply = await ScriptedModel([self._script[turn]]).ask(Request([]), emit)
+        calls = tuple(
+            type(call)(call.id.replace("_0_", f"_{turn}_"), call.name, call.arguments) for call in reply.calls
+        )
+        return type(reply)(reply.text, calls, reply.usage, reply.finish)
+
+
+async def converse(script: Any, kill: int) -> list[Request]:
+    """All requests of one task, with a kill somewhere."""
+
+    @tool
+    async def look(size: int) -> str:
+        """Look."""
+        return "x" * size
+
+    @tool(risk="write_local", idempotent=True)
+    async def write(text: str) -> str:
+        """Write."""
+        return text
+
+    model = Counting([*script, "done"])
+    agent = Agent("talk", lambda: model, tools=toolbox([look, write]), context_bytes=ROOM, instructions="Be brief.")
+    app = killed_at(kill)
+    async with app:
+        app.task(name="talk")(_handler(agent))
+        handle = await app.submit("talk", "Talk.")
+        await drain(app)
+        task = await app.get(handle.id)
+        assert task.result == "done", task.error
+    return model.asked
+
+
+def _handler(agent: Agent) -> Callable[..., Any]:
+    async def handler(ctx: Any, goal: str) -> Any:
+        return await agent.handler(ctx, goal)
+
+    return handler
+
+
+CONVERSATIONS = (scripts, st.integers(1, 60))
+
+
+@settings(max_examples=FEW, phases=LIVES)
+@given(*CONVERSATIONS)
+def test_every_request_fits_is_paired_and_is_the_same_after_a_kill(script: Any, kill: int) -> None:
+    _requests(script, kill)
+
+
+def _requests(script: Any, kill: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "EVERY", EVERY)
+        straight = asyncio.run(converse(script, 0))
+        killed = asyncio.run(converse(script, kill))
+    assert len(straight) == len(script) + 1
+    for request in straight:
+        assert not badly_paired(request.messages)
+        assert len(str(request.messages[0]["content"]).encode()) <= STATE_BYTES + 200
+        sizes = [len(wire.encode(dict(message))) for message in request.messages[1:]]
+        last = max(at for at, message in enumerate(request.messages[1:]) if message["role"] != "tool")
+        assert sum(sizes) <= max(ROOM, sum(sizes[last:]))
+    told = [list(request.messages) for request in killed]
+    once = [messages for at, messages in enumerate(told) if not at or messages != told[at - 1]]
+    assert once == [list(request.messages) for request in straight], "a kill changed what the model was shown"
+    assert len(told) - len(once) <= 1, "at most the call whose answer died is made again"
+
+
+# ── a state and its snapshots ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def patched(goal: str, changes: list[StatePatch | str], kill: int) -> AgentState:
+    """The state that a real task comes to by patches, checkpoints and sleeps, with a kill somewhere."""
+    app, came = killed_at(kill), []
+    async with app:
+
+        @app.task
+        async def change(ctx: Any) -> None:
+            saved = ctx.restored or {"state": AgentState(goal=goal).model_dump(mode="json"), "at": 0}
+            await ctx.patch(AgentState.model_validate(saved["state"]))
+            for at in range(saved["at"], len(changes)):
+                match changes[at]:
+                    case "checkpoint":
+                        state = ctx.state.model_dump(mode="json", exclude_defaults=True)
+                        await ctx.checkpoint({"state": state, "at": at + 1})
+                        await ctx.patch(ctx.state)
+                    case "sleep":
+                        await ctx.sleep("1m")
+                    case patch:
+                        await ctx.patch(patch)
+            came.append(ctx.state)
+
+        handle = await app.submit(change)
+        await drain(app)
+        await handle.result(timeout=1)
+    return AgentState.model_validate(came[-1])
+
+
+STATES = (
+    *(st.text(max_size=20), st.lists(st.one_of(patches, st.sampled_from(["checkpoint", "sleep"])), max_size=8)),
+    st.integers(1, 30),
+)
+
+
+@settings(max_examples=FEW, phases=LIVES)
+@given(*STATES)
+def test_patches_commute_with_the_snapshots_of_a_task(goal: str, changes: list[Any], kill: int) -> None:
+    _snapshots(goal, changes, kill)
+
+
+def _snapshots(goal: str, changes: list[Any], kill: int) -> None:
+    whole = folded(AgentState(goal=goal), [change for change in changes if isinstance(change, StatePatch)])
+    assert asyncio.run(patched(goal, changes, kill)) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("holds", ["requests", "snapshots"])
+def test_many_lives(holds: str, prove: bool) -> None:
+    """The same, for many more."""
+    examples = settings(max_examples=2_000 if prove else 150, phases=LIVES)
+    (examples(given(*CONVERSATIONS)(_requests)) if holds == "requests" else examples(given(*STATES)(_snapshots)))()
+
+
+# ── each of these properties finds a fault ───────────────────────────────────────────────────────────────────────────
+
+
+def cut_through_turns(said: Any, most: int) -> Shown:
+    kept: list[Said] = []
+    for one in reversed(said):
+        if kept and sum(other.bytes for other in kept) + one.bytes > most:
+            break
+        kept.insert(0, one)
+    return Shown(kept, len({one.turn for one in said}) - len({one.turn for one in kept}))
+
+
+def one_turn_too_many(said: Any, most: int) -> Shown:
+    return slices.conversation_slice(said, most + ROOM)
+
+
+def drop_a_result(self: Conversation, most: int) -> Any:
+    refs, left_out = WHOLE(self, most)
+    return refs[:-1] if self.turns and self.turns[-1].calls else refs, left_out
+
+
+async def forget_a_turn(self: Any) -> None:
+    await READ(self)
+    del self._talk.turns[:1]
+
+
+def never_the_same(*args: Any, **kwargs: Any) -> str:
+    return f"{SYSTEM(*args, **kwargs)} {next(COUNT)}"
+
+
+def lose_a_flag(self: AgentState, *args: Any, **kwargs: Any) -> Any:
+    told = DUMP(self, *args, **kwargs)
+    told.pop("risk_flags", None)
+    return told
+
+
+WHOLE, READ, SYSTEM = Conversation.shown, loop._Run._read_pages, loop._system
+DUMP, JSON, COUNT = AgentState.model_dump, AgentState.model_dump_json, itertools.count()
+CONVERSATION = test_every_request_fits_is_paired_and_is_the_same_after_a_kill
+PLANTED: dict[str, tuple[Any, str, Any, Any]] = {
+    "a turn is cut": (conversation, "conversation_slice", cut_through_turns, CONVERSATION),
+    "a turn too many": (conversation, "conversation_slice", one_turn_too_many, CONVERSATION),
+    "a result is dropped": (Conversation, "shown", drop_a_result, CONVERSATION),
+    "a turn is forgotten": (loop._Run, "_read_pages", forget_a_turn, CONVERSATION),
+    "a slice that changes": (loop, "_system", never_the_same, CONVERSATION),
+    "a snapshot without flags": (
+        *(AgentState, "model_dump", lose_a_flag),
+        test_patches_commute_with_the_snapshots_of_a_task,
+    ),
+    "headings that are not counted": (
+        *(slices, "_heading", lambda *_: 0),
+        test_state.test_a_slice_is_never_over_its_budget_and_always_the_same,
+    ),
+    "older turns pass for fresher": (
+        *(test_state, "conversation_slice", cut_through_turns),
+        test_state.test_a_conversation_is_shown_in_whole_turns_from_its_end,
+    ),
+    "a call without its results": (
+        Conversation,
+        "shown",
+        drop_a_result,
+        test_conversation.test_what_is_shown_is_always_well_formed,
+    ),
+    "a snapshot on paper without flags": (
+        *(AgentState, "model_dump_json", lambda self: JSON(self, exclude={"risk_flags"})),
+        test_state.test_a_snapshot_anywhere_changes_nothing,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, wrong, holds = PLANTED[fault]
+    monkeypatch.setattr(owner, name, wrong)
+    quick = settings(phases=LIVES, report_multiple_bugs=False)(
+        given(**holds.hypothesis._given_kwargs)(holds.hypothesis.inner_test)
+    )
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        quick()
+
+
+def test_the_check_of_histories() -> None:
+    def call(*ids: str) -> dict[str, Any]:
+        return {"role": "assistant", "content": "", "tool_calls": [{"id": one} for one in ids]}
+
+    def result(one: str) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": one, "content": "x"}
+
+    user = {"role": "user", "content": "x"}
+    assert not badly_paired([user, call("a", "b"), result("b"), result("a"), user, call("a"), result("a")])
+    assert badly_paired([user, call("a", "b"), result("a")])
+    assert badly_paired([user, call("a"), user, result("a")])
+    assert badly_paired([user, result("a")])
+    assert badly_paired([user, call("a"), result("a"), result("a")])
