@@ -111,7 +111,7 @@ def make_app(url: str, ledger: Ledger, turns: int) -> Onward:
 
     timed(Conversation, "shown", first=True)
     timed(loop, "_system")
-    app.agent("talk", model=talker, tools=[dump])
+    app.agent("talk", model=talker, tools=[dump], compact=False)
     return app
 
 

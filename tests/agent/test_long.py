@@ -102,7 +102,7 @@ async def dump(turn: int) -> str:
 
 async def talk(app: Onward) -> tuple[Talker, list[r.Record]]:
     talker = Talker(app)
-    app.agent("talk", model=talker, tools=[dump])
+    app.agent("talk", model=talker, tools=[dump], compact=False)
     tracemalloc.start()
     try:
         async with app.worker():
@@ -155,7 +155,7 @@ async def test_a_long_conversation_costs_what_is_said_in_it(app: Onward) -> None
 
 def show_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Conversation.shown
-    monkeypatch.setattr(Conversation, "shown", lambda self, most: shown(self, 10**9))
+    monkeypatch.setattr(Conversation, "shown", lambda self, most, *rest: shown(self, 10**9, *rest))
 
 
 def read_from_the_start(store: Any) -> None:

@@ -210,8 +210,8 @@ def one_turn_too_many(said: Any, most: int) -> Shown:
     return slices.conversation_slice(said, most + ROOM)
 
 
-def drop_a_result(self: Conversation, most: int) -> Any:
-    refs, left_out = WHOLE(self, most)
+def drop_a_result(self: Conversation, most: int, *artifacts: Any) -> Any:
+    refs, left_out = WHOLE(self, most, *artifacts)
     return refs[:-1] if self.turns and self.turns[-1].calls else refs, left_out
 
 

@@ -27,8 +27,8 @@ def a_replay_that_forgets() -> None:
 def a_history_without_a_result() -> None:
     shown = Conversation.shown
 
-    def short(self: Conversation, most: int) -> Any:
-        refs, left_out = shown(self, most)
+    def short(self: Conversation, most: int, *artifacts: Any) -> Any:
+        refs, left_out = shown(self, most, *artifacts)
         return (refs[:-1] if self.turns[-1].calls else refs), left_out
 
     Conversation.shown = short  # type: ignore[method-assign]
@@ -37,8 +37,8 @@ def a_history_without_a_result() -> None:
 def a_history_without_a_call() -> None:
     shown = Conversation.shown
 
-    def short(self: Conversation, most: int) -> Any:
-        refs, left_out = shown(self, most)
+    def short(self: Conversation, most: int, *artifacts: Any) -> Any:
+        refs, left_out = shown(self, most, *artifacts)
         return [ref for ref in refs if ref is not self.turns[-1].said or not self.turns[-1].calls], left_out
 
     Conversation.shown = short  # type: ignore[method-assign]
