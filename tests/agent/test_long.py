@@ -132,7 +132,7 @@ def judge(talker: Talker, records: list[r.Record]) -> dict[str, str]:
         ),
         "request": (talker.largest > 1.5 * room, f"{talker.largest:,} bytes in one request"),
         "records": (
-            late > early + 2 or late > 12 * EVERY,
+            max(early, late) > 12 * EVERY,
             f"{late} records were read at turn {TURNS}, {early} at {ASKS[0]}",
         ),
         "read": (
