@@ -90,6 +90,7 @@ SCRIPT: Any = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("decision", "left"), [("approve", 2), ("deny", 4)])
 async def test_the_agent_and_its_disk(
     decision: str, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

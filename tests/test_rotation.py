@@ -211,6 +211,7 @@ ops = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(ops, st.sampled_from([None, 1, 2]), st.sampled_from(["every_step", "every_iteration", "on_state_change"]))
 async def test_wherever_it_is_rotated_the_result_is_the_same(
@@ -276,6 +277,7 @@ async def test_wherever_it_is_rotated_the_result_is_the_same(
     assert len(kept) >= min(len(saved), keep or 1)
 
 
+@pytest.mark.slow
 async def test_what_a_living_task_needs_stays(lab: Lab) -> None:
     """A question that is open, and a signal that came before the checkpoint: both are there after a rotation."""
 

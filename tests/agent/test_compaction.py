@@ -97,6 +97,7 @@ async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) ->
     assert sorted(told) == list(range(1, len(told) + 1)), "each question to a model has a number of its own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [3, 100], ids=["with checkpoints", "without"])
 async def test_killed_anywhere_it_goes_on_with_the_same_conversation(every: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(loop, "EVERY", every)

@@ -115,6 +115,7 @@ def _handler(agent: Agent) -> Callable[..., Any]:
 CONVERSATIONS = (scripts, st.integers(1, 60))
 
 
+@pytest.mark.slow
 @settings(max_examples=FEW, phases=LIVES)
 @given(*CONVERSATIONS)
 def test_every_request_fits_is_paired_and_is_the_same_after_a_kill(script: Any, kill: int) -> None:
@@ -264,11 +265,12 @@ PLANTED: dict[str, tuple[Any, str, Any, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, wrong, holds = PLANTED[fault]
     monkeypatch.setattr(owner, name, wrong)
-    quick = settings(phases=LIVES, report_multiple_bugs=False)(
+    quick = settings(phases=LIVES, max_examples=2_000, report_multiple_bugs=False)(
         given(**holds.hypothesis._given_kwargs)(holds.hypothesis.inner_test)
     )
     with pytest.raises((AssertionError, ExceptionGroup)):

@@ -326,6 +326,7 @@ async def test_the_auditor_finds_a_keeper_that_is_late(place: str) -> None:
     assert len(audit.missing) == 1
 
 
+@pytest.mark.slow
 @only_s3
 async def test_a_task_waits_for_a_bucket_that_is_away_and_an_effect_is_not_repeated(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -110,6 +110,7 @@ def test_one_for_programs(done: Done, onward: Run) -> None:
     assert "text" not in raw
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_nothing_that_it_would_obey(done: Done) -> None:
     url, task_id, ids = done
     shown = Terminal("artifacts", task_id, ids["text"], "--db", url)

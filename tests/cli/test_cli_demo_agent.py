@@ -157,6 +157,7 @@ def test_its_help_fits_80_columns(onward: Run, monkeypatch: pytest.MonkeyPatch) 
 # ── the agent ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 async def test_killed_anywhere_it_deletes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent, "DELETES", 0)
     monkeypatch.setattr(agent, "LINGERS", 0)
