@@ -203,13 +203,17 @@ def lead(options: dict[str, Any]) -> int:
         nonlocal stopping
         stopping = True
         for pid in crew:
-            os.kill(pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
     def begin() -> None:
+        # A stop that comes now waits: it would find a child that has not yet taken off its leader's clothes, or one too few.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         pid = os.fork()
         if pid == 0:
             os._exit(_in_child(options))
         crew.add(pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     for _ in range(options["workers"]):
         begin()
@@ -232,6 +236,7 @@ def lead(options: dict[str, Any]) -> int:
 
 def _in_child(options: dict[str, Any]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a worker does not outlive its leader
     try:
