@@ -34,8 +34,8 @@ def state_slice(state: AgentState, most: int, step: str | None = None) -> Slice:
     page.always("questions", [f"- {question}" for question in state.open_questions], part=2)
     page.fill("risk flags", [f"- {flag}" for flag in state.risk_flags])
     page.fill("steps of the plan", [f"{number}. {one}" for number, one in enumerate(state.plan, 1)])
-    here = [one for one in state.artifacts if one.step == step and step is not None]
-    elsewhere = [one for one in state.artifacts if one not in here]
+    here = [one for one in state.artifacts if step is not None and one.step == step]
+    elsewhere = [one for one in state.artifacts if step is None or one.step != step]
     page.fill("artifacts", map(_artifact, reversed(here)))
     page.fill("facts", map(_fact, reversed(state.known_facts)))
     page.fill("artifacts", map(_artifact, reversed(elsewhere)))
