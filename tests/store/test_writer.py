@@ -481,3 +481,27 @@ async def test_what_was_kept_is_there_before_its_commit(desk: Desk, store: Store
     gate.opened.set()
     await written
     assert await store.contents(hold.id, ["name"]) == {"name": b"text"}
+
+
+async def test_what_a_task_keeps_is_not_lost_with_the_refused_record_of_another(desk: Desk, store: Store) -> None:
+    """It may be long until its own next record: a model is asked meanwhile."""
+    lost, kept = await desk.holds(2)
+    await store.cancel(lost.id)
+    desk.writer.keep(kept, "name", b"text")
+    assert isinstance(await fate(step(desk.writer, lost)), Fenced)
+    assert await fate(step(desk.writer, kept)) is None
+    assert await store.contents(kept.id, ["name"]) == {"name": b"text"}
+
+
+async def test_what_a_task_keeps_is_not_lost_with_a_commit_of_which_nothing_is_left(desk: Desk, store: Store) -> None:
+    lost, kept = await desk.holds(2)
+    await asyncio.sleep(0)  # the writer is idle
+    desk.writer.keep(kept, "name", b"text")
+    refused = step(desk.writer, lost)
+    desk.writer.lose([lost])
+    assert isinstance(await fate(refused), Fenced)
+    await asyncio.sleep(0.05)
+    assert await fate(step(desk.writer, kept)) is None
+    assert await store.contents(kept.id, ["name"]) == {"name": b"text"}
+    desk.writer.keep(lost, "other", b"text")
+    assert desk.writer.unwritten(lost, ["other"]) == {}, "there will be no record that it could go with"

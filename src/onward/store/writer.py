@@ -45,6 +45,11 @@ class Hold:
     refused: OnwardError | None = None
     """What the database had against a record that nobody waited for."""
 
+    @property
+    def gone(self) -> bool:
+        """Whether nothing more will be written here."""
+        return self.settled or (self.lost and self.refused is None)
+
     def why_not(self) -> Exception | Fenced:
         """Why nothing is written here now. A record that the database would not have is told of once, to whoever comes next:
         its number is free again."""
@@ -65,7 +70,7 @@ class Writer:
         self._entries: list[Entry] = []
         self._waiters: list[_Waiter] = []
         self._endings: list[tuple[Hold, End | Wait]] = []
-        self._contents: list[Content] = []
+        self._contents: list[tuple[Hold, Content]] = []
         self._idle: asyncio.Future[None] | None = None
         self._future = asyncio.get_running_loop().create_future
         self._last = 0
@@ -99,12 +104,14 @@ class Writer:
             self._wake()
 
     def keep(self, hold: Hold, name: str, data: bytes) -> None:
-        """Write contents, with or before the next record of this hold, which may refer to them."""
-        self._contents.append(Content(hold.id, name, data))
+        """Write contents, with the next record of this hold, which may refer to them. (With another's they would be lost when
+        that one is refused.)"""
+        if not hold.gone:
+            self._contents.append((hold, Content(hold.id, name, data)))
 
     def unwritten(self, hold: Hold, names: Iterable[str]) -> dict[str, bytes]:
         """What this hold keeps under these names and is not in the store yet, or only just."""
-        wanted, line = set(names), (*self._flying.contents, *self._contents)
+        wanted, line = set(names), (*self._flying.contents, *(one for _, one in self._contents))
         return {one.id: one.data for one in line if one.task_id == hold.id and one.id in wanted}
 
     def settle(self, hold: Hold, kind: str, data: bytes, ending: End | Wait) -> asyncio.Future[None]:
@@ -174,7 +181,10 @@ class Writer:
         self._last, self._deferred = size, 0
         batch, waiters = Batch(self._entries[:size]), self._waiters[:size]
         del self._entries[:size], self._waiters[:size]
-        batch.contents, self._contents = self._contents, []
+        if self._contents:
+            here = {id(hold) for hold, _ in waiters}
+            batch.contents = [one for hold, one in self._contents if id(hold) in here]
+            self._contents = [pair for pair in self._contents if id(pair[0]) not in here]
         self._sort_endings(batch)
         return batch, waiters
 
@@ -243,7 +253,9 @@ class Writer:
         lost = list(holds)
         for hold in lost:
             hold.lost, hold.refused = True, None
-        for _, future in self._drop({id(hold) for hold in lost}):
+        gone = {id(hold) for hold in lost}
+        self._contents = [pair for pair in self._contents if id(pair[0]) not in gone]
+        for _, future in self._drop(gone):
             if future is not None and not future.done():
                 future.set_exception(Fenced())
 
