@@ -174,6 +174,29 @@ async def test_silence_in_the_middle_is_no_answer_either(door: Strict, openai_se
         await asked(door, first=20, silence=0.3)
 
 
+@pytest.mark.parametrize(
+    ("answer", "began"),
+    [
+        (events(piece({"content": "It"}), done=False), True),
+        (events(piece({"content": "It"}), {"error": {"message": "a wire is loose"}}), True),
+        (Answer(200, b'data: {"choices":', {"Content-Type": "text/event-stream"}, cut=True), True),
+        (Answer(500, {"error": {"message": "oops"}}), False),
+        (None, False),
+    ],
+    ids=["broke off", "an error", "cut", "refused", "nobody there"],
+)
+async def test_what_had_begun_is_not_free(door: Strict, answer: Answer | None, began: bool) -> None:
+    """A provider charges for what it has said, also when nobody has heard the end of it."""
+    if answer is not None:
+        door.say(answer)
+    where = door.url if answer is not None else "http://127.0.0.1:9/v1"
+    model = OpenAIModel("gpt-5-mini", base_url=where, api_key="test")
+    with pytest.raises(ModelUnavailable) as caught:
+        await model.ask(Request([ASK]), Words())
+    assert caught.value.began is began
+    await model.close()
+
+
 # ── when to come back ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

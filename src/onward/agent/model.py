@@ -112,6 +112,8 @@ class ModelError(OnwardError):
 
     code = "model_error"
     status = 502
+    began = False
+    """Whether it may have worked all the same, and be paid for that: a budget counts such a call like the one after it."""
 
 
 class ModelBusy(ModelError):

@@ -48,6 +48,9 @@ QUOTA = frozenset({402, 429})
 QUOTA_CODES = frozenset({"insufficient_quota", "rate_limit_exceeded"})
 """The same in words, for answers that have already begun."""
 
+_NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
+"""What the SDK's own HTTP client raises when there was no connection."""
+
 OPENAI = "https://api.openai.com/v1"
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -91,6 +94,13 @@ class OpenAIModel:
 
     async def ask(self, request: Request, emit: Emit) -> Reply:
         """The answer, put together from its stream."""
+        try:
+            return await self._answered(request, emit)
+        except ModelUnavailable as error:
+            error.began = _may_cost(error.__cause__)
+            raise
+
+    async def _answered(self, request: Request, emit: Emit) -> Reply:
         try:
             async with asyncio.timeout(self._first):
                 stream = await self._client().chat.completions.create(**self._asked(request))
@@ -204,6 +214,13 @@ class OpenAIModel:
         if status >= 500:
             return ModelUnavailable(self.name, why)
         return ModelRefused(self.name, why)
+
+
+def _may_cost(cause: BaseException | None) -> bool:
+    """Whether something was begun that has no end: all that was sent, unless it was answered with a no."""
+    if isinstance(cause, openai.APIStatusError):
+        return False
+    return cause is None or type(cause.__cause__).__name__ not in _NOT_SENT
 
 
 def _readable(message: Message) -> dict[str, Any]:
