@@ -120,6 +120,8 @@ async def test_pressure_is_in_the_state_and_goes_with_a_raise(lab: Lab) -> None:
     await lab.app.raise_budget(task_id, max_steps=50)
     assert (await lab.ended(task_id)).result == "done"
     assert BUDGET_PRESSURE not in str(model.asked[-1].messages[0]["content"])
+    replayed = await lab.app.replay(task_id)
+    assert replayed.agrees, replayed.detail
 
 
 async def test_a_deadline_that_is_near_presses_too(lab: Lab) -> None:

@@ -51,7 +51,7 @@ class Account:
                 await self.spending.settle({}, free=key)
             raise
         paid = {"call": self._made, "usage": dataclasses.asdict(reply.usage), "cost": cost(model, reply.usage)}
-        return reply, paid | ({"pressed": True} if pressed else {})
+        return reply, paid | ({"pressed": pressed} if self.spending else {})
 
     async def _reserve(self, model: Model, request: Request) -> tuple[str, bool]:
         size, output = _size(request), request.max_tokens or 0

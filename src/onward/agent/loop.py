@@ -243,7 +243,7 @@ class _Run:
         told = await self._ctx.step(work, name="model", effect="read", retry=PATIENCE)
         await self._ctx.flush()  # it may be asked again, but not when its answer was paid for and is there
         await self.account.close(told)
-        await self._press(bool(told.get("pressed")))
+        await self._press(told.get("pressed"))
         self._fresh.clear()
         (data,) = await self._ctx.kept(told["id"])
         self._hear(_reply(wire.decode(data), told), Ref(told["id"], told["bytes"]))
@@ -287,11 +287,12 @@ class _Run:
             **paid,
         }
 
-    async def _press(self, pressed: bool) -> None:
-        """The state says when most of the budget is gone, so that the model can wrap up."""
+    async def _press(self, pressed: bool | None) -> None:
+        """The state says when most of the budget is gone, so that the model can wrap up. All of it is in the record: what a
+        task spends from now, or whether anything is spent at all, is another thing in a replay."""
         if pressed and BUDGET_PRESSURE not in self._state.risk_flags:
             await self._ctx.patch(StatePatch(flag_risks=(BUDGET_PRESSURE,)))
-        elif not pressed and self.account.spending and BUDGET_PRESSURE in self._state.risk_flags:
+        elif pressed is False and BUDGET_PRESSURE in self._state.risk_flags:
             await self._ctx.patch(StatePatch(unflag_risks=(BUDGET_PRESSURE,)))
 
     async def best(self, why: str) -> str:
