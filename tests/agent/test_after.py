@@ -157,6 +157,24 @@ async def test_one_that_ended_right_after_a_checkpoint(lab: Lab, monkeypatch: An
     assert [message["role"] for message in model.asked[0].messages[1:]] == ["user", *["assistant", "tool"] * 2, "user"]
 
 
+async def test_what_is_told_briefly_is_inherited_too(lab: Lab, monkeypatch: Any) -> None:
+    monkeypatch.setattr(loop, "EVERY", 3)
+    few = Budget(max_artifact_bytes_in_context=1_500)
+
+    def away(_: Request) -> Reply:
+        raise RuntimeError("gone")
+
+    script: Any = [*[[("logs", {})]] * 3, away]
+    lab.app.agent("reader", model=ScriptedModel(script), tools=[logs], budget=few, shown_bytes=1_000, retry=1)
+    first = await lab.run("reader", "Read.")
+    assert first.state is State.FAILED
+    lab.app.agent("other", model=(model := ScriptedModel(["fine"])), budget=few)
+    second = await lab.run("other", "Go on.", after=first.task_id)
+    assert second.result == "fine", second.error
+    results = [str(one["content"]) for one in model.asked[0].messages if one["role"] == "tool"]
+    assert ["there is no room to show them" in text for text in results] == [True, True, False]
+
+
 async def test_what_cannot_be_gone_on_from_is_said_at_once(lab: Lab) -> None:
     agent = lab.app.agent("helper", model=ScriptedModel(["hi"]))
 

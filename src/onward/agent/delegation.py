@@ -117,7 +117,8 @@ async def inherit(ctx: Context, after: str, most: int, *, delegated: bool) -> di
         for call in turn.open:
             data = wire.encode(result_message(call, INTERRUPTED))
             turn.results[call] = Ref(ctx.keep(data), len(data))
-    names = [ref.id for turn in turns for ref in turn.messages]
+    refs = [ref for turn in turns for ref in turn.messages]
+    names = [one.id for ref in refs for one in (ref, ref.brief) if one is not None]
     for data in (await ctx.host.contents(list(dict.fromkeys(names)), of=after)).values():
         ctx.keep(data)
     for one in state.artifacts:  # one by one: an artifact may be large
