@@ -130,7 +130,7 @@ async def test_a_task_that_was_cancelled_in_the_middle_of_a_call_can_be_gone_on_
     assert second.result == "fine"
     assert unpaired(model.asked[0].messages) == []
     assert [message["content"] for message in model.asked[0].messages[-3:]] == [
-        *["interrupted: the task had ended before this was done"] * 2,
+        *["interrupted: the task had ended before it was known what came of this"] * 2,
         "Go on.",
     ]
     assert "name = Ada (user)" in model.asked[0].messages[0]["content"]
@@ -157,6 +157,29 @@ async def test_one_that_ended_right_after_a_checkpoint(lab: Lab, monkeypatch: An
     assert [message["role"] for message in model.asked[0].messages[1:]] == ["user", *["assistant", "tool"] * 2, "user"]
 
 
+async def test_what_was_done_before_it_failed_is_not_told_as_undone(lab: Lab) -> None:
+    """Or the next one would do it again."""
+    sent = 0
+
+    @tool(risk="external_action")
+    async def send(to: str) -> str:
+        """Send a letter."""
+        nonlocal sent
+        sent += 1
+        return f"sent to {to}"
+
+    def away(_: Request) -> Reply:
+        raise RuntimeError("gone")
+
+    script: Any = [[("send", {"to": "Ada"}), ("send", {"to": "Bob"})], away]
+    lab.app.agent("writer", model=ScriptedModel(script), tools=[send], retry=1)
+    first = await lab.run("writer", "Write.")
+    assert (first.state, sent) == (State.FAILED, 2)
+    lab.app.agent("other", model=(model := ScriptedModel(["", "fine"])))
+    await lab.run("other", "Go on.", after=first.task_id)
+    assert said(model.asked[0])[-3:] == ["sent to Ada", "sent to Bob", "Go on."]
+
+
 async def test_what_is_told_briefly_is_inherited_too(lab: Lab, monkeypatch: Any) -> None:
     monkeypatch.setattr(loop, "EVERY", 3)
     few = Budget(max_artifact_bytes_in_context=1_500)
@@ -168,7 +191,7 @@ async def test_what_is_told_briefly_is_inherited_too(lab: Lab, monkeypatch: Any)
     lab.app.agent("reader", model=ScriptedModel(script), tools=[logs], budget=few, shown_bytes=1_000, retry=1)
     first = await lab.run("reader", "Read.")
     assert first.state is State.FAILED
-    lab.app.agent("other", model=(model := ScriptedModel(["fine"])), budget=few)
+    lab.app.agent("other", model=(model := ScriptedModel([*[""] * 3, "fine"])), budget=few)
     second = await lab.run("other", "Go on.", after=first.task_id)
     assert second.result == "fine", second.error
     results = [str(one["content"]) for one in model.asked[0].messages if one["role"] == "tool"]

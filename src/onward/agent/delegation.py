@@ -29,7 +29,7 @@ DEEPEST = 5
 SHOWN = 4_000
 """Bytes of another agent's answer, or state, that a model is shown."""
 
-INTERRUPTED = "interrupted: the task had ended before this was done"
+INTERRUPTED = "interrupted: the task had ended before it was known what came of this"
 
 
 # ── an agent as a tool ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -130,17 +130,20 @@ async def inherit(ctx: Context, after: str, most: int, *, delegated: bool) -> di
 
 
 async def _turns(ctx: Context, of: str, records: Sequence[Record], most: int) -> list[Turn]:
-    """The latest turns of another task: as its model saw them last, with its reply; or those of its last checkpoint, when
+    """The latest turns of another task: as its model saw them last, with its reply and what came of it; or those of its last checkpoint, when
     nothing was asked since."""
-    asked = [said for record in records if (said := _asked(record)) is not None]
+    asked = [(record.seq, said) for record in records if (said := _asked(record)) is not None]
     if asked:
-        names = [*asked[-1]["asked"]["shown"], asked[-1]["id"]]
-        found = await ctx.host.contents(names, of=of)
+        last, told = asked[-1]
+        names = [*told["asked"]["shown"], told["id"]]
+        done = [name for record in records if record.seq > last and (name := _result(record)) is not None]
+        found = await ctx.host.contents([*names, *done], of=of)
         if not found.keys() >= set(names):
             raise UsageError(
                 f"what was said in task {of} is no longer there; submit the goal without going on after it"
             )
-        return turns_of((Ref(name, len(found[name])), wire.decode(found[name])) for name in names)
+        said = [(Ref(name, len(found[name])), wire.decode(found[name])) for name in [*names, *done] if name in found]
+        return turns_of(said)
     turns: list[Turn] = []
     for page, *_ in reversed(_pages(records)):
         turns = turns_on((await ctx.host.contents([page], of=of))[page]) + turns
@@ -154,6 +157,13 @@ def _asked(record: Record) -> dict[str, Any] | None:
     result = record.value.get("result") if record.kind == r.STEP_DONE else None
     fits = isinstance(result, dict) and "asked" in result and "replaced" not in result
     return result if fits else None
+
+
+def _result(record: Record) -> str | None:
+    """The name of what a call came to, as its record has it."""
+    result = record.value.get("result") if record.kind == r.STEP_DONE else None
+    fits = isinstance(result, dict) and {"id", "bytes"} <= result.keys() and "asked" not in result
+    return str(result["id"]) if fits else None
 
 
 def _pages(records: Sequence[Record]) -> list[list[Any]]:
