@@ -180,6 +180,16 @@ async def test_what_was_done_before_it_failed_is_not_told_as_undone(lab: Lab) ->
     assert said(model.asked[0])[-3:] == ["sent to Ada", "sent to Bob", "Go on."]
 
 
+async def test_an_empty_reply_is_not_gone_on_from(lab: Lab) -> None:
+    """Some providers refuse a whole history for it."""
+    lab.app.agent("silent", model=ScriptedModel([""] * 3))
+    first = await lab.run("silent", "Speak.")
+    assert first.state is State.FAILED
+    lab.app.agent("other", model=(model := ScriptedModel([*[""] * 2, "fine"])))
+    assert (await lab.run("other", "Go on.", after=first.task_id)).result == "fine"
+    assert all(message["content"] for message in model.asked[0].messages)
+
+
 async def test_what_is_told_briefly_is_inherited_too(lab: Lab, monkeypatch: Any) -> None:
     monkeypatch.setattr(loop, "EVERY", 3)
     few = Budget(max_artifact_bytes_in_context=1_500)

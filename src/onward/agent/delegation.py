@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.agent.conversation import Ref, Turn, excerpt, page_of, result_message, turns_of, turns_on
+from onward.agent.model import Message
 from onward.agent.tools import Tool, tool
 from onward.artifacts.errors import ArtifactNotFound
 from onward.core import record as r
@@ -130,8 +131,8 @@ async def inherit(ctx: Context, after: str, most: int, *, delegated: bool) -> di
 
 
 async def _turns(ctx: Context, of: str, records: Sequence[Record], most: int) -> list[Turn]:
-    """The latest turns of another task: as its model saw them last, with its reply and what came of it; or those of its last checkpoint, when
-    nothing was asked since."""
+    """The latest turns of another task: as its model saw them last, with its reply and what came of it; or those of its
+    last checkpoint, when nothing was asked since."""
     asked = [(record.seq, said) for record in records if (said := _asked(record)) is not None]
     if asked:
         last, told = asked[-1]
@@ -143,7 +144,7 @@ async def _turns(ctx: Context, of: str, records: Sequence[Record], most: int) ->
                 f"what was said in task {of} is no longer there; submit the goal without going on after it"
             )
         said = [(Ref(name, len(found[name])), wire.decode(found[name])) for name in [*names, *done] if name in found]
-        return turns_of(said)
+        return turns_of(one for one in said if _says_something(one[1]))
     turns: list[Turn] = []
     for page, *_ in reversed(_pages(records)):
         turns = turns_on((await ctx.host.contents([page], of=of))[page]) + turns
@@ -157,6 +158,10 @@ def _asked(record: Record) -> dict[str, Any] | None:
     result = record.value.get("result") if record.kind == r.STEP_DONE else None
     fits = isinstance(result, dict) and "asked" in result and "replaced" not in result
     return result if fits else None
+
+
+def _says_something(message: Message) -> bool:
+    return message["role"] == "tool" or bool(str(message.get("content") or "").strip() or message.get("tool_calls"))
 
 
 def _result(record: Record) -> str | None:
