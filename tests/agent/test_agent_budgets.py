@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward import Budget, Onward, State
+from onward.agent import loop
 from onward.agent.model import ModelBusy, ModelUnavailable, Reply, Request, ToolCall, Usage
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
@@ -192,6 +193,24 @@ async def test_killed_anywhere_each_call_is_charged_once() -> None:
         points.add(str(app.killed_at))
     assert {"purse.before", "purse.after", "save.before", "save.after"} <= points
     assert repeated, "or nothing was lost on the way, and this shows little"
+
+
+async def test_killed_anywhere_nothing_stays_reserved_behind_a_checkpoint(monkeypatch: Any) -> None:
+    """A checkpoint stands for all calls before it, also for one that nobody had come to settle."""
+    monkeypatch.setattr(loop, "EVERY", 1)
+    async for app in crashes():
+
+        async def shut() -> str:
+            """See to it that the next call has to wait."""
+            await app.store.shut_for("scripted", 60.0, "enough")  # noqa: B023 -- called before the next
+            return "shut"
+
+        model = spender([[("shut", {})], "done"])
+        devops = app.agent("devops", model=model, tools=[shut], budget=Budget(max_llm_tokens=90_000))
+        handle = await app.submit(devops, "go")
+        await drain(app)
+        assert await handle.result(timeout=1) == "done", app.killed_at
+        assert not (await app.budget(handle.id)).purse.reserved, app.killed_at
 
 
 async def test_killed_anywhere_a_raise_is_not_slept_through() -> None:

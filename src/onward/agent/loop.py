@@ -197,6 +197,7 @@ class _Run:
         new = self._talk.turns[self._saved :]
         if self._reply is not None or self._moves < EVERY:
             return
+        await self.account.settle()  # a replay does not come past what is behind a checkpoint
         page = [self._ctx.keep(page_of(new)), len(new), sum(turn.bytes for turn in new)]
         self._pages, self._saved, self._moves = [*self._pages, page], len(self._talk.turns), 0
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
