@@ -328,6 +328,21 @@ async def test_a_raise_wakes_exactly_the_waiting_ones(lab: Lab) -> None:
     assert (await lab.ended(boss_id)).result == ["done", "slept"]
 
 
+async def test_a_raise_that_is_not_enough_wakes_it_once(lab: Lab) -> None:
+    """And not once more for each that came before."""
+    agent = lab.app.agent("a", model=spender(["done"]), budget=Budget(max_llm_tokens=1))
+    await lab.start()
+    task_id = await lab.submit(agent, "x")
+    for raised in range(2, 7):
+        await lab.settled(task_id)
+        await lab.app.raise_budget(task_id, max_llm_tokens=raised)
+        assert (await lab.app.get(task_id)).reason == "queued"
+    await lab.settled(task_id)
+    assert (await lab.kinds(task_id)).count(r.STEP_WAITS) == 6
+    await lab.app.raise_budget(task_id, max_llm_tokens=90_000)
+    assert (await lab.ended(task_id)).result == "done"
+
+
 async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:
     lab.app.agent(
         "small", model=spender([LOOK] * 9 + ["done"]), tools=[look], budget=Budget(max_steps=2, when_spent="finish")

@@ -229,6 +229,8 @@ class Shift(Belongings):
         self._pen.read(replay, self._allowed)
         self._waits.deadline = self._deadline_at()
         await self._waits.read_inbox()
+        # Whoever was told of more budget asks for it anew from here on, so what told it has done its work.
+        replay.messages = {n: said for n, said in replay.messages.items() if said["kind"] != "budget"}
 
     async def _idle_shifts(self) -> int:
         """Shifts in a row before this one that left nothing behind. The store's count may be too high: a worker that was taken
