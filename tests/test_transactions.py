@@ -11,7 +11,8 @@ import pytest
 from onward import Onward
 from onward.core import record as r
 from onward.core.task import State
-from onward.errors import StateConflict
+from onward.errors import StateConflict, TaskFailed
+from onward.testing import crashes, drain
 from tests.killer import Killer
 from tests.kit import not_memory, sql
 
@@ -151,3 +152,36 @@ async def test_too_long_is_rolled_back(url: str) -> None:
         assert ended.error is not None
         assert "took longer than its timeout of 0.3 s" in ended.error["message"]
         assert await sql(app.store, "SELECT count(*) FROM slow_ones") == [(0,)]
+
+
+async def test_killed_anywhere_news_from_inside_leave_no_gap_in_the_journal() -> None:
+    async for app in crashes():
+
+        @app.task
+        async def tells(ctx: Any) -> str:
+            async def body(_: Any) -> str:
+                ctx.progress("half of it")
+                return "done"
+
+            return str(await ctx.transaction(body))
+
+        handle = await app.submit(tells)
+        await drain(app)
+        assert await handle.result(timeout=1) == "done", app.killed_at
+        assert await app.store.census() == [], app.killed_at
+
+
+async def test_an_artifact_is_left_outside_of_it(app: Onward) -> None:
+    """On SQLite it would wait for the very writer that the transaction holds, and everybody with it."""
+
+    @app.task(retry=1)
+    async def leaves(ctx: Any) -> str:
+        async def body(_: Any) -> str:
+            return str((await ctx.artifact("text")).artifact_id)
+
+        return str(await ctx.transaction(body))
+
+    async with app.worker():
+        handle = await app.submit(leaves)
+        with pytest.raises(TaskFailed, match=r"UsageError: an artifact cannot be left inside ctx\.transaction"):
+            await handle.result(timeout=20)

@@ -17,6 +17,7 @@ from onward.engine.pen import Pen
 from onward.engine.quota import ask_within
 from onward.engine.scope import SCOPE
 from onward.engine.surroundings import HURRY
+from onward.errors import UsageError
 from onward.store.port import Claimed
 from onward.store.writer import Hold
 
@@ -71,6 +72,8 @@ class Belongings:
         return deadline != NEVER and self.now() >= started + HURRY * (deadline - started)
 
     async def leave(self, data: bytes, about: dict[str, Any]) -> dict[str, Any]:
+        if self._pen.transacting:
+            raise UsageError("an artifact cannot be left inside ctx.transaction; leave it before, or after")
         name = await self._pen.patiently(lambda: self._desk.artifacts.put(self.task_id, data))
         key = SCOPE.get().key or ""
         told = {"artifact_id": name, "bytes": len(data), "step": key, **about}

@@ -295,7 +295,8 @@ class Context:
         return await self._run(Call(name, step))
 
     def progress(self, message: str = "", step: int = 0, total: int = 0, **more: Any) -> None:
-        """Tell whoever watches how far it is; `total` 0 is unknown. What else is said goes along as it is."""
+        """Tell whoever watches how far it is; `total` 0 is unknown. What else is said goes along as it is. (Inside a transaction
+        nothing is told: its record has the next number.)"""
         self._host.mention({"message": str(message), "step": step, "total": total, **more})
 
 

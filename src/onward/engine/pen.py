@@ -43,6 +43,8 @@ class Pen:
     not_undone: tuple[str, ...] = ()
     sagas: frozenset[str] = frozenset()
     """Sagas that are open."""
+    transacting = False
+    """Whether the next number belongs to the record of a transaction, which is written elsewhere: nothing else may take it."""
     _told = False
     """Whether nothing more of the journal can be told before something new begins."""
 

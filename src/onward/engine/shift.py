@@ -277,7 +277,8 @@ class Shift(Belongings):
     # ── the Host under ctx (steps and branches have their own modules) ───────────────────────────────────────────
 
     def mention(self, data: dict[str, Any]) -> None:
-        if self._pen.ended_by is None and not self._pen.replay.unread:  # what is replayed was told before
+        told = self._pen.replay.unread or self._pen.transacting  # what is replayed was told before
+        if self._pen.ended_by is None and not told:
             self._pen.mention(r.PROGRESS, "", data)
 
     async def wait(self, kind: str, name: str, data: dict[str, Any], timeout: float | None) -> dict[str, Any] | None:

@@ -140,6 +140,7 @@ class Transaction:
         await (
             self._pen.flushed()
         )  # what was mentioned before; nothing is added from here on: the scope is busy and told
+        self._pen.transacting = True
         try:
             written = await self._desk.store.transact(body, self._seconds)
         except TimeoutError:
@@ -148,6 +149,8 @@ class Transaction:
             written = await self._there()
             if not written:
                 raise
+        finally:
+            self._pen.transacting = False
         crashpoint("transaction.after")
         if not written and not await self._there():
             raise self._pen.end(Fenced())
