@@ -9,7 +9,9 @@ import pytest
 
 from onward import Onward
 from onward.core import record as r
-from onward.core.task import State
+from onward.core.control import NotNow
+from onward.core.retry import Retry
+from onward.core.task import Reason, State
 from onward.errors import BadSetting, StateConflict
 from onward.testing import MemoryApp, crashes, drain, memory_app
 
@@ -113,6 +115,33 @@ async def test_a_clear_no_is_an_ordinary_failure() -> None:
             assert ended.state is State.FAILED
             assert ended.error is not None
             assert str(error) in ended.error["message"]
+
+
+@pytest.mark.parametrize("later", [ValueError("no"), NotNow(Reason.QUOTA, 2e9, "used up")], ids=["no", "not now"])
+async def test_what_is_known_not_to_have_happened_is_not_in_doubt_after_a_long_pause(later: Exception) -> None:
+    """The task gives its slot back between two attempts: whoever goes on finds the announcement, and what became of it."""
+    app, tries = memory_app(), 0
+
+    @app.task(retry=1)
+    async def pay(ctx: Any) -> Any:
+        async def charge() -> str:
+            nonlocal tries
+            tries += 1
+            if isinstance(later, NotNow):
+                later.until = app.clock.now() + 3600
+            if tries < 3:
+                raise later
+            return "paid"
+
+        return await ctx.step(charge, effect="once", retry=Retry(attempts=3, first=60))
+
+    async with app:
+        handle = await app.submit(pay)
+        assert await drain(app) == []
+        assert (await handle.result(timeout=1), tries) == ("paid", 3)
+        kinds = [record.kind for record in await app.service.journal(handle.id)]
+        assert (kinds.count(r.ANNOUNCED), kinds.count(r.SHIFT)) == (3, 3)
+        assert (await app.replay(handle.id)).agrees
 
 
 async def test_a_step_that_times_out_is_in_doubt() -> None:

@@ -134,7 +134,10 @@ class Replay:
             case r.MESSAGE:
                 self.receive(record.value)
             case r.STEP_RETRY:
+                self._not_done(record.key)
                 self._retries[record.key] = record.value["attempt"]
+            case r.STEP_WAITS:
+                self._not_done(record.key)
             case r.RETRY | r.RESUMED:
                 self._again(record.kind)
                 if record.kind == r.RESUMED:
@@ -180,6 +183,12 @@ class Replay:
             self._drop_last(path_of(record.key))
         self._add(record, over=record.kind != r.ANNOUNCED)
         self._retries.pop(record.key, None)
+
+    def _not_done(self, key: str) -> None:
+        """An attempt is over, and did nothing: what was announced for it is not in doubt."""
+        line = self._lines.get(path_of(key))
+        if line and line[-1].kind == r.ANNOUNCED and line[-1].key == key:
+            self._drop_last(path_of(key))
 
     def _close(self, record: Record) -> None:
         known, told = self._line(record.key)[-1], record.value
