@@ -412,7 +412,8 @@ async def test_a_failed_task_leaves_nothing_reserved(lab: Lab) -> None:
     assert (purse.spent.steps, purse.reserved) == (1, {})
 
 
-async def test_a_question_shows_no_more_of_artifacts_than_it_may(lab: Lab) -> None:
+@pytest.mark.parametrize("said", ["of the agent", "at the submit"])
+async def test_a_question_shows_no_more_of_artifacts_than_it_may(lab: Lab, said: str) -> None:
     def log(number: int) -> str:
         """Read a log."""
         return f"log {number}: " + "x" * 3_000
@@ -421,8 +422,11 @@ async def test_a_question_shows_no_more_of_artifacts_than_it_may(lab: Lab) -> No
     model = ScriptedModel([*script, "done"])
     limit = 4_000
     budget = Budget(max_artifact_bytes_in_context=limit)
-    reader = lab.app.agent("reader", model=model, tools=[log], budget=budget, shown_bytes=1_500)
-    assert (await lab.run(reader, "go")).result == "done"
+    own = budget if said == "of the agent" else Budget(max_steps=5)
+    reader = lab.app.agent("reader", model=model, tools=[log], budget=own, shown_bytes=1_500)
+    task = await lab.run(reader, "go", **({} if own is budget else {"budget": budget}))
+    assert task.result == "done"
+    assert (await lab.app.state(task.task_id)).budget == budget.limits
     for request in model.asked:
         results = [str(one["content"]) for one in request.messages if one["role"] == "tool"]
         excerpts = [text for text in results if "xxx" in text]

@@ -126,7 +126,9 @@ class _Run:
 
     def __init__(self, agent: Agent, ctx: Context, after: str | None, depth: int) -> None:
         self._agent, self._ctx, self._after, self._delegated = agent, ctx, after, depth > 0
-        self._artifact_bytes = agent.budget.max_artifact_bytes_in_context
+        self.account = Account(ctx, agent.budget, agent.max_tokens)
+        self._budget = self.account.spending.budget  # the one of the submit, where there is one
+        self._artifact_bytes = self._budget.max_artifact_bytes_in_context
         most = agent.shown_bytes if self._artifact_bytes is None else min(agent.shown_bytes, self._artifact_bytes)
         most = max(most, SMALLEST)
         own = {**builtin(ctx, most), ASK_USER.name: ASK_USER}
@@ -137,7 +139,6 @@ class _Run:
         people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
         self._calls = Calls(ctx, self._tools, people, self._write, most, brief=self._artifact_bytes is not None)
         self._talk = Conversation()
-        self.account = Account(ctx, agent.budget, agent.max_tokens)
         self._pages: list[list[Any]] = []
         """Of the turns before the last checkpoint: the name of each page, and how many turns and bytes are on it."""
         self._before = 0
@@ -176,7 +177,7 @@ class _Run:
             (page,) = await self._ctx.kept(told["page"])
             self._talk.turns, known = turns_on(page), AgentState.model_validate(told["state"])
         people = HumanInTheLoop(required_for_risk_levels=tuple(sorted(agent.approve)))
-        own = {"goal": goal, "constraints": Constraints(human_in_the_loop=people), "budget": agent.budget.limits}
+        own = {"goal": goal, "constraints": Constraints(human_in_the_loop=people), "budget": self._budget.limits}
         return known.model_copy(update=own).patched(StatePatch(unflag_risks=(BUDGET_PRESSURE,)))
 
     async def _read_pages(self) -> None:
