@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from onward import Budget, Onward, State
 from onward.agent import loop
+from onward.agent.account import MAX_TOKENS
 from onward.agent.model import ModelBusy, ModelUnavailable, Reply, Request, ToolCall, Usage
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
@@ -341,6 +342,21 @@ async def test_a_raise_that_is_not_enough_wakes_it_once(lab: Lab) -> None:
     assert (await lab.kinds(task_id)).count(r.STEP_WAITS) == 6
     await lab.app.raise_budget(task_id, max_llm_tokens=90_000)
     assert (await lab.ended(task_id)).result == "done"
+
+
+async def test_a_limit_that_is_set_later_holds_from_then_on(lab: Lab) -> None:
+    async def limit(ctx: Any) -> str:
+        """Limit the tokens."""
+        await lab.app.raise_budget(ctx.task_id, max_llm_tokens=20_000)
+        return "limited"
+
+    model = spender([[("limit", {})], "done"])
+    agent = lab.app.agent("a", model=model, tools=[limit], budget=Budget(max_steps=9))
+    task = await lab.run(agent, "x")
+    assert task.result == "done"
+    assert [request.max_tokens for request in model.asked] == [None, MAX_TOKENS], "or an answer could be of any length"
+    purse = (await lab.app.budget(task.task_id)).purse
+    assert (purse.spent.llm_tokens, purse.spent.steps, purse.reserved) == (200, 2, {})
 
 
 async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:

@@ -29,12 +29,17 @@ class Account:
     def __init__(self, ctx: Context, budget: Budget, max_tokens: int | None) -> None:
         self._ctx = ctx
         self.spending: Spending = ctx.spending(budget)
-        limits = self.spending.budgets.values()
-        counted = any(one.max_llm_tokens is not None or one.max_cost_usd is not None for one in limits)
-        self._max_tokens = max_tokens or (MAX_TOKENS if counted else None)
+        self._own_most = max_tokens
         self._made = ""
         self._unsettled: dict[str, Amount] = {}
         """Calls that the journal has: they may have been settled, or the worker died just before it."""
+
+    @property
+    def _max_tokens(self) -> int | None:
+        """What an answer may have at most, by the limits as they are known now."""
+        limits = self.spending.budgets.values()
+        counted = any(one.max_llm_tokens is not None or one.max_cost_usd is not None for one in limits)
+        return self._own_most or (MAX_TOKENS if counted else None)
 
     async def ask(self, model: Model, request: Request, emit: Emit) -> tuple[Reply, dict[str, Any]]:
         """Inside a step: what the model replies, and what the record says about its price. Where there is not enough, the step
@@ -42,6 +47,10 @@ class Account:
         self._made = self._ctx.key
         request = dataclasses.replace(request, max_tokens=self._max_tokens)
         key, pressed = await self._reserve(model, request) if self.spending else ("", False)
+        if request.max_tokens != self._max_tokens:  # there is a limit that the task was not submitted with
+            await self.spending.settle({}, free=key)
+            request = dataclasses.replace(request, max_tokens=self._max_tokens)
+            key, pressed = await self._reserve(model, request)
         try:
             reply = await model.ask(request, emit)
         except Exception as error:
