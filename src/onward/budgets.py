@@ -1,6 +1,7 @@
 """What people do about budgets: look at one, and raise it.
 
-Part of the one door (service.py). A task without a budget of its own spends from the nearest one above it.
+Part of the one door (service.py). Of the budgets that a task spends from, its own and those above it, the one that it waits
+for is meant, else the nearest.
 """
 
 from __future__ import annotations
@@ -66,16 +67,21 @@ class Budgets:
 
     async def _nearest(self, task_id: str) -> tuple[str, Purse]:
         at: str | None = task_id
+        found: tuple[str, Purse] | None = None
         while at is not None:
-            if (purse := await self._store.purse(at)) is not None:
+            purse = await self._store.purse(at)
+            if purse is not None and task_id in purse.waiting:  # this is the one that matters now
                 return at, purse
+            found = found or (None if purse is None else (at, purse))
             task = await self._store.get(at)
             if task is None:
                 raise TaskNotFound(at)
             at = task.parent
-        raise NotFound(
-            f"task {task_id} spends from no budget, or has not begun to; give it one with submit(…, budget=Budget(…))"
-        )
+        if found is None:
+            raise NotFound(
+                f"task {task_id} spends from no budget, or has not begun to; give it one with submit(…, budget=Budget(…))"
+            )
+        return found
 
     def _spent(self, holder: str, purse: Purse) -> Spent:
         return Spent(holder, purse, max(0.0, self._clock.now() - purse.began_at))

@@ -344,6 +344,25 @@ async def test_a_raise_that_is_not_enough_wakes_it_once(lab: Lab) -> None:
     assert (await lab.ended(task_id)).result == "done"
 
 
+async def test_a_raise_is_for_the_budget_that_the_task_waits_for(lab: Lab) -> None:
+    """It has one of its own, which has enough."""
+    lab.app.agent("worker", model=spender([LOOK, "done"]), tools=[look], budget=Budget(max_steps=5))
+
+    @lab.app.task
+    async def boss(ctx: Any) -> Any:
+        return await (await ctx.submit("worker", "x"))
+
+    await lab.start()
+    boss_id = await lab.submit(boss, budget=Budget(max_steps=1))
+    await lab.settled(boss_id)
+    (worker,) = (await lab.app.list(task="worker"))[0]
+    await lab.settled(worker.task_id)
+    assert (await lab.app.budget(worker.task_id)).task_id == boss_id
+    assert (await lab.app.raise_budget(worker.task_id, max_steps=2)).task_id == boss_id
+    assert (await lab.ended(boss_id)).result == "done"
+    assert (await lab.app.budget(worker.task_id)).task_id == worker.task_id
+
+
 async def test_a_limit_that_is_set_later_holds_from_then_on(lab: Lab) -> None:
     async def limit(ctx: Any) -> str:
         """Limit the tokens."""
