@@ -505,3 +505,13 @@ async def test_what_a_task_keeps_is_not_lost_with_a_commit_of_which_nothing_is_l
     assert await store.contents(kept.id, ["name"]) == {"name": b"text"}
     desk.writer.keep(lost, "other", b"text")
     assert desk.writer.unwritten(lost, ["other"]) == {}, "there will be no record that it could go with"
+
+
+async def test_whoever_waits_for_a_lost_hold_is_told(desk: Desk) -> None:
+    """It is lost before its commit began, and there is nothing else to commit."""
+    hold = await desk.hold()
+    await asyncio.sleep(0.01)  # the writer is idle
+    defer(desk.writer, hold)
+    flushed = asyncio.ensure_future(desk.writer.flushed(hold))
+    asyncio.get_running_loop().call_soon(desk.writer.lose, [hold])
+    assert isinstance(await fate(flushed), Fenced)

@@ -168,9 +168,9 @@ class Writer:
                     log.exception("a commit of %d records failed; their tasks are dropped here", len(batch.entries))
                     self._abandon(waiters)
                 self._flying = Batch()
-                if self._landed is not None:
-                    self._landed.set_result(None)
-                    self._landed = None
+            if self._landed is not None:
+                self._landed.set_result(None)
+                self._landed = None
 
     def _take(self) -> tuple[Batch, list[_Waiter]]:
         """What the next commit holds. Of many tasks that move in step, half, where the database works apart from us: while
