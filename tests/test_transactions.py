@@ -171,17 +171,21 @@ async def test_killed_anywhere_news_from_inside_leave_no_gap_in_the_journal() ->
         assert await app.store.census() == [], app.killed_at
 
 
-async def test_an_artifact_is_left_outside_of_it(app: Onward) -> None:
-    """On SQLite it would wait for the very writer that the transaction holds, and everybody with it."""
+@pytest.mark.parametrize("how", ["an artifact cannot be left", "nothing can be kept"])
+async def test_an_artifact_is_left_outside_of_it(app: Onward, how: str) -> None:
+    """On SQLite it would wait for the very writer that the transaction holds, and everybody with it. And what is kept goes with
+    the next commit of the writer: after this one."""
 
     @app.task(retry=1)
     async def leaves(ctx: Any) -> str:
         async def body(_: Any) -> str:
+            if how == "nothing can be kept":
+                return str(ctx.keep("text"))
             return str((await ctx.artifact("text")).artifact_id)
 
         return str(await ctx.transaction(body))
 
     async with app.worker():
         handle = await app.submit(leaves)
-        with pytest.raises(TaskFailed, match=r"UsageError: an artifact cannot be left inside ctx\.transaction"):
+        with pytest.raises(TaskFailed, match=rf"UsageError: {how} inside ctx\.transaction"):
             await handle.result(timeout=20)

@@ -46,6 +46,8 @@ class Belongings:
         return self._desk.now()
 
     def keep(self, data: bytes) -> str:
+        if self._pen.transacting:
+            raise UsageError("nothing can be kept inside ctx.transaction; keep it before")
         name, keep = wire.content_id(data), self._pen.writer.keep
         if _in_a_loop():
             keep(self.hold, name, data)
