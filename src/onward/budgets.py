@@ -55,7 +55,12 @@ class Budgets:
         """Set limits of that budget, absolute and not in addition; all that wait for it are told and try again."""
         if not any(value is not None for value in limits.values()):
             raise UsageError("say which limit is raised, and to what")
-        holder, _ = await self._nearest(task_id)
+        holder, found = await self._nearest(task_id)
+        if limits.get("max_cost_usd") is not None and found.spent.cost_usd is None:
+            raise UsageError(
+                f"nobody knows what task {holder} has cost so far, so no limit in dollars can be held; give its models prices "
+                "before the next task, or limit its tokens"
+            )
 
         def change(there: Mapping[str, Purse]) -> Granted:
             purse, wake = there[holder].raised(**limits).wake(holder, 0.0, everybody=True)

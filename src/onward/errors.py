@@ -324,8 +324,8 @@ class BudgetSpent(Fatal):
         asked = _BUDGET_OPTIONS.get(kind, kind)
         gone = "its time is up" if kind == "wall_time" else f"{used:,.6g} of {limit or 0:,.6g} are gone"
         super().__init__(
-            f"the budget of task {task_id} has not enough {kind} for the next call ({gone}); "
-            f"`onward budget {task_id} --{asked} N` raises it"
+            f"the budget of task {task_id} has not enough {asked} for the next call ({gone}); "
+            f"`onward budget {task_id[-8:]} --{asked} N` raises it"
         )
 
 

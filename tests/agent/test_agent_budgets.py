@@ -80,6 +80,41 @@ async def test_at_the_limit_it_waits_for_a_raise_and_goes_on(app: Onward, budget
     assert not spent.purse.reserved
 
 
+async def test_a_raise_that_is_too_small_is_told_once(app: Onward) -> None:
+    devops = app.agent("devops", model=spender([LOOK, LOOK, LOOK, "done"]), tools=[look], budget=Budget(max_steps=1))
+    async with app.worker():
+        handle = await app.submit(devops, "go")
+
+        async def waits() -> int:
+            """How often it was told that it waits, once it does."""
+            told = sum(record.kind == r.STEP_WAITS for record in await app.service.journal(handle.id))
+            return told if await _reason(app, handle.id, Reason.BUDGET) else 0
+
+        assert await eventually(waits) == 1
+        for times in (2, 3, 4):
+            await app.raise_budget(handle.id, max_steps=1)
+            assert await eventually(lambda times=times: _at_least(waits, times)) == times, (
+                "old messages are not heard again"
+            )
+        await app.raise_budget(handle.id, max_steps=9)
+        assert await handle.result(timeout=30) == "done"
+
+
+async def _at_least(count: Any, least: int) -> int:
+    found: int = await count()
+    return found if found >= least else 0
+
+
+async def test_no_limit_in_dollars_where_nobody_knows_the_price(app: Onward) -> None:
+    devops = app.agent("devops", model=ScriptedModel([LOOK, "done"]), tools=[look], budget=Budget(max_steps=1))
+    async with app.worker():
+        handle = await app.submit(devops, "go")
+        await eventually(lambda: _reason(app, handle.id, Reason.BUDGET))
+        with pytest.raises(UsageError, match=r"nobody knows what task .* has cost so far.*limit its tokens"):
+            await app.raise_budget(handle.id, max_steps=9, max_cost_usd=3)
+        assert (await app.budget(handle.id)).meters["steps"]["limit"] == 1, "nothing of it was written"
+
+
 async def _reason(app: Onward, task_id: str, reason: str) -> bool:
     return (await app.get(task_id)).reason == reason
 

@@ -67,6 +67,9 @@ def test_a_raise(onward: Run, waiting: tuple[str, str, str]) -> None:
     said = onward("budget", boss, "--steps", "9", "--time", "1h", "--db", url)
     assert said.status == 0
     assert "raised; 1 task waited for it" in said.out
+    assert "it was so already; 0 tasks" in onward("budget", boss, "--steps", "9", "--db", url).out
+    assert "lowered; 0 tasks" in onward("budget", boss, "--tokens", "500", "--db", url).out
+    assert "raised; 0 tasks" in onward("budget", boss, "--tokens", "500000", "--db", url).out
     told = onward("budget", boss, "--json", "--db", url).json
     assert (told["budget"]["steps"]["limit"], told["budget"]["wall_time"]["limit"], told["waiting"]) == (9, 3600, [])
 

@@ -28,10 +28,10 @@ async def budget(args: Namespace) -> int:
     async with door.opened(args) as app:
         task_id = await door.whole_id(app.service, args.id)
         if any(value is not None for value in limits.values()):
-            waiting = len((await app.budget(task_id)).waiting)
+            before = await app.budget(task_id)
             spent = await app.raise_budget(task_id, **limits)
             if not screen.json:
-                screen.say(f"raised; {count(waiting, 'task')} waited for it")
+                screen.say(f"{_change(before, spent)}; {count(len(before.waiting), 'task')} waited for it")
         else:
             spent = await app.budget(task_id)
     if screen.json:
@@ -39,6 +39,18 @@ async def budget(args: Namespace) -> int:
     else:
         _show(screen, task_id, spent)
     return 0
+
+
+def _change(before: Spent, after: Spent) -> str:
+    """Whether it was a raise: the command would take less, too."""
+    pairs = [(before.meters[kind]["limit"], after.meters[kind]["limit"]) for kind in NAMES]
+    if all(was == now for was, now in pairs):
+        return "it was so already"
+    return (
+        "lowered"
+        if all(now is not None and (was is None or now <= was) for was, now in pairs if was != now)
+        else "raised"
+    )
 
 
 def _show(screen: Screen, task_id: str, spent: Spent) -> None:
@@ -54,7 +66,8 @@ def _show(screen: Screen, task_id: str, spent: Spent) -> None:
         told = ", ".join(f"{_number(more)} {name}" for name, more in over.items())
         screen.say((f"the provider took {told} more than it was allowed", "yellow"))
     if spent.waiting:
-        screen.aside((f"{count(len(spent.waiting), 'task')} waits for more", "dim"))
+        verb = "waits" if len(spent.waiting) == 1 else "wait"
+        screen.aside((f"{count(len(spent.waiting), 'task')} {verb} for more", "dim"))
 
 
 def _meter(kind: str, meter: dict[str, Any]) -> tuple[Text, Text, Text]:

@@ -68,7 +68,7 @@ class Waits:
 
     def __init__(self, desk: Desk, pen: Pen, task_id: str, messages: int) -> None:
         self._desk, self._pen, self._task_id = desk, pen, task_id
-        self._there = messages
+        self._there = self._began = messages
         self.deadline = NEVER
         self._open: list[_Open] = []
         self.active = 1
@@ -132,7 +132,7 @@ class Waits:
             if kind == r.SIGNAL:
                 fits = message["kind"] == "signal" and message["name"] == wait.data["signal"]
             elif kind == r.STEP_WAITS:
-                fits = message["kind"] == "budget"
+                fits = message["kind"] == "budget" and number > self._began  # older ones came before this shift looked
             elif kind == r.CHILD:
                 fits = message["kind"] == "child" and message["name"] == wait.data["child"]
             else:
