@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.cli.conftest import Run
 @tool
 def check_disk(path: str = "/") -> str:
     """How full is the disk?"""
-    return f"{path}: 93 %"
+    return f"{path}: 93 %\n\x1b[2Jnothing else"
 
 
 @pytest.fixture
@@ -47,7 +48,20 @@ def test_what_the_model_saw(onward: Run, done: tuple[str, str, ScriptedModel]) -
     said = onward("show", task_id, "--turn", "1", "--db", url)
     assert said.status == 0
     assert "You fix disks." in said.out
-    assert 'check_disk({"path": "/var"})' in said.out
+    assert 'assistant\ncalls check_disk({"path": "/var"})\n' in said.out
+    said = onward("show", task_id, "--turn", "2", "--db", url)
+    assert "tool\n/var: 93 %\n\\x1b[2Jnothing else\n" in said.out, (
+        "lines break where they broke, and nothing else is sent"
+    )
+
+
+def test_the_journal_of_an_agent_is_for_people(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
+    url, task_id, _ = done
+    said = onward("show", task_id, "--db", url)
+    assert "turn 1: check_disk" in said.out
+    assert re.search(r"model +\d\.\d\d s  turn 1, \d+ tokens in, 10 out\n", said.out)
+    assert re.search(r"check_disk +\d\.\d\d s  \d+ bytes for the model\n", said.out)
+    assert f"onward show {task_id[-8:]} --turn N" in said.err
 
 
 def test_a_turn_that_is_not_there(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:

@@ -256,7 +256,7 @@ class _Run:
         self._talk.say(said, reply.calls)
         self._reply = reply
         if reply.text:
-            self._ctx.progress(reply.text[:500], self._steps)
+            self._ctx.progress(reply.text[:500], self._steps, turn=self._steps)
 
     async def _next(self, shown: Sequence[Ref], left_out: int) -> dict[str, Any]:
         """Ask for the next action."""
@@ -364,7 +364,7 @@ class _Run:
         approve is asked for before the first of them runs, all at once."""
         if self._reply is None:  # an idea of the policy's own
             self._talk.say(self._write(Reply("", tuple(calls)).message), calls)
-        self._ctx.progress(", ".join(call.name for call in calls), self._steps)
+        self._ctx.progress(", ".join(call.name for call in calls), self._steps, turn=self._steps)
         allowed = await self._calls.allowed([self._calls.check(call) for call in calls])
         pairs = list(zip(calls, allowed, strict=True))
         if len(pairs) > 1 and self._calls.together(allowed):

@@ -51,7 +51,7 @@ class Commands:
         parser = self._commands.add_parser(
             name,
             help=sentence,
-            description=f"{sentence[0].upper()}{sentence[1:]}.",
+            description=sentence[0].upper() + sentence[1:] + ("" if sentence.endswith("?") else "."),
             epilog=more or None,
             formatter_class=Help,
             allow_abbrev=False,

@@ -14,6 +14,11 @@ def safe(value: object) -> str:
     return "".join(c if c.isprintable() else _escaped(c) for c in str(value))
 
 
+def safe_lines(value: object) -> str:
+    """Harmless text of many lines: they break where they broke."""
+    return "\n".join(safe(line) for line in str(value).replace("\r\n", "\n").replace("\t", "    ").split("\n"))
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from onward.cli.standing import Standing, child_name, indent, placed_key, plain_key, question
 from onward.cli.text import clock, readable, safe, short, span
-from onward.cli.views import payload
+from onward.cli.views import of_agent, payload
 from onward.core import record as r
 from onward.core.task import HEARS, Reason
 
@@ -197,7 +197,7 @@ class Story:
             Mark.DONE,
             text,
             took=took / 1000 if isinstance(took, int | float) else None,
-            detail="" if result is None else short(readable(result), DETAIL),
+            detail="" if result is None else short(of_agent(result) or readable(result), DETAIL),
         )
 
     def _step_retry(self, record: r.Record, said: dict[str, Any]) -> Line:
@@ -336,6 +336,7 @@ class Story:
         step, total = (n if isinstance(n := said.get(name), int) else 0 for name in ("step", "total"))
         self.progress = (safe(said.get("message", "")), step, total)
         where = f"{step}/{total}" if total else str(step or "")
+        where = f"turn {step}:" if "turn" in said else where
         return Line(
             record.at, Mark.PROGRESS, " ".join(part for part in (where, self.progress[0]) if part) or "progress"
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onward.cli.screen import Screen
-from onward.cli.text import safe
+from onward.cli.text import safe, safe_lines
 from onward.cli.views import payload
 from onward.core import record as r
 from onward.core import wire
@@ -43,8 +43,10 @@ async def show(screen: Screen, service: Service, task: Task, records: Sequence[r
         screen.document({**told, "messages": messages[:-1], "reply": messages[-1]})
         return 0
     for message in messages:
-        screen.say((safe(str(message["role"])), "bold"), *_calls(message))
-        screen.say(safe(str(message.get("content") or "")))
+        screen.say((safe(message["role"]), "bold"))
+        for text in (message.get("content"), *_calls(message)):
+            if text:
+                screen.say(safe_lines(text))
         screen.say()
     return 0
 
@@ -61,5 +63,4 @@ def model_call(record: r.Record) -> dict[str, Any] | None:
 
 
 def _calls(message: dict[str, Any]) -> list[str]:
-    calls = [f"{one['function']['name']}({one['function']['arguments']})" for one in message.get("tool_calls", ())]
-    return [f"  {safe(call)}" for call in calls]
+    return [f"calls {one['function']['name']}({one['function']['arguments']})" for one in message.get("tool_calls", ())]

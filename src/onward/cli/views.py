@@ -103,3 +103,21 @@ def error_json(error: OnwardError) -> dict[str, Any]:
     """An error for programs."""
     known = {name: getattr(error, name) for name in ("task_id", "retry_after") if hasattr(error, name)}
     return {"error": {"code": error.code, "message": str(error), **known}}
+
+
+def of_agent(result: Any) -> str:
+    """What a step of an agent came to, in a few words: its record holds names of messages, which tell a person nothing. Empty
+    for any other step; `onward show ID --turn N` has the messages."""
+    if not isinstance(result, dict) or not isinstance(size := result.get("bytes"), int) or "id" not in result:
+        return ""
+    if "asked" not in result:
+        return f"{size:,} bytes for the model" if result.keys() <= _OUTPUT else ""
+    usage = found if isinstance(found := result.get("usage"), dict) else {}
+    counts = [(usage.get(name), word) for name, word in (("input", "tokens in"), ("output", "out"))]
+    told = [f"turn {result.get('turn')}", *(f"{n:,} {word}" for n, word in counts if isinstance(n, int))]
+    cost = result.get("cost")
+    return ", ".join([*told, f"${cost:,.4f}"] if isinstance(cost, int | float) else told)
+
+
+_OUTPUT = {"id", "bytes", "artifacts", "brief", "patch"}
+"""What the record of a tool's output may hold."""
