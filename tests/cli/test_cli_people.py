@@ -139,6 +139,8 @@ def test_a_tool_call_is_shown_whole_and_approved_with_other_arguments(onward: Ru
 
     said = onward("approve", ask["id"], "--arguments", '["/tmp"]', "--db", crew)
     assert (said.status, "--arguments is a JSON object" in said.sentence) == (2, True)
+    said = onward("approve", ask["id"], "--arguments", '{"path": 7}', "--app", "tests.cli.shop:app", "--db", crew)
+    assert (said.status, "tool 'erase': the input for 'path' does not fit" in said.sentence) == (2, True), said
     said = onward("approve", ask["id"], "--hash", "0" * 24, "--json", "--db", crew)
     assert (said.status, said.json["error"]["code"]) == (2, "stale_decision")
     said = onward(

@@ -48,9 +48,9 @@ def test_what_the_model_saw(onward: Run, done: tuple[str, str, ScriptedModel]) -
     said = onward("show", task_id, "--turn", "1", "--db", url)
     assert said.status == 0
     assert "You fix disks." in said.out
-    assert 'assistant\ncalls check_disk({"path": "/var"})\n' in said.out
+    assert 'assistant\n  calls check_disk({"path": "/var"})\n' in said.out
     said = onward("show", task_id, "--turn", "2", "--db", url)
-    assert "tool\n/var: 93 %\n\\x1b[2Jnothing else\n" in said.out, (
+    assert "tool\n  /var: 93 %\n  \\x1b[2Jnothing else\n" in said.out, (
         "lines break where they broke, and nothing else is sent"
     )
 

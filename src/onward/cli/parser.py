@@ -280,13 +280,14 @@ def _approve(commands: Commands) -> None:
         "allow what a task wants to do",
         "Without an id it shows and approves the only one that is open.\n\n"
         "examples:\n  onward approve 1k2m3n4p.7\n"
-        '  onward approve 1k2m3n4p.7 --arguments \'{"path": "/var/log/old.log"}\'',
+        '  onward approve 1k2m3n4p.7 --arguments \'{"path": "/old.log"}\' --app shop:app',
     )
     parser.add_argument("id", metavar="APPROVAL", nargs="?", help=_ASK)
     parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the journal")
     parser.add_argument(
         "--arguments", metavar="JSON", help="call the agent's tool with these instead; JSON, or @FILE, or - for stdin"
     )
+    parser.add_argument("--app", metavar="MODULE:APP", help="check the arguments against this app's tools")
     parser.add_argument(
         "--always", action="store_true", help="and this tool without an approval from now on, in this task"
     )

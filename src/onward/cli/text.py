@@ -15,8 +15,11 @@ def safe(value: object) -> str:
 
 
 def safe_lines(value: object) -> str:
-    """Harmless text of many lines: they break where they broke."""
-    return "\n".join(safe(line) for line in str(value).replace("\r\n", "\n").replace("\t", "    ").split("\n"))
+    """Harmless text of many lines: they break where they broke, and stand two columns in, so that none of them passes for a
+    line of ours."""
+    return "\n".join(
+        f"  {safe(line)}".rstrip() for line in str(value).replace("\r\n", "\n").replace("\t", "    ").split("\n")
+    )
 
 
 def _escaped(character: str) -> str:
