@@ -321,15 +321,14 @@ class BudgetSpent(Fatal):
 
     def __init__(self, task_id: str, kind: str, used: float, limit: float | None) -> None:
         self.task_id, self.kind = task_id, kind
-        asked = _BUDGET_OPTIONS.get(kind, kind)
+        asked = BUDGET_OPTIONS.get(kind, kind)
         gone = "its time is up" if kind == "wall_time" else f"{used:,.6g} of {limit or 0:,.6g} are gone"
-        super().__init__(
-            f"the budget of task {task_id} has not enough {asked} for the next call ({gone}); "
-            f"`onward budget {task_id[-8:]} --{asked} N` raises it"
-        )
+        self.what = f"the budget of task {task_id} has not enough {asked} for the next call ({gone})"
+        super().__init__(f"{self.what}; `onward budget {task_id[-8:]} --{asked} N` raises it")
 
 
-_BUDGET_OPTIONS = {"llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
+BUDGET_OPTIONS = {"llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
+"""The options of `onward budget`, where they are not called as what they limit."""
 
 
 class NoAnswer(Fatal):

@@ -14,6 +14,7 @@ from onward.cli.views import payload
 from onward.core import record as r
 from onward.core.task import Reason
 from onward.engine.replay import path_in
+from onward.errors import BUDGET_OPTIONS
 
 WAITS = frozenset({r.SLEEP, r.SIGNAL, r.QUESTION, r.APPROVAL, r.CHILD, r.STEP_WAITS})
 _ORDER = {r.DOUBTED: 0, r.APPROVAL: 1, r.QUESTION: 2, r.STEP_WAITS: 3, r.SIGNAL: 4, r.CHILD: 5, r.SLEEP: 6}
@@ -91,7 +92,8 @@ class Open:
             case r.DOUBTED:
                 return f"onward resolve {task}"
             case r.STEP_WAITS if self.reason == Reason.BUDGET:
-                return f"onward budget {task}"
+                holder, lacking = str(self.said.get("holder", self.task_id)), str(self.said.get("lacking", "steps"))
+                return f"onward budget {safe(holder)[-8:]} --{safe(BUDGET_OPTIONS.get(lacking, lacking))} N"
             case _:
                 return ""
 

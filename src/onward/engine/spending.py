@@ -90,5 +90,5 @@ class Spending:
             granted.holder, granted.lacking, purse.used(granted.lacking), purse.budget.of(granted.lacking)
         )
         if self._task_id in purse.waiting:
-            raise NotNow(Reason.BUDGET, NEVER, str(spent), holder=granted.holder, lacking=granted.lacking)
+            raise NotNow(Reason.BUDGET, NEVER, spent.what, holder=granted.holder, lacking=granted.lacking)
         raise spent
