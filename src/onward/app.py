@@ -171,11 +171,12 @@ class Onward(Registry):
     ) -> Handle:
         """Ask for a task; the answer comes after the commit.
 
-        `group` (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. `budget` is
-        for what it and its children spend on models. The same `key` with the same everything gives the same task, however often and from wherever it is sent. With
-        `connection` (asyncpg, psycopg, SQLAlchemy, sqlite3) the task becomes part of the caller's own transaction.
+        The same `key` with the same everything gives the same task, however often and from wherever it is sent. With
+        `connection` (asyncpg, psycopg, SQLAlchemy, sqlite3) the task becomes part of the caller's own transaction. `group`
+        (a tenant, a service) is for fairness and limits; the handler may also name an argument for it.
 
-        `after` is for agents: the task goes on where that one (its id), which has ended, was: with its state and what was said.
+        `budget` is what the task and its children may spend on models, instead of the agent's own. `after` is the id of a task of
+        an agent that has ended: this one goes on where that one was, with its state and what was said.
         """
         if after is not None:
             input = await self.service.states.after(after, input)  # noqa: A001

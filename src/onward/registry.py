@@ -138,11 +138,14 @@ class Registry:
         from onward.agent.loop import CONTEXT_BYTES, NO_LIMITS, Agent  # noqa: PLC0415
         from onward.agent.models import Chosen  # noqa: PLC0415
         from onward.agent.policy import usual  # noqa: PLC0415
-        from onward.agent.tools import check_default, toolbox  # noqa: PLC0415
+        from onward.agent.tools import check_default, listed, risk_levels, toolbox  # noqa: PLC0415
 
         if shown_bytes is not None and shown_bytes < SMALLEST:
             raise BadSetting("shown_bytes", shown_bytes, f"{SMALLEST} or more")
-        known = [(one, self._agent_named(one)) for one in tools]
+        if budget is not None and not isinstance(budget, type(NO_LIMITS)):
+            raise BadSetting("budget", budget, "a Budget, such as Budget(max_steps=20)")
+        known = [(one, self._agent_named(one)) for one in listed("tools", tools)]
+        box = toolbox(one for one, named in known if named is None)
         asked = Chosen(model)
         summing = None if compact is False else asked if compact is True else Chosen(compact)
         self._models += {asked} if summing is None else {asked, summing}
@@ -150,8 +153,8 @@ class Registry:
             name,
             asked,
             instructions,
-            toolbox(one for one, named in known if named is None and not isinstance(one, str)),
-            frozenset(approve),
+            box,
+            risk_levels(approve, box),
             budget or NO_LIMITS,
             result,
             CONTEXT_BYTES if context_bytes is None else context_bytes,

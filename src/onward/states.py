@@ -35,9 +35,9 @@ class States:
 
     async def after(self, task_id: str, goal: Any) -> dict[str, Any]:
         """The input of a task that goes on from another: one that has ended and has a state. Raises StateConflict."""
-        task = await self._store.get(task_id)
+        task = await self._store.get(task_id) if isinstance(task_id, str) else None
         if task is None:
-            raise TaskNotFound(task_id)
+            raise TaskNotFound(str(task_id))
         if not task.ended:
             raise StateConflict(task_id, task.state, "gone on from", "wait until it has ended, or cancel it")
         await self.get(task_id)

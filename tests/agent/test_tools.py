@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from onward import Onward
+from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import Tool, parsed, tool, toolbox
 from onward.errors import BadSetting, InvalidInput, UsageError
 
@@ -126,3 +129,39 @@ def test_a_box_of_tools() -> None:
 def test_names_that_no_provider_takes(name: str) -> None:
     with pytest.raises(BadSetting, match="tool name"):
         Tool(print, name, "")
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (
+            {"model": "gpt-5"},
+            "setting model is 'gpt-5', but must be \"openai:NAME\", or an object with a name and `ask`",
+        ),
+        ({"model": "openai:"}, "setting model is 'openai:', but must be"),
+        ({"model": None}, "setting model is None, but must be"),
+        ({"model": ScriptedModel}, 'but must be "openai:NAME", or an object with a name and `ask`'),
+        ({"compact": "gpt-5"}, "setting model is 'gpt-5'"),
+        (
+            {"approve": "write_local"},
+            "setting approve is 'write_local', but must be a list, such as approve=['write_local']",
+        ),
+        (
+            {"approve": ["write-local"]},
+            "setting approve is 'write-local', but must be a risk level: one of delicate, external",
+        ),
+        ({"tools": "janitor"}, "setting tools is 'janitor', but must be a list, such as tools=['janitor']"),
+        ({"tools": [3]}, "setting tools is 3, but must be functions, agents, or the names of agents"),
+        ({"budget": {"max_steps": 3}}, "but must be a Budget, such as Budget(max_steps=20)"),
+    ],
+)
+def test_a_slip_is_told_where_the_agent_is_written(said: dict[str, Any], sentence: str) -> None:
+    @tool(risk="delicate")
+    def touch() -> None:
+        """Touch it."""
+
+    app = Onward("sqlite://:memory:")
+    app.agent("careful", model=ScriptedModel([]), tools=[touch], approve=["delicate", "external_action"])
+    with pytest.raises(BadSetting, match=re.escape(sentence)):
+        app.agent("sloppy", **{"model": ScriptedModel([]), "tools": [touch], **said})
+    assert "sloppy" not in app.handlers

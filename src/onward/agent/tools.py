@@ -126,6 +126,23 @@ def check_default(word: str) -> str:
     return word
 
 
+def risk_levels(approve: Iterable[str], tools: Mapping[str, Tool]) -> frozenset[str]:
+    """The risk levels that need a person's yes. Raises BadSetting for one that no tool can have: a slip of the pen there would let
+    everything through."""
+    known = {*RISKS, *(one.risk for one in tools.values())}
+    levels = frozenset(listed("approve", approve))
+    if unknown := sorted(str(one) for one in levels - known):
+        raise BadSetting("approve", unknown[0], f"a risk level: one of {', '.join(sorted(known))}")
+    return levels
+
+
+def listed(name: str, given: Any) -> list[Any]:
+    """A list of things, where one thing is an easy mistake: a text would be taken for its letters. Raises BadSetting."""
+    if isinstance(given, str | Tool) or not isinstance(given, Iterable):
+        raise BadSetting(name, given, f"a list, such as {name}=[{given!r:.80}]")
+    return list(given)
+
+
 def parsed(text: str, name: str) -> dict[str, Any]:
     """The arguments of a call, which are untrusted text: a JSON object, or a sentence that a model can read."""
     if not text.strip():
@@ -176,8 +193,16 @@ def tool(
     approval_timeout: Duration | None = None,
     approval_default: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a function a tool. Its name, docstring and annotations are what the model is told; `normalize` makes a patch of
-    what it returns."""
+    """Make a function a tool. Its name, docstring and annotations are what the model is told; `ctx`, as its first parameter,
+    gets the context.
+
+    `risk` is "read" (may be repeated, and run beside others), "write_local", "external_action" or a word of your own. What does
+    more than read says how it bears a crash: `idempotent`, `reconcile` (asked whether it happened), or neither: then it is
+    announced first, and never repeated silently. `undo` takes it back.
+
+    `approve` says whether a person has to allow it, whatever the agent says of its risk; `approval_timeout` and
+    `approval_default` are as for `app.agent`. `normalize` makes a patch of the state of what it returns.
+    """
 
     def make(function: Callable[..., Any]) -> Tool:
         return Tool(
@@ -203,6 +228,8 @@ def toolbox(tools: Iterable[Tool | Callable[..., Any]]) -> Mapping[str, Tool]:
     """Tools by name; a plain function among them is one that only reads."""
     box: dict[str, Tool] = {}
     for one in tools:
+        if not callable(one):
+            raise BadSetting("tools", one, "functions, agents, or the names of agents")
         made = one if isinstance(one, Tool) else tool(one)
         if made.name in box:
             raise UsageError(f"two tools are named {made.name!r}; give one of them another name")

@@ -12,19 +12,29 @@ def model_of(model: str | Model) -> Model:
     """`openai:NAME`, or a model as it is."""
     if not isinstance(model, str):
         return model
-    provider, _, name = model.partition(":")
-    if provider != "openai" or not name:
-        raise BadSetting("model", model, '"openai:NAME", or an object with a name and `ask`')
+    name = model.partition(":")[2]
     from onward.agent.models.openai import OpenAIModel  # noqa: PLC0415 -- an extra, and slow to load
 
     return OpenAIModel(name)
+
+
+def _checked(model: str | Model) -> str | Model:
+    """The same; raises BadSetting for what can be no model, where the agent is written and not when its first task comes."""
+    if isinstance(model, str):
+        fits = model.startswith("openai:") and model != "openai:"
+    else:
+        fits = not inspect.isclass(model) and callable(getattr(model, "ask", None)) and hasattr(model, "name")
+    if not fits:
+        raise BadSetting("model", model, '"openai:NAME", or an object with a name and `ask`')
+    return model
 
 
 class Chosen:
     """The model of an agent, made once, when it is first asked for: a program that only submits tasks needs no key."""
 
     def __init__(self, model: str | Model) -> None:
-        self._choice, self._made = model, None if isinstance(model, str) else model
+        self._choice = _checked(model)
+        self._made = None if isinstance(model, str) else model
 
     def __call__(self) -> Model:
         """The model."""
