@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import sys
 import types
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from onward import Budget, Onward
 from onward.agent.models.scripted import ScriptedModel
+from onward.cli.parser import parse
 from onward.core.task import State
 from onward.testing import crashes, drain, memory_app
 from tests.kit import sql
@@ -34,6 +36,16 @@ def test_every_guide_is_run_by_a_test() -> None:
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for guide in GUIDES.glob("*.md"):
         assert guide.name in tests, f"nobody runs the code of {guide.name}"
+
+
+@pytest.mark.parametrize("guide", ["running.md", "agents.md", "approvals.md", "artifacts.md"])
+def test_the_commands_of_a_guide_are_commands(guide: str) -> None:
+    text = (GUIDES / guide).read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ (?:\w+=\S+ )?(onward .*)$", text, re.MULTILINE)
+    for command in [*commands, *re.findall(r"`(onward \w+ [^`]+)`", text)]:
+        words = shlex.split(command.replace("--turn N", "--turn 3"), comments=True)[1:]
+        assert "--help" in words or parse(words).command == words[0]
+    assert commands
 
 
 async def test_effects() -> None:

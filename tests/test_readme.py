@@ -43,6 +43,20 @@ def test_the_program_of_the_readme_runs(folder: Path) -> None:
     assert done.returncode == 0
 
 
+def test_the_agent_of_the_readme_is_one(folder: Path) -> None:
+    program = "import janitor as j; print(*j.app.handlers, type(j.old_logs()).__name__, j.delete('/no/such/file'))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "janitor dict /no/such/file is gone\n", done.stderr
+
+
 def test_the_commands_of_the_readme_work(folder: Path) -> None:
     commands = re.findall(r"^\$ (onward .*)$", README, re.MULTILINE)
     assert commands == ["onward worker deploy:app", "onward submit deploy '\"web\"' --follow"]

@@ -179,7 +179,7 @@ def _follow(commands: Commands) -> None:
     commands.add_for_one(
         "follow",
         "follow:follow",
-        "watch a task until it has ended",
+        "watch a task until it has ended, or waits for a person",
         "Ctrl-C stops watching; the task goes on.",
     )
 
