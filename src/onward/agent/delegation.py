@@ -143,8 +143,8 @@ async def _turns(ctx: Context, of: str, records: Sequence[Record], most: int) ->
             raise UsageError(
                 f"what was said in task {of} is no longer there; submit the goal without going on after it"
             )
-        said = [(Ref(name, len(found[name])), wire.decode(found[name])) for name in [*names, *done] if name in found]
-        return turns_of(one for one in said if _says_something(one[1]))
+        there = [(Ref(name, len(found[name])), wire.decode(found[name])) for name in [*names, *done] if name in found]
+        return turns_of(one for one in there if _says_something(one[1]))
     turns: list[Turn] = []
     for page, *_ in reversed(_pages(records)):
         turns = turns_on((await ctx.host.contents([page], of=of))[page]) + turns
@@ -167,8 +167,9 @@ def _says_something(message: Message) -> bool:
 def _result(record: Record) -> str | None:
     """The name of what a call came to, as its record has it."""
     result = record.value.get("result") if record.kind == r.STEP_DONE else None
-    fits = isinstance(result, dict) and {"id", "bytes"} <= result.keys() and "asked" not in result
-    return str(result["id"]) if fits else None
+    if isinstance(result, dict) and {"id", "bytes"} <= result.keys() and "asked" not in result:
+        return str(result["id"])
+    return None
 
 
 def _pages(records: Sequence[Record]) -> list[list[Any]]:

@@ -79,7 +79,9 @@ class Spending:
             return granted
 
         granted = await self._pen.patiently(lambda: self._desk.store.change_purses(list(self.budgets), whole))
-        self.budgets = {holder: granted.purses[holder].budget for holder in self.budgets}  # somebody may have raised one
+        self.budgets = {
+            holder: granted.purses[holder].budget for holder in self.budgets
+        }  # somebody may have raised one
         if granted.wake:
             self._desk.store.nudge("ready")
         return granted
