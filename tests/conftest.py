@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from onward import Onward
 from onward.app import open_store
@@ -34,6 +35,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("onward")
+
+# Hypothesis draws from the constants of all modules that happen to be loaded: which examples it tries would depend on which
+# tests ran before in the same process. This says that there are none.
+providers._get_local_constants = lambda: providers._local_constants
 
 # A shell that starts us in the background has us ignore Ctrl-C, and every process we start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
