@@ -136,3 +136,16 @@ def test_a_purse_comes_back_as_it_was_kept(plan: list[tuple[str, str, Amount]], 
     for verb, key, amount in plan:
         purse = purse.reserve(f"{key}/1", amount) if verb == "reserve" else purse.settle(key, amount).wait(key, amount)
     assert Purse.unpacked(purse.packed()) == purse
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_steps": 2.5}, {"max_llm_tokens": float("inf")}, {"max_cost_usd": float("inf")}], ids=str
+)
+def test_what_no_state_and_no_record_can_hold_is_refused_at_once(wrong: dict[str, float]) -> None:
+    with pytest.raises(BadSetting, match="number of 0 or more"):
+        Budget(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_whole_number_may_be_written_in_any_way() -> None:
+    budget = Budget(max_llm_tokens=1e6)  # type: ignore[arg-type]
+    assert (budget.max_llm_tokens, type(budget.max_llm_tokens)) == (1_000_000, int)

@@ -11,6 +11,7 @@ Who does not get what it asks for is remembered, and told when there is more: af
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,9 +45,14 @@ class Budget:
 
     def __post_init__(self) -> None:
         for field in ("max_steps", "max_llm_tokens", "max_cost_usd", "max_artifact_bytes_in_context"):
-            value = getattr(self, field)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
+            if (value := getattr(self, field)) is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise BadSetting(f"Budget.{field}", value, "a number of 0 or more")
+            if field != "max_cost_usd":
+                if value != int(value):
+                    raise BadSetting(f"Budget.{field}", value, "a whole number of 0 or more")
+                object.__setattr__(self, field, int(value))
         if self.max_wall_time is not None:
             object.__setattr__(self, "max_wall_time", seconds(self.max_wall_time, "Budget.max_wall_time"))
         if self.when_spent not in {"wait", "finish"}:
