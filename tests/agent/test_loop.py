@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from onward import Onward, State
 from onward.agent.conversation import unpaired
 from onward.agent.loop import EVERY
-from onward.agent.model import ModelBusy, ModelRefused
+from onward.agent.model import ModelBusy, ModelRefused, Reply, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
@@ -133,6 +133,17 @@ async def test_what_a_model_does_wrong_it_is_told(lab: Lab, call: Any, sentence:
     task = await lab.run(devops, "x")
     assert task.result == "sorry"
     assert model.asked[-1].messages[-1]["content"].startswith(sentence)
+
+
+@pytest.mark.parametrize("id_", ["", "x"])
+async def test_calls_of_one_id_get_a_result_each(lab: Lab, id_: str) -> None:
+    """As models of one's own may name them. The history fits, and the model reads what each came to."""
+    disk = Disk()
+    both = Reply("", tuple(ToolCall(id_, "check_disk", f'{{"path":"{path}"}}') for path in ("/a", "/b")))
+    devops, model = agent(lab.app, disk, [both, "done"])
+    assert (await lab.run(devops, "look")).result == "done"
+    assert unpaired(model.asked[1].messages) == []
+    assert [message["content"] for message in model.asked[1].messages[-2:]] == ["/a: 93 %", "/b: 93 %"]
 
 
 async def test_a_large_output_is_an_artifact_that_can_be_read(lab: Lab) -> None:

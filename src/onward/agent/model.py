@@ -76,6 +76,17 @@ class Reply:
     finish: str = "stop"
     model: str = ""
 
+    def __post_init__(self) -> None:
+        """Results are matched by the ids of calls: one that is empty, or was there before, becomes another."""
+        if len({one.id for one in self.calls} - {""}) < len(self.calls):
+            apart: dict[str, ToolCall] = {}
+            for number, one in enumerate(self.calls):
+                own = one.id or f"call_{number}"
+                while own in apart:
+                    own = f"{own}_{number}"
+                apart[own] = dataclasses.replace(one, id=own)
+            object.__setattr__(self, "calls", tuple(apart.values()))
+
     @property
     def message(self) -> dict[str, Any]:
         """As it goes back into the conversation."""

@@ -277,9 +277,5 @@ def _merge(calls: list[_Piece], deltas: Iterable[Any]) -> None:
 
 
 def _calls(calls: list[_Piece]) -> tuple[ToolCall, ...]:
-    """In order. A call without an id, or with one that was there before, gets one: answers are matched by it."""
-    found: dict[str, ToolCall] = {}
-    for number, call in enumerate(sorted(calls, key=lambda one: one.index or 0)):
-        own = call.id if call.id and call.id not in found else f"call_{number}_{len(found)}"
-        found[own] = ToolCall(own, call.name, call.arguments)
-    return tuple(found.values())
+    """In order."""
+    return tuple(ToolCall(one.id, one.name, one.arguments) for one in sorted(calls, key=lambda one: one.index or 0))
