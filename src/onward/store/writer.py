@@ -44,6 +44,8 @@ class Hold:
     gate: str | None = None
     refused: OnwardError | None = None
     """What the database had against a record that nobody waited for."""
+    kept: dict[str, bytes] | None = None
+    """Contents that go with the next record."""
 
     @property
     def gone(self) -> bool:
@@ -70,7 +72,6 @@ class Writer:
         self._entries: list[Entry] = []
         self._waiters: list[_Waiter] = []
         self._endings: list[tuple[Hold, End | Wait]] = []
-        self._contents: list[tuple[Hold, Content]] = []
         self._idle: asyncio.Future[None] | None = None
         self._future = asyncio.get_running_loop().create_future
         self._last = 0
@@ -107,12 +108,14 @@ class Writer:
         """Write contents, with the next record of this hold, which may refer to them. (With another's they would be lost when
         that one is refused.)"""
         if not hold.gone:
-            self._contents.append((hold, Content(hold.id, name, data)))
+            hold.kept = hold.kept or {}
+            hold.kept[name] = data
 
     def unwritten(self, hold: Hold, names: Iterable[str]) -> dict[str, bytes]:
         """What this hold keeps under these names and is not in the store yet, or only just."""
-        wanted, line = set(names), (*self._flying.contents, *(one for _, one in self._contents))
-        return {one.id: one.data for one in line if one.task_id == hold.id and one.id in wanted}
+        wanted, kept = set(names), hold.kept or {}
+        found = {one.id: one.data for one in self._flying.contents if one.task_id == hold.id and one.id in wanted}
+        return found | {name: kept[name] for name in wanted if name in kept}
 
     def settle(self, hold: Hold, kind: str, data: bytes, ending: End | Wait) -> asyncio.Future[None]:
         """Write the last record of a shift together with the end or the wait it leads to."""
@@ -181,10 +184,10 @@ class Writer:
         self._last, self._deferred = size, 0
         batch, waiters = Batch(self._entries[:size]), self._waiters[:size]
         del self._entries[:size], self._waiters[:size]
-        if self._contents:
-            here = {id(hold) for hold, _ in waiters}
-            batch.contents = [one for hold, one in self._contents if id(hold) in here]
-            self._contents = [pair for pair in self._contents if id(pair[0]) not in here]
+        for hold, _ in waiters:
+            if hold.kept:
+                batch.contents += [Content(hold.id, name, data) for name, data in hold.kept.items()]
+                hold.kept = None
         self._sort_endings(batch)
         return batch, waiters
 
@@ -253,9 +256,7 @@ class Writer:
         lost = list(holds)
         for hold in lost:
             hold.lost, hold.refused = True, None
-        gone = {id(hold) for hold in lost}
-        self._contents = [pair for pair in self._contents if id(pair[0]) not in gone]
-        for _, future in self._drop(gone):
+        for _, future in self._drop({id(hold) for hold in lost}):
             if future is not None and not future.done():
                 future.set_exception(Fenced())
 
