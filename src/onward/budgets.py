@@ -79,9 +79,9 @@ class Budgets:
                 return at, purse
             found = found or (None if purse is None else (at, purse))
             task = await self._store.get(at)
-            if task is None:
+            if task is None and found is None:
                 raise TaskNotFound(at)
-            at = task.parent
+            at = None if task is None else task.parent
         if found is None:
             raise NotFound(
                 f"task {task_id} spends from no budget, or has not begun to; give it one with submit(…, budget=Budget(…))"
