@@ -39,6 +39,8 @@ class Finding:
     void: list[str] = dataclasses.field(default_factory=list)
 
     tasks: int = 0
+    same: int = 0
+    """Tasks that came to the same answer."""
     kills: int = 0
     calls: int = 0
     """Model calls."""
@@ -61,7 +63,7 @@ class Finding:
             f"{self.kills} kills · {self.calls} model calls, {len(self.unpaired)} unpaired, {len(self.paid_again)} paid twice "
             f"({self.repeated} again, whose answer died) · {self.tasks * len(EFFECTS)} effects, {len(self.doubled)} doubled, "
             f"{self.doubts} in doubt and asked for · {len(self.run_again)} run again · "
-            f"{self.tasks - len(self.wrong)} of {self.tasks} with the same answer"
+            f"{self.same} of {self.tasks} with the same answer"
         )
 
 
@@ -139,7 +141,9 @@ def _announced(found: Finding, task: str, journal: list[Row]) -> None:
 def _ended(found: Finding, task: str, journal: list[Row], picture: Picture, answer: str) -> None:
     state, seq, attempt = picture.outcomes.get(task, ("unfinished", 0, 0))
     result = next((json.loads(row.data).get("result") for row in journal if row.seq == seq), None)
-    if (state, result, attempt) != ("completed", answer, 1):
+    if (state, result, attempt) == ("completed", answer, 1):
+        found.same += 1
+    else:
         how = picture.queue.get(task, ("", "", "ended"))[2]
         found.wrong.append(f"{task} is {state} ({how}) with {result!r} in attempt {attempt}, and not {answer!r}")
     answers = sum(
