@@ -141,6 +141,17 @@ def test_what_is_most_worth_showing_comes_first() -> None:
     assert f"{found.left_out['facts']} facts" in found.text, "what was left out is said"
 
 
+@pytest.mark.parametrize("step", [None, "look", "clean"])
+def test_artifacts_are_not_compared_with_each_other(step: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hundreds of one step that would take longer than all the rest of a turn."""
+    made = [ArtifactRef(artifact_id=f"a{number}", type="t", bytes=1, step="look") for number in range(300)]
+    compared = []
+    monkeypatch.setattr(ArtifactRef, "__eq__", lambda self, other: compared.append(other) or self is other)
+    found = state_slice(AgentState(goal="g", artifacts=tuple(made)), 8_000, step)
+    assert found.text.count("- [") + found.left_out.get("artifacts", 0) == 300
+    assert not compared
+
+
 @given(st.text(max_size=50), st.integers(0, 60))
 def test_cut(text: str, most: int) -> None:
     short = cut(text, most)
