@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -150,6 +151,13 @@ def test_a_tool_call_is_shown_whole_and_approved_with_other_arguments(onward: Ru
     note = '(a person approved this with other arguments, {"path": "/tmp"}, because: less)'
     assert result(onward, crew, task_id) == f"{note}\n/tmp is gone"
     assert 'with {"path": "/tmp"}, less' in onward("show", task_id, "--db", crew).out
+
+
+def test_doctor_knows_that_people_are_asked(onward: Run, crew: str, waiting: Waiting):
+    task_id = waiting("approval", "janitor", '"/a"')
+    said = onward("doctor", "--db", crew)
+    assert (said.status, bool(re.search(r"waits? for a person \(\d+ approval", said.out))) == (0, True), said.out
+    assert onward("cancel", task_id, "--db", crew).status == 0
 
 
 def test_always_answers_all_that_is_open_for_the_tool(onward: Run, crew: str, waiting: Waiting):

@@ -18,7 +18,7 @@ import time
 
 import pytest
 
-from tests.cli.conftest import ROOT, Run, controls, process
+from tests.cli.conftest import ROOT, Run, Waiting, controls, process
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -114,6 +114,15 @@ def test_no_color_is_plain_text(words, env, crew: str):
     with terminal(*words, "--db", crew, **env) as screen:
         screen.status()
         assert not controls(screen.text.replace("\r\n", "\n"))
+
+
+def test_no_color_has_lines_that_fit(onward: Run, crew: str, waiting: Waiting):
+    task_id = waiting("approval", "janitor", json.dumps("/srv/" + "x" * 500))
+    with terminal("list", "--db", crew, NO_COLOR="1") as screen:
+        assert screen.status() == 0
+        assert "approval: erase" in screen.text
+        assert max(len(line) for line in screen.text.splitlines()) <= 80
+    assert onward("cancel", task_id, "--db", crew).status == 0
 
 
 def test_a_worker_on_a_terminal_has_a_status_line(db: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import time
 from argparse import Namespace
@@ -13,7 +14,7 @@ from onward.cli import door
 from onward.cli.screen import Screen, indented, sign, verdicts
 from onward.cli.text import count, safe
 from onward.cli.timeline import Mark
-from onward.core.task import NEEDS_A_PERSON, State
+from onward.core.task import ASKS_A_PERSON, State
 from onward.errors import SchemaMismatch, StoreUnavailable
 from onward.store.port import WorkerRow
 from onward.store.sqlite_file import MEMORY
@@ -135,11 +136,13 @@ async def _census(app: Onward) -> Check:
 
 async def _persons(app: Onward) -> Check:
     waiting, more = await app.list(state=State.WAITING, limit=LOOK)
-    number = sum(task.reason in NEEDS_A_PERSON for task in waiting)
-    if not number:
+    reasons = collections.Counter(str(task.reason) for task in waiting if task.reason in ASKS_A_PERSON)
+    if not reasons:
         return Check("people", True, "no task waits for a person")
-    some = f"{number:,} or more tasks" if more else count(number, "task")
-    return Check("people", None, f"{some} parked or quarantined: onward list --state waiting")
+    number = reasons.total()
+    some = f"{number:,} or more tasks wait" if more else f"{count(number, 'task')} {'waits' if number == 1 else 'wait'}"
+    told = ", ".join(f"{many:,} {reason}" for reason, many in sorted(reasons.items()))
+    return Check("people", None, f"{some} for a person ({told}): onward list --state waiting")
 
 
 async def _workers_and_queues(app: Onward) -> list[Check]:

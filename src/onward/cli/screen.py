@@ -1,5 +1,5 @@
 """How things look. Colours, boxes and moving parts on a terminal; plain lines where the output goes elsewhere, or with
-NO_COLOR. Everything is a Text, never markup: a result that contains "[red]" is a result that contains "[red]"."""
+NO_COLOR; lines that fit wherever there is a terminal. Everything is a Text, never markup: a result that contains "[red]" is a result that contains "[red]"."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def print_table(console: Console, headers: Sequence[str], rows: Iterable[Sequenc
         for cell, width in zip(line, widths, strict=False):
             cell.truncate(width, overflow="ellipsis", pad=True)
             shown.append_text(cell).append("  ")
-        if console.is_terminal:
+        if console.file.isatty():
             line[-1].truncate(max(rest, 1), overflow="ellipsis")
         shown.append_text(line[-1])
         shown.rstrip()
@@ -197,7 +197,7 @@ def story_line(console: Console, line: Line, began: float, room: int = 24) -> Te
     if line.command:
         text.append(f"  {'→' if _speaks_unicode(console) else '->'} ", "dim").append(line.command, "bold")
     shown = Text.assemble((f"{'+' + span(line.at - began):>11}", "dim"), "  ", (mark, style), "  ", text)
-    if quiet and console.is_terminal:
+    if quiet and console.file.isatty():
         shown.truncate(console.width - 1, overflow="ellipsis")
     return shown
 
