@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onward import Fatal, Onward, State
+from onward import Budget, Fatal, Onward, State
 from onward.core import record as r
 from onward.engine.check import Finding, Verdict
 from onward.errors import Denied, TaskNotFound, UnknownTask
@@ -379,3 +379,47 @@ async def test_an_agent_is_checked_like_any_other(app: Onward) -> None:
         await app.answer(ask.id, "yes")
         assert await handle.result(timeout=10) == "done"
         assert (await app.replay(handle.id)).agrees
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({"instructions": "Another voice."}, Verdict.FINE),
+        ({"model": "openai:gpt-5-mini"}, Verdict.FINE),
+        ({"budget": Budget(max_steps=50)}, Verdict.FINE),
+        ({"approval_timeout": "1h"}, Verdict.FINE),
+        ({"tools": ["touch", "look"]}, Verdict.FINE),
+        ({"approve": []}, Verdict.PARKS),
+        ({"tools": ["look"]}, Verdict.PARKS),
+    ],
+    ids=str,
+)
+async def test_what_of_an_agent_may_be_changed(lab: Lab, changed: dict[str, Any], verdict: Verdict) -> None:
+    """What the guide on changing code says of agents."""
+    from onward.agent.models.scripted import ScriptedModel
+    from onward.agent.tools import tool
+
+    @tool(risk="write_local", idempotent=True)
+    def touch() -> str:
+        """Touch it."""
+        return "touched"
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    box = {"touch": touch, "look": look}
+    said: dict[str, Any] = {
+        "model": ScriptedModel([[("touch", {})], "done"]),
+        "tools": ["touch"],
+        "approve": ["write_local"],
+    }
+    lab.app.agent("keeper", **said | {"tools": [touch]})
+    await lab.start()
+    task_id = await lab.submit("keeper", "go")
+    assert (await lab.settled(task_id)).reason == "approval"
+    del lab.app.handlers["keeper"], lab.app._agents["keeper"]
+    now = said | changed
+    lab.app.agent("keeper", **now | {"tools": [box[name] for name in now["tools"]]})
+    assert (await _one(lab.app)).verdict is verdict
