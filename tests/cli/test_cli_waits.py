@@ -197,3 +197,20 @@ def test_a_task_that_undoes_is_cancelling(onward: Run, db: str):
     (task,) = onward("list", "--state", "pending", "--json", "--db", db).json["tasks"]
     assert (task["task_id"], task["reason"]) == (task_id, "cancelling")
     assert "cancelling: what it did is being undone" in onward("list", "--db", db).out
+
+
+def test_whoever_follows_is_told_what_a_child_asks(onward: Run, crew: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("onward.cli.follow.PATIENCE", 0.05)
+    for way in (["--wait", "2"], ["--follow", "--wait", "2"]):
+        said = onward("submit", "household", '"choose"', *way, "--db", crew)
+        assert said.status == 3, "the task itself waits for its child, and may go on any time"
+        assert re.search(
+            r"\(choose\) waits for a person: question: Which region\?: `onward answer \w{8}\.\d+ TEXT`", said.err
+        )
+        assert said.err.count("Which region?") == 1, "once"
+        onward(
+            "cancel",
+            onward("list", "--task", "household", "--limit", "1", "--json", "--db", crew).json["tasks"][0]["task_id"],
+            "--db",
+            crew,
+        )

@@ -23,8 +23,8 @@ from onward.cli.tasks import situation, standing, waits_json
 from onward.cli.text import safe, span
 from onward.cli.timeline import Line, Mark, Story
 from onward.cli.views import payload, record_json, task_json
-from onward.core.record import DOUBTED, ENDS, HANDED_BACK, PARKED, QUARANTINED, Record
-from onward.core.task import ASKS_A_PERSON, NEEDS_A_PERSON, State, Task
+from onward.core.record import CHILD, DOUBTED, ENDS, HANDED_BACK, PARKED, QUARANTINED, Record
+from onward.core.task import ASKS_A_PERSON, NEEDS_A_PERSON, Reason, State, Task
 from onward.errors import OnwardError, ResultTimeout, TaskCancelled, TaskFailed
 
 WAITS_FOR_A_PERSON = 5
@@ -122,7 +122,7 @@ async def person_waits(app: Onward, task: Task) -> list[Open]:
 
 @contextlib.asynccontextmanager
 async def loneliness(screen: Screen, app: Onward, task_id: str) -> AsyncIterator[None]:
-    """Whoever waits in this block is told when nobody is there to do the task."""
+    """Whoever waits in this block is told when nobody is there to do the task, and when a task below it waits for a person."""
 
     async def look() -> None:
         await asyncio.sleep(PATIENCE)
@@ -134,6 +134,11 @@ async def loneliness(screen: Screen, app: Onward, task_id: str) -> AsyncIterator
                     "yellow",
                 )
             )
+        below = _Below(app)
+        while True:
+            for said in await below.asked(await app.get(task_id)):
+                screen.aside((said, "yellow"))
+            await asyncio.sleep(PATIENCE)
 
     looking = asyncio.ensure_future(look())
     try:
@@ -141,6 +146,41 @@ async def loneliness(screen: Screen, app: Onward, task_id: str) -> AsyncIterator
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
+
+
+class _Below:
+    """What the tasks below one ask of people: their own journals tell it, and not the one that is watched."""
+
+    def __init__(self, app: Onward) -> None:
+        self._app = app
+        self._seen: dict[tuple[str, float], list[Open]] = {}
+        """What each waited for when it came to rest, so that a journal is not read at every look."""
+        self._told: set[str] = set()
+
+    async def asked(self, task: Task) -> list[str]:
+        """Sentences that were not told yet."""
+        new = [one for one in dict.fromkeys(await self._all(task)) if one not in self._told]
+        self._told.update(new)
+        return new
+
+    async def _all(self, task: Task) -> list[str]:
+        if task.reason != Reason.CHILD:
+            return []
+        said: list[str] = []
+        for wait in await self._waits(task):
+            if wait.kind != CHILD or not isinstance(child_id := wait.said.get("child"), str):
+                continue
+            child = await self._app.get(child_id)
+            if child.reason in ASKS_A_PERSON:
+                said.append(safe(str(Person(child, await self._waits(child)))))
+            said += await self._all(child)
+        return said
+
+    async def _waits(self, task: Task) -> list[Open]:
+        at = (task.task_id, task.updated_at)
+        if at not in self._seen:
+            self._seen[at] = await standing(self._app.service, task)
+        return self._seen[at]
 
 
 async def _somebody(app: Onward, task: Task) -> bool:
