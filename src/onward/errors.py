@@ -234,9 +234,9 @@ class ResultTimeout(OnwardError):
 
     def __init__(self, task_id: str, timeout: float, state: str, reason: str) -> None:
         self.task_id = task_id
-        super().__init__(
-            f"task {task_id} has no result after {timeout:g} s: it is {state} ({reason}) and goes on; ask again later"
-        )
+        stuck = reason in {"parked", "quarantined", "paused"}
+        then = f"and rests until somebody says `onward resume {task_id}`" if stuck else "and goes on; ask again later"
+        super().__init__(f"task {task_id} has no result after {timeout:g} s: it is {state} ({reason}) {then}")
 
 
 class StepFailed(OnwardError):

@@ -4,6 +4,7 @@ are rotated under living tasks."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from onward.core import record as r
 from onward.core.checkpoint import STRATEGIES
+from onward.errors import ResultTimeout
 from tests.faults.band import Crew, Place
 from tests.faults.readers import KEEP, ROUNDS, ReaderPlace, build, foretold, judge
 
@@ -19,6 +21,16 @@ pytestmark = pytest.mark.slow
 
 WORKERS = 6
 SETTINGS: dict[str, Any] = {"lease_s": 5.0, "heartbeat_s": 0.5, "poll_s": 0.05}
+
+
+async def patiently(handle: Any, times: int = 3) -> Any:
+    """The result. Enough kills in a row hit an innocent task by chance: one that is quarantined is resumed, a few times."""
+    for _ in range(times):
+        with contextlib.suppress(ResultTimeout):
+            return await handle.result(timeout=60)
+        if (await handle.get()).reason == "quarantined":
+            await handle._app.resume(handle.id)
+    return await handle.result(timeout=60)
 
 
 async def killed(place: Place, kills: int, each: int, plant: str = "", names: tuple[str, ...] = STRATEGIES) -> Any:
@@ -35,7 +47,7 @@ async def killed(place: Place, kills: int, each: int, plant: str = "", names: tu
                 who = f"{name} {number}"
                 handle = await app.submit(name, who)
                 ids[who] = handle.id
-                assert await handle.result(timeout=120) == foretold(who)
+                assert await patiently(handle) == foretold(who)
 
             async def feed() -> None:
                 number = 0
