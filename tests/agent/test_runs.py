@@ -225,8 +225,8 @@ async def test_a_history_with_something_unpaired_is_refused(
     """The planted fault: without it nothing above would prove anything."""
     shown = Conversation.shown
 
-    def losing(self: Conversation, most: int) -> Any:
-        refs, left_out = shown(self, most)
+    def losing(self: Conversation, most: int, *artifacts: Any) -> Any:
+        refs, left_out = shown(self, most, *artifacts)
         whole = len(refs) > 2  # the goal, the calls, their results
         return (refs if not whole else refs[:-1] if lost == "a result" else [refs[0], *refs[2:]]), left_out
 
