@@ -196,6 +196,7 @@ async def test_approvals() -> None:
     assert told[2:] == ["denied: that was a gift", "noted"], "nobody said a word about the note for ten minutes"
 
 
+@pytest.mark.slow
 async def test_several_agents() -> None:
     names = code_of("agents.md", "team.py")
     async for app in crashes(names["app"]):

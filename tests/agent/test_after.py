@@ -76,6 +76,7 @@ async def test_a_task_goes_on_where_an_earlier_one_ended(app: Onward) -> None:
     assert "Line 77, Ada." in said(model.asked[4])
 
 
+@pytest.mark.slow
 async def test_killed_anywhere_it_goes_on_with_the_same() -> None:
     points, seen = 0, set()
     async for app in crashes():

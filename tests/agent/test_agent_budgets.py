@@ -249,6 +249,7 @@ async def test_killed_anywhere_nothing_stays_reserved_behind_a_checkpoint(monkey
         assert not (await app.budget(handle.id)).purse.reserved, app.killed_at
 
 
+@pytest.mark.slow
 async def test_killed_anywhere_a_raise_is_not_slept_through() -> None:
     async for app in crashes():
         model = spender([LOOK, LOOK, "done"])

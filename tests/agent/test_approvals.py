@@ -354,6 +354,7 @@ async def test_a_question_of_the_model_needs_nobody_to_allow_it(lab: Lab) -> Non
 # ── crashes and forks ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 async def test_killed_anywhere_each_approved_call_runs_once_and_no_other() -> None:
     points = 0
     async for app in crashes():

@@ -68,6 +68,7 @@ async def test_several_agents_work_at_once_and_the_caller_holds_no_slot(app: Onw
     assert [task.input["depth"] for task in await children(app, handle.id)] == [1, 1]
 
 
+@pytest.mark.slow
 async def test_killed_anywhere_each_agent_is_asked_once() -> None:
     points = 0
     calls = [("researcher", {"goal": "a"}), ("researcher", {"goal": "b"})]

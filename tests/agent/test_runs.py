@@ -199,7 +199,8 @@ async def test_calls_with_one_id_are_answered_each(
 @pytest.mark.parametrize("finish", ["stop", "content_filter", "refusal"])
 async def test_why_it_stopped_is_in_the_journal(run: Callable[..., Any], door: Strict, finish: str) -> None:
     said = {"refusal": "I will not."} if finish == "refusal" else {"content": "Some words."}
-    door.say(events(piece(said), piece({}, "stop" if finish == "refusal" else finish)))
+    reply = events(piece(said), piece({}, "stop" if finish == "refusal" else finish))
+    door.say(reply, *[events(piece({"content": "Other words."}), piece({}, "stop"))] * (finish == "content_filter"))
     _, told = await run()
     assert told[0]["finish"] == finish
 

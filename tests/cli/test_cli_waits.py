@@ -199,6 +199,7 @@ def test_a_task_that_undoes_is_cancelling(onward: Run, db: str):
     assert "cancelling: what it did is being undone" in onward("list", "--db", db).out
 
 
+@pytest.mark.slow
 def test_whoever_follows_is_told_what_a_child_asks(onward: Run, crew: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("onward.cli.follow.PATIENCE", 0.05)
     for way in (["--wait", "2"], ["--follow", "--wait", "2"]):

@@ -529,6 +529,7 @@ def test_sqlite() -> None:
     _run(on_sqlite, examples=100)
 
 
+@pytest.mark.slow
 def test_postgres(on_postgres: Callable[[], Machine]) -> None:
     _run(on_postgres, examples=25, steps=40)
 
