@@ -179,7 +179,7 @@ class Onward(Registry):
         an agent that has ended: this one goes on where that one was, with its state and what was said.
         """
         if after is not None:
-            input = await self.service.states.after(after, input)  # noqa: A001
+            input = await self.service.states.after(after, input)  # noqa: A001 -- as above
         wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
         wish = wish._replace(group=group, budget=budget)
         (task_id,) = await self.service.submit([wish], connection=connection)
