@@ -5,6 +5,7 @@
     │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState ·
     │                         ArtifactNotFound
+    ├── Unauthorized          no key was shown, or none that counts; Forbidden: it is not for this
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── QueueFull             come back in `retry_after` seconds
     ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly
@@ -126,6 +127,34 @@ class NoState(NotFound):
         super().__init__(
             f"task {task_id} ({task}) has no state: only agents have one, and handlers that begin one with ctx.patch, "
             "and not before a worker has started them"
+        )
+
+
+class Unauthorized(OnwardError):
+    """Nobody knows who asks. One sentence for every reason, so that nobody learns which keys there were."""
+
+    code = "unauthorized"
+    status = 401
+    exit_status = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this needs a key that is valid now, as in `Authorization: Bearer onw_…`; `onward keys` makes one"
+        )
+
+
+class Forbidden(OnwardError):
+    """The key is known, and not for this."""
+
+    code = "forbidden"
+    status = 403
+    exit_status = 2
+
+    def __init__(self, scope: str, name: str) -> None:
+        self.scope = scope
+        whose = f"the key {name!r}" if name else "this key"
+        super().__init__(
+            f"{whose} lacks the scope {scope!r}; use one that has it (`onward keys create --scope {scope}`)"
         )
 
 

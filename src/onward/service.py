@@ -154,6 +154,10 @@ class Service:
                     raise QueueFull(queue, self._limit, _come_back(self._limit, depth.rate))
             gauge.added += count
 
+    async def version(self) -> tuple[int, int]:
+        """The version of the tables, and that which this program needs. Raises StoreUnavailable."""
+        return await self._store.version()
+
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, task_id: str) -> Task:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 from typing import Any
 
-from onward.cli.text import iso
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import OnwardError
 from onward.messages import Ask
 from onward.schedules import Schedule
+
+
+def iso(at: float | None) -> str | None:
+    """A moment in ISO 8601, UTC; None for none, and for one that never comes."""
+    if at is None or not math.isfinite(at):
+        return None
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def task_json(task: Task) -> dict[str, Any]:

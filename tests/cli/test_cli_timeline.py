@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from onward.cli.text import age, count, iso, machine_readable, readable, safe, short, span
+from onward.cli.text import age, count, machine_readable, readable, safe, short, span
+from onward.views import iso
 from onward.cli.timeline import Mark, Story
 from onward.core import record as r
 

@@ -17,13 +17,13 @@ from onward.cli.screen import Screen, print_table, sign
 from onward.cli.submit import read_input
 from onward.cli.text import count, safe
 from onward.cli.timeline import Mark
-from onward.cli.views import task_json
 from onward.core import record as r
 from onward.core.durations import seconds
 from onward.core.fork import Again
 from onward.engine.check import HARMED, Finding, Verdict, quietly
 from onward.errors import UsageError
 from onward.forks import SAME
+from onward.views import task_json
 
 DISAGREES = 1
 WORDS = {

@@ -30,7 +30,6 @@ from onward.cli.screen import Screen
 from onward.cli.tasks import journal
 from onward.cli.text import safe, span
 from onward.cli.turns import model_call
-from onward.cli.views import payload
 from onward.core.durations import seconds
 from onward.core.record import STEP_DONE, STEP_FAILED, STEP_RETRY, Record
 from onward.core.task import ASKS_A_PERSON, State, Task
@@ -38,6 +37,7 @@ from onward.demo.agent import GOAL, SCRIPTED, TASK, delete_logs, model_words, re
 from onward.demo.disk import FOLDER, Disk
 from onward.errors import AlreadyDecided, OnwardError, UsageError
 from onward.messages import Ask
+from onward.views import payload
 
 APP = "onward.demo.agent:app"
 PATIENCE, PATIENCE_WITH_A_MODEL = 60.0, 300.0

@@ -17,9 +17,9 @@ from onward.cli.proof import Proof
 from onward.cli.screen import Part, Screen, indented, print_story, sign
 from onward.cli.text import span
 from onward.cli.timeline import Mark, Story
-from onward.cli.views import payload
 from onward.core.record import PROGRESS, SHIFT, STEP_DONE, Record
 from onward.demo.deploy import FATAL_STEP, STEPS
+from onward.views import payload
 
 
 class Board:

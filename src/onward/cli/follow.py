@@ -22,10 +22,10 @@ from onward.cli.standing import Open, plain_key
 from onward.cli.tasks import situation, standing, waits_json
 from onward.cli.text import safe, span
 from onward.cli.timeline import Line, Mark, Story
-from onward.cli.views import payload, record_json, task_json
 from onward.core.record import CHILD, DOUBTED, ENDS, HANDED_BACK, PARKED, QUARANTINED, Record
 from onward.core.task import ASKS_A_PERSON, NEEDS_A_PERSON, Reason, State, Task
 from onward.errors import OnwardError, ResultTimeout, TaskCancelled, TaskFailed
+from onward.views import payload, record_json, task_json
 
 WAITS_FOR_A_PERSON = 5
 BEFORE = 30

@@ -51,7 +51,7 @@ def _version() -> int:
 
 def _complain(error: OnwardError, args: Namespace) -> int:
     if args.json:
-        from onward.cli.views import error_json  # noqa: PLC0415 -- as above
+        from onward.views import error_json  # noqa: PLC0415 -- as above
 
         print(machine_readable(error_json(error)), flush=True)
     coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -16,11 +16,11 @@ from onward.cli import door
 from onward.cli.screen import Screen, facts, indented, print_table
 from onward.cli.standing import plain_key, question
 from onward.cli.submit import read_input
-from onward.cli.text import age, count, iso, readable, safe, short, span
-from onward.cli.views import ask_json, task_json
+from onward.cli.text import age, count, readable, safe, short, span
 from onward.core.task import Task
 from onward.errors import StateConflict, UsageError
 from onward.messages import VERDICTS, Ask, Doubt
+from onward.views import ask_json, iso, task_json
 
 MEANINGS = {
     "happened": "it was done; the task goes on with --result as its result",

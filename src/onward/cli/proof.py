@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from onward.cli.text import span
-from onward.cli.views import record_json, task_json
 from onward.core.record import HANDED_BACK, SHIFT, STEP_DONE, Record
 from onward.core.task import State, Task
 from onward.demo.deploy import FATAL_STEP, STEPS
+from onward.views import record_json, task_json
 
 KILLED = -9
 

@@ -10,8 +10,8 @@ from rich.text import Text
 from onward.cli import door
 from onward.cli.screen import Screen, print_table
 from onward.cli.text import age, local, safe, span
-from onward.cli.views import schedule_json, task_json
 from onward.schedules import Schedule
+from onward.views import schedule_json, task_json
 
 
 async def list_schedules(args: Namespace) -> int:

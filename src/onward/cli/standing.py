@@ -9,12 +9,12 @@ import dataclasses
 import re
 from typing import Any
 
-from onward.cli.text import clock, iso, safe
-from onward.cli.views import payload
+from onward.cli.text import clock, safe
 from onward.core import record as r
 from onward.core.task import Reason
 from onward.engine.replay import path_in
 from onward.errors import BUDGET_OPTIONS
+from onward.views import iso, payload
 
 WAITS = frozenset({r.SLEEP, r.SIGNAL, r.QUESTION, r.APPROVAL, r.CHILD, r.STEP_WAITS})
 _ORDER = {r.DOUBTED: 0, r.APPROVAL: 1, r.QUESTION: 2, r.STEP_WAITS: 3, r.SIGNAL: 4, r.CHILD: 5, r.SLEEP: 6}

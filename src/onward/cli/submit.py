@@ -18,11 +18,11 @@ from onward.cli.screen import Screen
 from onward.cli.standing import Open
 from onward.cli.tasks import waits_json
 from onward.cli.text import short
-from onward.cli.views import task_json
 from onward.core.budget import Budget
 from onward.core.durations import seconds
 from onward.core.task import State, Task
 from onward.errors import InvalidInput, ResultTimeout, TaskCancelled, TaskFailed, UsageError
+from onward.views import task_json
 from onward.wishes import Wish
 
 

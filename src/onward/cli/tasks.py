@@ -15,10 +15,10 @@ from onward.cli.screen import Screen, facts, indented, print_story, print_table,
 from onward.cli.standing import Open, Standing, plain_key
 from onward.cli.text import age, clock, count, local, readable, safe, short, span
 from onward.cli.timeline import Mark, Story
-from onward.cli.views import payload, record_json, task_json
 from onward.core.record import Record
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
 from onward.service import Service
+from onward.views import payload, record_json, task_json
 
 PAGE = 1000
 MOST = 2000

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 from typing import Any
 
 
@@ -75,13 +74,6 @@ def local(at: float) -> str:
 def clock(at: float) -> str:
     """The time of day."""
     return datetime.datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
-
-
-def iso(at: float | None) -> str | None:
-    """A moment in ISO 8601, UTC; None for none, and for one that never comes."""
-    if at is None or not math.isfinite(at):
-        return None
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def count(number: int, thing: str) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 
 from onward.cli.standing import Standing, child_name, indent, placed_key, plain_key, question
 from onward.cli.text import clock, readable, safe, short, span
-from onward.cli.views import of_agent, payload
 from onward.core import record as r
 from onward.core.task import HEARS, Reason
+from onward.views import of_agent, payload
 
 DETAIL = 200
 """Characters of a result that a line shows."""

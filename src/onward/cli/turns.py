@@ -8,12 +8,12 @@ from typing import Any
 
 from onward.cli.screen import Screen
 from onward.cli.text import safe, safe_lines
-from onward.cli.views import payload
 from onward.core import record as r
 from onward.core import wire
 from onward.core.task import Task
 from onward.errors import UsageError
 from onward.service import Service
+from onward.views import payload
 
 _MODEL = re.compile(r"(^|\])model(#\d+)?$")
 """The keys of steps in which a model is asked."""

@@ -24,8 +24,9 @@ from rich.text import Text
 from onward.app import Onward
 from onward.cli import door
 from onward.cli.screen import Screen
-from onward.cli.text import clock, count, iso, machine_readable, safe
+from onward.cli.text import clock, count, machine_readable, safe
 from onward.engine.worker import Worker
+from onward.views import iso
 
 
 def work(args: Namespace) -> int:

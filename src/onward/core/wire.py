@@ -83,8 +83,13 @@ def _bytes(value: Any, encoder: _Encoder, what: str, most: int = LIMIT) -> bytes
     return data
 
 
+def too_deep(data: bytes) -> bool:
+    """Whether JSON is nested deeper than may be."""
+    return data.count(b"[") + data.count(b"{") > DEPTH and _depth(data) > DEPTH
+
+
 def _check(data: bytes, what: str, most: int) -> None:
-    if data.count(b"[") + data.count(b"{") > DEPTH and _depth(data) > DEPTH:
+    if too_deep(data):
         raise InvalidInput(f"{what} is nested more than {DEPTH} levels deep; make it flatter")
     if len(data) > most:
         raise InvalidInput(

@@ -1,0 +1,30 @@
+"""Callers: who asks, for whom, and what they may do. Pure; `edge/auth.py` finds out who it is."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+READ: Final = "read"
+SUBMIT: Final = "submit"
+DECIDE: Final = "decide"
+ADMIN: Final = "admin"
+
+SCOPES: Final = (READ, SUBMIT, DECIDE, ADMIN)
+"""To look; to ask for work and steer it; to decide what waits for people; to run the place. Each stands alone."""
+
+
+class Caller(NamedTuple):
+    """Somebody at a door. Without keys, everybody on this machine is the same caller, who may do everything."""
+
+    tenant: str | None = None
+    """Whose tasks these are; tenants never see each other's. None is the tenant of all who name none."""
+    scopes: frozenset[str] = frozenset(SCOPES)
+    key: str | None = None
+    """The id of the key that was shown."""
+    name: str = ""
+    """What the key is called: this is who decided, in the journal and the audit."""
+    agent: str | None = None
+    """The agent whose own key it is: it decides on nothing that this agent asks."""
+
+
+ANYBODY: Final = Caller()

@@ -1,0 +1,292 @@
+"""Shapes: what comes in and goes out over HTTP, as the OpenAPI document shows it. Times are ISO 8601 in UTC."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StrictBool, StrictInt
+
+from onward.core.task import State
+from onward.edge.calls import Shape
+from onward.wishes import PRIORITY_LIMIT
+
+Name = Annotated[str, Field(min_length=1, max_length=512)]
+Priority = Annotated[StrictInt, Field(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT)]
+Seconds = Annotated[float, Field(ge=0, le=315_360_000, allow_inf_nan=False, strict=True)]
+Time = Annotated[str, Field(description="ISO 8601, UTC", examples=["2026-11-15T14:00:00.000Z"])]
+Seq = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class NewBudget(Shape):
+    """What a task and its children may spend. Absolute: the same again is the same."""
+
+    max_steps: Annotated[StrictInt, Field(ge=1, le=2**53)] | None = None
+    max_wall_time_s: Seconds | None = None
+    max_llm_tokens: Annotated[StrictInt, Field(ge=1, le=2**53)] | None = None
+    max_cost_usd: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False, strict=True)] | None = None
+
+
+class NewTask(Shape):
+    """A task that is asked for."""
+
+    task: Name
+    input: Any = None
+    priority: Priority = 0
+    queue: Name | None = None
+    deadline_s: Seconds | None = None
+    delay_s: Seconds | None = None
+    expires_s: Seconds | None = None
+    labels: dict[str, str] | None = None
+    group: Name | None = None
+    budget: NewBudget | None = None
+    after: Name | None = None
+    webhook_url: Annotated[str, Field(max_length=2048)] | None = None
+
+
+class Accepted(Shape):
+    """A task that was accepted; it is durable when this arrives."""
+
+    task_id: str
+    state: State
+
+
+class TaskShape(Shape):
+    """A task."""
+
+    task_id: str
+    task: str
+    state: State
+    reason: str | None
+    input: Any
+    result: Any
+    error: dict[str, Any] | None
+    priority: int
+    queue: str
+    attempt: int
+    created_at: Time
+    updated_at: Time
+    finished_at: Time | None
+    deadline_at: Time | None
+    due_at: Time | None
+    key: str | None
+    labels: dict[str, str]
+    group: str | None
+    worker: str | None
+    parent: str | None
+    in_flight: int | None = None
+
+
+class TaskPage(Shape):
+    """Tasks, newest first."""
+
+    tasks: list[TaskShape]
+    next: str | None
+
+
+class TaskQuery(Shape):
+    """Which tasks."""
+
+    state: State | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    cursor: Name | None = None
+
+
+class WaitQuery(Shape):
+    """How long to wait for the end."""
+
+    timeout_s: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 0
+
+
+class RecordShape(Shape):
+    """One record of a journal."""
+
+    seq: int
+    kind: str
+    key: str
+    shift: int
+    at: Time
+    data: Any
+
+
+class RecordPage(Shape):
+    """Records in order; `next` is for `after`, null when there are no more just now."""
+
+    records: list[RecordShape]
+    next: int | None
+
+
+class AfterQuery(Shape):
+    """After which record."""
+
+    after: Seq = 0
+    limit: Annotated[int, Field(ge=1, le=1000)] = 1000
+
+
+class NewPriority(Shape):
+    """Higher goes first."""
+
+    priority: Priority
+
+
+class NewSignal(Shape):
+    """What is sent to a task; the same `id` twice is one signal."""
+
+    value: Any = None
+    id: Name | None = None
+
+
+class NewFork(Shape):
+    """After which record to fork; with another input, from the first."""
+
+    at: Annotated[StrictInt, Field(ge=1, le=2**53)] | None = None
+    input: Any = None
+
+
+class Verdict(Shape):
+    """What became of an effect in doubt."""
+
+    verdict: Literal["happened", "not_happened", "undo"]
+    result: Any = None
+    step: Name | None = None
+
+
+class AskShape(Shape):
+    """A question or an approval."""
+
+    id: str
+    kind: Literal["question", "approval"]
+    task_id: str
+    task: str
+    text: str
+    risk: str | None
+    data: Any
+    choices: list[str]
+    asked_at: Time
+    expires_at: Time | None
+    default: str | None
+    tool: str | None
+    arguments: dict[str, Any] | None
+    hash: str | None
+
+
+class Approvals(Shape):
+    """Approvals that wait for somebody, the oldest first."""
+
+    approvals: list[AskShape]
+
+
+class Questions(Shape):
+    """Questions that wait for somebody, the oldest first."""
+
+    questions: list[AskShape]
+
+
+class Pending(Shape):
+    """Only what is open can be listed."""
+
+    state: Literal["pending"] = "pending"
+
+
+class Decision(Shape):
+    """A yes or a no. With `hash`, only for what was seen."""
+
+    decision: Literal["approve", "deny"]
+    reason: Annotated[str, Field(max_length=10_000)] = ""
+    arguments: dict[str, Any] | None = None
+    always: StrictBool = False
+    hash: Name | None = None
+
+
+class NewAnswer(Shape):
+    """The answer to a question."""
+
+    answer: Any
+
+
+class Decided(Shape):
+    """It was decided, and by this call."""
+
+    id: str
+    task_id: str
+    decided: Literal[True] = True
+
+
+class Meter(Shape):
+    """One kind of spending."""
+
+    spent: float | None
+    reserved: float | None
+    limit: float | None
+
+
+class BudgetShape(Shape):
+    """A budget and what of it is gone; `task_id` is the task whose budget it is."""
+
+    task_id: str
+    meters: dict[str, Meter]
+    waiting: list[str]
+
+
+class ArtifactShape(Shape):
+    """What a step left behind; `id` is what `/api/artifacts/{id}` takes."""
+
+    id: str
+    artifact_id: str
+    type: str
+    summary: str
+    bytes: int
+    step: str | None
+
+
+class Artifacts(Shape):
+    """All of a task."""
+
+    artifacts: list[ArtifactShape]
+
+
+class DoubtShape(Shape):
+    """An effect of which nobody knows whether it happened."""
+
+    task_id: str
+    seq: int
+    step: str
+    reason: str
+
+
+class Doubts(Shape):
+    """All of a task."""
+
+    doubts: list[DoubtShape]
+
+
+class ScheduleShape(Shape):
+    """What submits tasks by the clock."""
+
+    name: str
+    task: str
+    input: Any
+    cron: str | None
+    every: float | None
+    timezone: str
+    missed: str
+    queue: str
+    priority: int
+    deadline: float | None
+    labels: dict[str, str]
+    next_at: Time | None
+    last_at: Time | None
+    paused: bool
+
+
+class Schedules(Shape):
+    """All of them, by name."""
+
+    schedules: list[ScheduleShape]
+
+
+class Health(Shape):
+    """Well, or what is wrong."""
+
+    status: Literal["ok"] = "ok"

@@ -1,0 +1,247 @@
+"""Calls about tasks: submit, look, wait, steer."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+from onward.core.budget import Budget
+from onward.core.task import Task
+from onward.edge import shapes
+from onward.edge.calls import Answer, Asked, Call
+from onward.edge.problem import Problem
+from onward.errors import ResultTimeout
+from onward.forks import SAME
+from onward.views import record_json, task_json
+from onward.wishes import Wish
+
+LONGEST_WAIT = 60.0
+"""Seconds for which an answer may be held back. Whoever wants to wait longer asks again, or follows the task."""
+
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
+TASK = {200: ("The task.", shapes.TaskShape)}
+
+
+async def submit(asked: Asked) -> Answer:
+    """`POST /api/tasks`."""
+    body: shapes.NewTask = asked.body
+    wish = Wish(
+        body.task,
+        body.input,
+        key=_key(asked.header("idempotency-key")),
+        priority=body.priority,
+        queue=body.queue,
+        deadline=body.deadline_s,
+        delay=body.delay_s,
+        expires=body.expires_s,
+        labels=body.labels,
+        group=body.group,
+        budget=None if body.budget is None else _budget(body.budget),
+    )
+    (task_id,) = await asked.door.submit([wish], after=body.after)
+    headers = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
+    wanted = _WAIT.search(asked.header("prefer") or "")
+    if wanted is None:
+        return Answer({"task_id": task_id, "state": "pending"}, 202, headers)
+    held = min(float(wanted[1]), LONGEST_WAIT)
+    task = await _waited(asked, task_id, held)
+    headers["Preference-Applied"] = f"wait={held:g}"
+    if task.ended:
+        return Answer(task_json(task), 200, headers)
+    return Answer({"task_id": task_id, "state": task.state.value}, 202, headers)
+
+
+async def get(asked: Asked) -> Answer:
+    """`GET /api/tasks/{id}`."""
+    return _task(await asked.door.get(asked.path["id"]))
+
+
+async def list_(asked: Asked) -> Answer:
+    """`GET /api/tasks`."""
+    found, cursor = await asked.door.list(**asked.query.model_dump())
+    return Answer({"tasks": [task_json(task) for task in found], "next": cursor})
+
+
+async def result(asked: Asked) -> Answer:
+    """`GET /api/tasks/{id}/result`."""
+    task = await _waited(asked, asked.path["id"], asked.query.timeout_s)
+    return Answer(task_json(task), 200 if task.ended else 202)
+
+
+async def events(asked: Asked) -> Answer:
+    """`GET /api/tasks/{id}/events`, as JSON."""
+    query: shapes.AfterQuery = asked.query
+    await asked.door.get(asked.path["id"])
+    found = await asked.door.journal(asked.path["id"], query.after, query.limit)
+    last = found[-1].seq if len(found) == query.limit else None
+    return Answer({"records": [record_json(record) for record in found], "next": last})
+
+
+async def cancel(asked: Asked) -> Answer:
+    """`POST /api/tasks/{id}/cancel`."""
+    return _task(await asked.door.cancel(asked.path["id"]))
+
+
+async def resume(asked: Asked) -> Answer:
+    """`POST /api/tasks/{id}/resume`."""
+    return _task(await asked.door.resume(asked.path["id"]))
+
+
+async def pause(asked: Asked) -> Answer:
+    """`POST /api/tasks/{id}/pause`."""
+    return _task(await asked.door.pause(asked.path["id"]))
+
+
+async def priority(asked: Asked) -> Answer:
+    """`POST /api/tasks/{id}/priority`."""
+    return _task(await asked.door.prioritize(asked.path["id"], asked.body.priority))
+
+
+async def fork(asked: Asked) -> Answer:
+    """`POST /api/tasks/{id}/fork`."""
+    body: shapes.NewFork = asked.body
+    given = body.input if "input" in body.model_fields_set else SAME
+    return _task(await asked.door.get(await asked.door.fork(asked.path["id"], body.at, input=given)))
+
+
+async def signal(asked: Asked) -> Answer:
+    """`POST /api/tasks/{id}/signals/{name}`."""
+    await asked.door.signal(asked.path["id"], asked.path["name"], asked.body.value, id=asked.body.id)
+    return _task(await asked.door.service.get(asked.path["id"]))
+
+
+def _task(task: Task) -> Answer:
+    return Answer(task_json(task))
+
+
+async def _waited(asked: Asked, task_id: str, timeout: float) -> Task:
+    with contextlib.suppress(ResultTimeout):
+        return await asked.door.wait(task_id, timeout)
+    return await asked.door.get(task_id)
+
+
+def _budget(asked: shapes.NewBudget) -> Budget:
+    said: dict[str, Any] = asked.model_dump(exclude_none=True)
+    if "max_wall_time_s" in said:
+        said["max_wall_time"] = said.pop("max_wall_time_s")
+    return Budget(**said)
+
+
+def _key(header: str | None) -> str | None:
+    """The header is a structured string ("…" with quotes); a bare word is understood as well."""
+    if header is None:
+        return None
+    if not header.startswith('"'):
+        return header
+    quoted = _QUOTED.fullmatch(header)
+    if quoted is None:
+        raise Problem(400, "bad_header", "the header Idempotency-Key has a quote that does not end")
+    return re.sub(r"\\(.)", r"\1", quoted[1])
+
+
+_KEY = {
+    "Idempotency-Key": "The same key with the same task, input and options is the same task, however often it is sent. Kept as long as the task.",
+    "Prefer": "`wait=N` holds the answer back for up to N seconds (60 at most); 200 with the task when it has ended by then.",
+}
+CALLS = [
+    Call(
+        "POST",
+        "/api/tasks",
+        "submit",
+        submit,
+        "Ask for a task; the answer comes when it is durable.",
+        {202: ("Accepted.", shapes.Accepted), 200: ("It ended while the answer was held back.", shapes.TaskShape)},
+        body=shapes.NewTask,
+        headers=_KEY,
+        errors=(404, 409, 413, 415, 422, 429),
+    ),
+    Call(
+        "GET",
+        "/api/tasks",
+        "list",
+        list_,
+        "Tasks, newest first.",
+        {200: ("A page of tasks.", shapes.TaskPage)},
+        query=shapes.TaskQuery,
+    ),
+    Call("GET", "/api/tasks/{id}", "get", get, "One task.", TASK, errors=(404,)),
+    Call(
+        "GET",
+        "/api/tasks/{id}/result",
+        "result",
+        result,
+        "The task, once it has ended or the time is up.",
+        {200: ("It has ended.", shapes.TaskShape), 202: ("It has not ended by then.", shapes.TaskShape)},
+        query=shapes.WaitQuery,
+        errors=(404,),
+    ),
+    Call(
+        "GET",
+        "/api/tasks/{id}/events",
+        "events",
+        events,
+        "All records of a task after a number.",
+        {200: ("Records in order.", shapes.RecordPage)},
+        query=shapes.AfterQuery,
+        errors=(404,),
+    ),
+    Call(
+        "POST",
+        "/api/tasks/{id}/cancel",
+        "cancel",
+        cancel,
+        "End a task and its children, wherever they stand.",
+        TASK,
+        errors=(404, 409),
+    ),
+    Call(
+        "POST",
+        "/api/tasks/{id}/resume",
+        "resume",
+        resume,
+        "Go on with a failed, parked, quarantined or paused task.",
+        TASK,
+        errors=(404, 409),
+    ),
+    Call(
+        "POST",
+        "/api/tasks/{id}/pause",
+        "pause",
+        pause,
+        "Let nobody go on with a task and its children until it is resumed.",
+        TASK,
+        errors=(404, 409),
+    ),
+    Call(
+        "POST",
+        "/api/tasks/{id}/priority",
+        "priority",
+        priority,
+        "Change the priority of a task.",
+        TASK,
+        body=shapes.NewPriority,
+        errors=(404, 409, 413, 415, 422),
+    ),
+    Call(
+        "POST",
+        "/api/tasks/{id}/fork",
+        "fork",
+        fork,
+        "A new task from the first records of another.",
+        {200: ("The new task.", shapes.TaskShape)},
+        body=shapes.NewFork,
+        errors=(404, 409, 413, 415, 422),
+    ),
+    Call(
+        "POST",
+        "/api/tasks/{id}/signals/{name}",
+        "signal",
+        signal,
+        "Send a signal to a task; one that nobody waits for yet is kept.",
+        TASK,
+        body=shapes.NewSignal,
+        errors=(404, 409, 413, 415, 422),
+    ),
+]
