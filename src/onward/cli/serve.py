@@ -7,7 +7,7 @@ import contextlib
 import ipaddress
 import socket
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from onward.app import Onward
@@ -38,15 +38,16 @@ async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
         async with app, _worker(app, args) as worker, status(screen, app, worker, stop):
             served = app.asgi(hosts=_hosts(host, app.settings.hosts))
             server = _server(
-                served, bound, lambda: tell(screen, "ready", _introduction(app, worker, bound)), app.settings.grace_s
+                served,
+                grace=app.settings.grace_s,
+                ready=lambda: tell(screen, "ready", _introduction(app, worker, bound)),
             )
             running = asyncio.get_running_loop().create_task(server.serve([bound]))
             await asyncio.wait([running, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
             tell(
                 screen, "stopping", "no new requests; what is under way has time to end; a second signal exits at once"
             )
-            served.state.edge.closing.set()
-            server.should_exit = True
+            server.leave()
             await running
         tell(screen, "stopped", "")
     return 0
@@ -69,35 +70,12 @@ def _introduction(app: Onward, worker: Worker | None, bound: socket.socket) -> s
     return f"{where} · worker {worker.id[-8:]}: {', '.join(sorted(app.handlers))} · {count(worker.slots, 'slot')}"
 
 
-def _server(served: Any, bound: socket.socket, ready: Callable[[], None], grace: float) -> Any:
+def _server(served: Any, **options: Any) -> Any:
     try:
-        import uvicorn  # noqa: PLC0415 -- an extra
-    except ImportError:
-        raise UsageError("uvicorn is not installed; pip install 'onward[serve]'") from None
-
-    class Server(uvicorn.Server):
-        """Signals are ours; and whoever starts us wants to know when we answer."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            ready()
-
-    return Server(
-        uvicorn.Config(
-            served,
-            host=bound.getsockname()[0],
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            ws_max_size=65_536,
-            timeout_graceful_shutdown=max(1, round(grace)),
-        )
-    )
+        from onward.edge.server import Server  # noqa: PLC0415 -- an extra
+    except ImportError as error:
+        raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
+    return Server(served, **options)
 
 
 @contextlib.contextmanager
