@@ -65,7 +65,7 @@ def declare(app: Onward) -> None:
 
     fixer = ScriptedModel([[("wipe", {"disk": "/dev/sda"})], "done"])
     app.agent("fixer", model=fixer, tools=[wipe], approve=["external_action"], budget=Budget(max_llm_tokens=1_000_000))
-    app.agent("quick", model=ScriptedModel(["done"]))
+    app.agent("quick", model=ScriptedModel(["done", "done again"]))
 
     @app.task(retry=1)
     async def doubter(ctx: Any) -> Any:
@@ -100,11 +100,11 @@ async def settle(app: Onward, tenant: str | None) -> Belongings:
 
     async def asks() -> dict[str, Any]:
         """What each task asks, once all are where they are to be."""
-        found = {ask.task_id: ask for ask in await app.asks()}
         tasks, _ = await door.list()
-        reasons = {task.reason for task in tasks}
-        ended = (await app.get(done)).ended
-        return found if asker in found and {"question", "approval", "in_doubt"} <= reasons and ended else {}
+        at_rest = {"question", "approval", "in_doubt"} <= {task.reason for task in tasks} and (
+            await app.get(done)
+        ).ended
+        return {ask.task_id: ask for ask in await app.asks()} if at_rest else {}
 
     open_ = await eventually(asks, 60)
     tasks, _ = await door.list()
@@ -127,8 +127,7 @@ async def town(app: Onward) -> dict[str | None, Belongings]:
     """All of them, at rest: nobody works any more."""
     declare(app)
     async with app.worker():
-        found = {tenant: await settle(app, tenant) for tenant in ("acme", "globex", None)}
-    return found
+        return {tenant: await settle(app, tenant) for tenant in ("acme", "globex", None)}
 
 
 async def everything(app: Onward) -> dict[str, list[str]]:

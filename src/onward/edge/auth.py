@@ -36,6 +36,7 @@ class Gate:
         # By the hash of the whole key: a secret that is wrong is never found here, and so takes as long as an unknown id.
         self._callers: dict[bytes, tuple[float, Caller]] = {}
         self._valid: dict[str, float] = {}
+        self._used: dict[str, float] = {}
         self._shut, self._looked = False, -FRESH
 
     async def caller(self, authorization: str | None) -> Caller:
@@ -83,11 +84,12 @@ class Gate:
         found = caller(row)
         _remember(self._callers, token.hash, (until, found))
         _remember(self._valid, row.id, until)
-        if row.last_used_at is None or row.now - row.last_used_at >= USED:
-            self._spawn(self._used(row), "onward-key-used")
+        if now >= self._used.get(row.id, now) and (row.last_used_at is None or row.now - row.last_used_at >= USED):
+            _remember(self._used, row.id, now + USED)
+            self._spawn(self._note(row), "onward-key-used")
         return found
 
-    async def _used(self, row: KeyRow) -> None:
+    async def _note(self, row: KeyRow) -> None:
         try:
             await self._keys.used(row.id)
         except StoreUnavailable:  # a note to the minute may be lost
