@@ -367,7 +367,7 @@ UPDATE onward_keys SET revoked_at = onward_now() WHERE id = :id AND revoked_at I
 
 -- name: key_used
 -- When a key was last used, to the minute.
-UPDATE onward_keys SET last_used_at = onward_now() WHERE id = :id AND (last_used_at IS NULL OR last_used_at < onward_now() - 60)
+UPDATE onward_keys SET last_used_at = onward_now() WHERE id = :id AND (last_used_at IS NULL OR last_used_at <= onward_now() - 60)
 
 -- name: audit_head
 -- The last entry, which the next one goes on from.
