@@ -164,6 +164,8 @@ class Onward(Registry):
             auth.Gate(self.service.keys, self._clock),
             version=VERSION,
             body_limit=self.settings.body_limit,
+            now=self._clock.now,
+            hooks=self.hooks,
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
         )
