@@ -65,7 +65,7 @@ def declare(app: Onward) -> None:
 
     fixer = ScriptedModel([[("wipe", {"disk": "/dev/sda"})], "done"])
     app.agent("fixer", model=fixer, tools=[wipe], approve=["external_action"], budget=Budget(max_llm_tokens=1_000_000))
-    app.agent("quick", model=ScriptedModel(["done", "done again"]))
+    app.agent("quick", model=ScriptedModel(["done", "done again"]), retry=1)
 
     @app.task(retry=1)
     async def doubter(ctx: Any) -> Any:

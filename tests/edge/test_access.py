@@ -105,7 +105,7 @@ class Inspector:
         self.cells = 0
 
     async def leaks(self, name: str) -> list[str]:
-        verb = VERBS[name]
+        verb, before = VERBS[name], await everything(self._app)
         found = await self._by_scope(name, verb)
         for who in (caller("globex"), caller(None, WORK), caller("globex", agent="fixer")):
             found += await self._by_tenant(name, verb, who)
@@ -113,7 +113,8 @@ class Inspector:
             found += await self._by_agent(name, verb)
         if verb.place:
             found += await self._expect(name, NotForTenants, verb, caller("acme"))
-        return found
+        after = await everything(self._app)
+        return found + [f"{name}: wrote to {table}" for table in after if after[table] != before[table]]
 
     async def _by_scope(self, name: str, verb: Verb) -> list[str]:
         found = []
@@ -127,32 +128,26 @@ class Inspector:
 
     async def _expect(self, name: str, kind: type[OnwardError], verb: Verb, who: Caller) -> list[str]:
         self.cells += 1
-        before = await everything(self._app)
         try:
             got = await verb.use(self._door(self._app.service, who), self._acme)
         except kind as error:
-            told = [] if type(error) is kind else [f"{name}: {who} got {error!r}"]
+            return [] if type(error) is kind else [f"{name}: {who} got {error!r}"]
         except OnwardError as error:
-            told = [f"{name}: {who} got {error!r}, and not {kind.__name__}"]
-        else:
-            told = [f"{name}: {who} got {got!r:.80}"]
-        return told + await self._written(name, who, before)
+            return [f"{name}: {who} got {error!r}, and not {kind.__name__}"]
+        return [f"{name}: {who} got {got!r:.80}"]
 
     async def _by_tenant(self, name: str, verb: Verb, who: Caller) -> list[str]:
         """A stranger gets what it would get if there were nothing of the sort, to the letter."""
         if verb.place or verb.scope not in who.scopes:
             return []
         self.cells += 1
-        before = await everything(self._app)
         got, instead = await self._got(verb, who, self._acme), await self._got(verb, who, GHOST)
         if verb.lists:
             words = self._acme.names | ({"nightly"} if who.tenant else set())
-            told = [f"{name}: {who} was shown {word}" for word in sorted(words) if word in got]
-        elif got.partition(":")[0] not in {"NotFound", "TaskNotFound", "NotForTenants"}:
-            told = [f"{name}: {who} got {got:.200}"]
-        else:
-            told = [] if got == instead else [f"{name}: {who} got {got:.200}; of nothing it would be {instead:.200}"]
-        return told + await self._written(name, who, before)
+            return [f"{name}: {who} was shown {word}" for word in sorted(words) if word in got]
+        if got.partition(":")[0] not in {"NotFound", "TaskNotFound", "NotForTenants"}:
+            return [f"{name}: {who} got {got:.200}"]
+        return [] if got == instead else [f"{name}: {who} got {got:.200}; of nothing it would be {instead:.200}"]
 
     async def _got(self, verb: Verb, who: Caller, of: Belongings) -> str:
         try:
@@ -163,10 +158,6 @@ class Inspector:
         for mine, nobodys in sorted(pairs, key=lambda pair: -len(pair[0])):
             got = got if verb.lists else got.replace(mine, nobodys)
         return got
-
-    async def _written(self, name: str, who: Caller, before: dict[str, list[str]]) -> list[str]:
-        after = await everything(self._app)
-        return [f"{name}: {who} has written to {table}" for table in after if after[table] != before[table]]
 
 
 async def test_nobody_gets_what_is_not_for_them(app: Onward) -> None:

@@ -123,7 +123,7 @@ class Inspector:
         row = ROWS[name]
         if row.scope is None:
             return []
-        found = []
+        found, before = [], await everything(self._app)
         for who in (None, "unknown", "expired", "revoked"):
             found += await self._refused(name, who, 401, "unauthorized")
         found += await self._refused(name, f"without {row.scope}", 403, "forbidden")
@@ -132,11 +132,11 @@ class Inspector:
         for who in ("stranger", "no tenant"):
             if not (who == "no tenant" and row.scope == ADMIN):
                 found += await self._strange(name, row, who)
-        return found
+        after = await everything(self._app)
+        return found + [f"{name}: wrote to {table}" for table in after if after[table] != before[table]]
 
     async def _refused(self, name: str, who: str | None, status: int, code: str) -> list[str]:
         self.cells += 1
-        before = await everything(self._app)
         answer = await self.ask(name, who)
         said = answer.json() if answer.headers["content-type"] == "application/problem+json" else {}
         wrong = (
@@ -145,12 +145,11 @@ class Inspector:
         wrong += [
             f"{name} {who}: shown {word}" for word in self._acme.names if word in answer.text and code != "own_call"
         ]
-        return wrong + await self._written(name, who, before)
+        return wrong
 
     async def _strange(self, name: str, row: Row, who: str) -> list[str]:
         """To the letter what there would be if there were nothing of the sort."""
         self.cells += 1
-        before = await everything(self._app)
         answer, instead = await self.ask(name, who), await self.ask(name, who, GHOST)
         if row.lists:
             words = self._acme.names | ({"nightly"} if who == "stranger" else set())
@@ -159,7 +158,7 @@ class Inspector:
             got, wanted = self._plain(answer), self._plain(instead)
             refused = answer.status_code in {403, 404}
             wrong = [] if refused and got == wanted else [f"{name} {who}: {got:.300}; of nothing: {wanted:.300}"]
-        return wrong + await self._written(name, who, before)
+        return wrong
 
     def _plain(self, answer: httpx2.Response) -> str:
         text = f"{answer.status_code} {sorted(set(answer.headers) - {'date'})} {answer.text}"
@@ -167,10 +166,6 @@ class Inspector:
         for mine, nobodys in sorted(pairs, key=lambda pair: -len(pair[0])):
             text = text.replace(mine, nobodys)
         return text
-
-    async def _written(self, name: str, who: str | None, before: dict[str, list[str]]) -> list[str]:
-        after = await everything(self._app)
-        return [f"{name} {who}: wrote to {table}" for table in after if after[table] != before[table]]
 
 
 @pytest.fixture
