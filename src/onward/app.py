@@ -33,6 +33,7 @@ from onward.service import Service
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
+from onward.verbs import Verbs
 from onward.wishes import Wish
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Registry):
+class Onward(Registry, Verbs):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:

@@ -59,7 +59,7 @@ class Service:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
         self._depths: dict[str, _Gauge] = {}
-        self.messages = Messages(store, ids, self.check_call)
+        self.messages = Messages(store, ids, self.check_call, self.is_agent)
         self.artifacts = artifacts or Artifacts(store)
         self.forks = Forks(store, ids, self.check_input, self.artifacts)
         self.schedules = Schedules(store, ids)
@@ -130,12 +130,18 @@ class Service:
         if check is not None:
             check(arguments)
 
+    async def is_agent(self, name: str) -> bool:
+        """Whether tasks of this name are done by an agent, as far as anybody has said."""
+        if name not in self._offers:
+            await self._ask_for(name, unchecked=True)
+        return (self._offers.get(name) or self._remote.get(name) or UNKNOWN).agent
+
     async def _ask_for(self, name: str, unchecked: bool) -> None:
         """Learn what a worker once said of a handler that this process does not have. Raises UnknownTask."""
         if name not in self._remote:
             told = {known: wire.decode(data) for known, data in (await self._store.offered()).items()}
             self._remote = {
-                known: Offer(anything, said["queue"], said["deadline"], said.get("group"))
+                known: Offer(anything, said["queue"], said["deadline"], said.get("group"), agent=said.get("agent", False))
                 for known, said in told.items()
             }
         if name not in self._remote and not unchecked:

@@ -27,6 +27,7 @@ class Offer:
     """The argument whose value is the group, and whether an input that is no object is that argument."""
     tools: Mapping[str, Callable[[dict[str, Any]], object]] = dataclasses.field(default_factory=dict)
     """What checks the arguments of each tool, where the handler is an agent."""
+    agent: bool = False
 
 
 class Wish(NamedTuple):

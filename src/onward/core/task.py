@@ -58,6 +58,9 @@ HEARS = frozenset({Reason.SIGNAL, Reason.QUESTION, Reason.APPROVAL, Reason.CHILD
 ASKS_A_PERSON = NEEDS_A_PERSON | {Reason.QUESTION, Reason.APPROVAL, Reason.IN_DOUBT, Reason.BUDGET}
 """Those in which nothing goes on before a person has done something."""
 
+SAID = "message"
+"""What people say to a task, and the name of the signal that it is for a handler that is no agent."""
+
 NEVER = math.inf
 """The due time of a task that only somebody can wake."""
 

@@ -63,6 +63,10 @@ class Host(Surroundings, Protocol):
         """The message that this waits for, with the slot free meanwhile; None when the time was up."""
         ...
 
+    async def messages(self, *, last: bool = False) -> list[Any]:
+        """What people said to this task since this was asked last; nothing is waited for."""
+        ...
+
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         """Submit a child task, once; its id."""
         ...

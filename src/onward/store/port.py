@@ -60,13 +60,15 @@ class Claimed(NamedTuple):
 
 
 class End(NamedTuple):
-    """A settle that ends a task: its queue row goes, its outcome is written."""
+    """A settle that ends a task: its queue row goes, its outcome is written. With `inbox`, only when it has got that many
+    messages and no more: the save raises Unheard otherwise, and nothing of it is written."""
 
     id: str
     state: State
     attempt: int
     seq: int
     parent: str | None = None
+    inbox: int | None = None
 
 
 class Wait(NamedTuple):
@@ -283,8 +285,8 @@ class Store(Purses, Quotas, Protocol):
         ...
 
     async def send(self, task_id: str, message: Message) -> Sent:
-        """Put a message into the inbox of an unfinished task, and wake the task when it waits for one. Of messages with the
-        same id, or that answer the same record, the first counts."""
+        """Put a message into the inbox of an unfinished task, and wake the task when it waits for one; a `message` wakes nobody.
+        Of messages with the same id, or that answer the same record, the first counts."""
         ...
 
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:

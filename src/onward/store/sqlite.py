@@ -320,6 +320,7 @@ class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming):
             connection.executemany(S["keep"].sql, batch.contents)
         insert(connection, "save", batch.entries)
         if batch.ends:
+            steer.check_heard(connection, batch.ends)
             now = self._clock.now()
             connection.execute(S["end_queue"].sql, (json.dumps([end.id for end in batch.ends]),))
             insert(connection, "end_outcome", [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends])

@@ -133,6 +133,14 @@ UPDATE onward_queue SET inbox = inbox + 1,
     reason = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN 'queued' ELSE reason END
 WHERE task_id = :id RETURNING inbox
 
+-- name: bump_quietly
+-- A word for an agent has come: count it, and wake nobody.
+UPDATE onward_queue SET inbox = inbox + 1 WHERE task_id = :id RETURNING inbox
+
+-- name: inbox_of
+-- How many messages an unfinished task has got.
+SELECT inbox FROM onward_queue WHERE task_id = :id
+
 -- name: post
 -- The message itself.
 INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES (:id, :number, :message, :kind, :name, :ref, :data, onward_now())
