@@ -10,15 +10,16 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import enum
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from onward.artifacts.keeper import Artifacts
 from onward.budgets import Budgets
 from onward.core import wire
 from onward.core.clock import Clock
-from onward.core.ids import Ids
+from onward.core.ids import Ids, first_id
 from onward.core.record import ENDS, Record
 from onward.core.task import NewTask, Reason, State, Task, Tasks
 from onward.errors import (
@@ -34,13 +35,21 @@ from onward.errors import (
 )
 from onward.forks import Forks
 from onward.messages import Messages
+from onward.place import Place
 from onward.schedules import Schedules, row_of
 from onward.states import States
+from onward.store.overview import Which
 from onward.store.port import Store, Submitted
-from onward.wishes import UNKNOWN, Offer, Plan, Wish, anything, check_priority, named, prepared
+from onward.usages import Usages
+from onward.wishes import UNKNOWN, Offer, Plan, Wish, anything, check_priority, has_labels, label_in, named, prepared
 
+E = TypeVar("E", bound=enum.StrEnum)
 TAIL_EVERY = 0.1
 """Seconds between two looks at a journal that is being followed."""
+
+
+LOOKED_AT = 20_000
+"""Tasks that one look for labels goes through."""
 
 
 class Service:
@@ -65,6 +74,8 @@ class Service:
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
         self.states = States(store)
+        self.place = Place(store)
+        self.usages = Usages(store, self.is_agent)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -172,6 +183,10 @@ class Service:
         if task is None:
             raise TaskNotFound(task_id)
         return task
+
+    async def look(self, task_id: str) -> Task:
+        """The same with all that is known of its usage, which may take a few more questions to the store."""
+        return await self.usages.of(await self.get(task_id))
 
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
         """What a task keeps under these names; unknown ones are missing."""
@@ -309,22 +324,38 @@ class Service:
         queue: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        reason: Reason | str | None = None,
+        parent: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        created_after: float | None = None,
+        created_before: float | None = None,
+        key: str | None = None,
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page."""
+        """Tasks, newest first, and the cursor for the next page. A look for labels is bounded: a page may have few tasks, or
+        none, and a cursor from which to go on."""
         if not 1 <= limit <= 1000:
             raise BadSetting("limit", limit, "between 1 and 1000")
-        try:
-            wanted = None if state is None else State(state)
-        except ValueError:
-            raise BadSetting("state", state, f"one of {', '.join(State)}") from None
-        found = await self._store.list(
-            state=wanted,
-            task=task and named("task", task),
-            queue=queue and named("queue", queue),
-            limit=limit + 1,
-            before=cursor and _plain_id(cursor),
-        )
-        return found[:limit], found[limit - 1].task_id if len(found) > limit else None
+        which: Which = {
+            "state": _one_of(State, "state", state),
+            "reason": _one_of(Reason, "reason", reason),
+            "task": task and named("task", task),
+            "queue": queue and named("queue", queue),
+            "parent": parent and _plain_id(parent),
+            "label": label_in(labels) if labels else None,
+            "since": None if created_after is None else first_id(created_after),
+        }
+        before = lowest(cursor and _plain_id(cursor), None if created_before is None else first_id(created_before))
+        if key is not None:
+            there = (await self._store.keyed([named("key", key)])).get(key)
+            which["since"] = max(which["since"] or "", "~" if there is None else there.id)
+            before = lowest(before, None if there is None else f"{there.id}~")
+        floor = None
+        if labels and parent is None and (which["state"] is None or which["state"].ended) and reason is None:
+            floor = await self._store.floor(before, LOOKED_AT)
+            which["since"] = max(which["since"] or "", floor or "")
+        found = await self._store.list(limit=limit + 1, before=before, **which)
+        more = found[limit - 1].task_id if len(found) > limit else floor if floor == which["since"] else None
+        return [one for one in found[:limit] if has_labels(one, labels)], more
 
 
 def _no_conflict(task: NewTask, there: Submitted) -> None:
@@ -349,6 +380,18 @@ class _Gauge:
 def _come_back(limit: int, rate: float) -> float:
     """When a twentieth of the queue should be gone, at the pace of the workers."""
     return float(math.ceil(min(300.0, max(1.0, limit / 20 / rate)))) if rate > 0 else 30.0
+
+
+def _one_of(kind: type[E], name: str, value: str | None) -> E | None:
+    try:
+        return None if value is None else kind(value)
+    except ValueError:
+        raise BadSetting(name, value, f"one of {', '.join(kind)}") from None
+
+
+def lowest(one: str | None, other: str | None) -> str | None:
+    """The lower of two bounds; None is none."""
+    return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
 def _plain_id(task_id: str) -> str:

@@ -26,7 +26,7 @@ from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall, q
 from onward.agent.policy import Answer, Ask, Do, Policy, Say, Seen, Stop, usual
 from onward.agent.saved import saved, saved_state
 from onward.agent.tools import Tool
-from onward.core import wire
+from onward.core import usage, wire
 from onward.core.budget import Budget
 from onward.core.checkpoint import EVERY_ITERATION, EVERY_STEP
 from onward.core.retry import Retry
@@ -204,6 +204,7 @@ class _Run:
         self._pages, self._saved, self._moves = [*self._pages, page], len(self._talk.turns), 0
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
         told = {"pages": self._pages, "steps": self._steps, "counts": counts, "always": sorted(self._calls.always)}
+        told["usage"] = usage.saved(self.account.usage, self._ctx.task_id)
         await self._ctx.checkpoint(saved(self._state, **told))
         await self._ctx.patch(self._state)
 

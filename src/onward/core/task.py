@@ -7,6 +7,8 @@ import enum
 import math
 from typing import Any, NamedTuple
 
+from onward.core.usage import Usage
+
 
 class State(enum.StrEnum):
     """Where a task stands. Completed and cancelled never change; failed is reopened by resume alone."""
@@ -126,6 +128,8 @@ class Task:
     group: str | None = None
     in_flight: int | None = None
     """Only in the answer to a cancel: how many tasks of the tree were in the middle of something."""
+    usage: Usage | None = None
+    """What its models took, where it is an agent's and that is known here."""
 
     @property
     def ended(self) -> bool:

@@ -112,7 +112,7 @@ class Shift(Belongings):
             self._check_returned()
         except BaseException as error:
             return self._left_by(self._cause(error))
-        return r.COMPLETED, {"result": result}, self._end(State.COMPLETED, self._waits.heard)
+        return r.COMPLETED, {**self._used(), "result": result}, self._end(State.COMPLETED, self._waits.heard)
 
     def _check_returned(self) -> None:
         if self._pen.ended_by is not None:
@@ -153,7 +153,7 @@ class Shift(Belongings):
                 wait = Wait(self.task_id, NEVER, Reason.IN_DOUBT, self.attempt, error.inbox)
                 return r.DOUBTED, {"step": error.key, "reason": error.why}, wait
             case Cancel():
-                return r.CANCELLED, self._undone(), self._end(State.CANCELLED)
+                return r.CANCELLED, {**self._used(), **self._undone()}, self._end(State.CANCELLED)
             case Control():
                 raise error
             case DeadlineExceeded() if self._pen.stop is None and self._pen.sagas:
@@ -184,7 +184,7 @@ class Shift(Belongings):
                 return self._waiting(r.PARKED, Reason.PARKED, why)
             if self.attempt > 1:
                 told["message"] = f"{told['message']} (attempt {self.attempt} of the task)"
-            return r.FAILED, {"error": told}, self._end(State.FAILED)
+            return r.FAILED, {**self._used(), "error": told}, self._end(State.FAILED)
         due = min(self.now() + pause, self._deadline_at())
         return (
             r.RETRY,
@@ -206,7 +206,7 @@ class Shift(Belongings):
         except OnwardError as error:  # it is not JSON, or the database will not have it
             told = wire.error_value(error) | {"attempts": self.attempt}
             kind, ending = r.FAILED, self._end(State.FAILED)
-            await writer.settle(self.hold, r.FAILED, wire.encode({"error": told}), ending)
+            await writer.settle(self.hold, r.FAILED, wire.encode({**self._used(), "error": told}), ending)
         if isinstance(ending, End):
             self._desk.store.nudge("ended")
             if ending.parent is not None:

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Unpack
 
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
+from onward.store.overview import Overview, Which
 from onward.store.purses import Purses
 from onward.store.quotas import Quotas
 
@@ -60,8 +61,8 @@ class Claimed(NamedTuple):
 
 
 class End(NamedTuple):
-    """A settle that ends a task: its queue row goes, its outcome is written. With `inbox`, only when it has got that many
-    messages and no more: the save raises Unheard otherwise, and nothing of it is written."""
+    """A settle that ends a task: its queue row goes, its outcome is written. With `inbox`, a save raises Unheard, and writes
+    nothing, when it has got more messages than that."""
 
     id: str
     state: State
@@ -83,8 +84,7 @@ class Wait(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a message came to: its number, or that of the one that was first (`first` is False), or None for a task that has
-    ended."""
+    """What a message came to: its number, that of the one that was first (`first` is False), or None: the task has ended."""
 
     number: int | None
     first: bool = True
@@ -207,7 +207,7 @@ class Depth:
     rate: float
 
 
-class Store(Purses, Quotas, Protocol):
+class Store(Purses, Quotas, Overview, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str
@@ -445,8 +445,6 @@ class Store(Purses, Quotas, Protocol):
         database can; the address other processes need, or an empty text."""
         ...
 
-    async def list(
-        self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
-    ) -> Tasks:
+    async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
         """Tasks, newest first, below the id `before`."""
         ...

@@ -13,7 +13,7 @@ import json
 import operator
 import urllib.parse
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import asyncpg
 
@@ -21,7 +21,7 @@ from onward.core.crash import crashpoint
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import Message, NewTask, State, Task, Tasks
+from onward.core.task import Message, NewTask, Task, Tasks
 from onward.errors import StoreUnavailable
 from onward.store import limits, migrate, rows
 from onward.store import postgres_limits as gates
@@ -30,6 +30,7 @@ from onward.store import postgres_steer as steer
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
 from onward.store.nudge import Hub
+from onward.store.overview import Which, listing
 from onward.store.pool import Pool
 from onward.store.port import (
     Ask,
@@ -46,6 +47,7 @@ from onward.store.port import (
     WorkerRow,
 )
 from onward.store.postgres_fork import fork
+from onward.store.postgres_overview import PostgresOverview
 from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
 from onward.store.postgres_run import S, run
@@ -58,7 +60,7 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore(PostgresPurses, PostgresQuotas, PostgresTrimming):
+class PostgresStore(PostgresPurses, PostgresQuotas, PostgresTrimming, PostgresOverview):
     """See `Store` for what each verb promises."""
 
     inline = False
@@ -428,21 +430,9 @@ class PostgresStore(PostgresPurses, PostgresQuotas, PostgresTrimming):
         with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):  # a hint may be lost
             await self._fetch("notify", topics=list(topics))
 
-    async def list(
-        self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
-    ) -> Tasks:
-        name = "list_all" if state is None else "list_ended" if state.ended else "list_open"
-        found = await self._fetch(
-            name,
-            state=state and state.value,
-            task=task,
-            any_task=task is None,
-            queue=queue,
-            any_queue=queue is None,
-            limit=limit,
-            before=before or "~",
-        )
-        return [rows.task(row) for row in found]
+    async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
+        name, values = listing(limit, before, which)
+        return [rows.task(row) for row in await self._fetch(name, **values)]
 
 
 def _count(tag: str) -> int:

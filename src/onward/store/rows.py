@@ -9,6 +9,7 @@ from typing import Any
 from onward.core import wire
 from onward.core.schedule import ScheduleRow
 from onward.core.task import NewTask, State, Task, open_state
+from onward.core.usage import Usage
 from onward.store.port import Batch, WorkerRow
 
 
@@ -41,6 +42,7 @@ def task(row: Mapping[str, Any]) -> Task:
         worker=row["worker"],
         parent=row["parent"],
         group=row["grp"],
+        usage=Usage.read(ending["usage"]) if "usage" in ending else None,
     )
 
 

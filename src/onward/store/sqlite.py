@@ -11,7 +11,7 @@ import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import apsw
 
@@ -20,7 +20,7 @@ from onward.core.crash import crashpoint
 from onward.core.limit import LimitRow
 from onward.core.record import SHIFT, Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import Message, NewTask, State, Task, Tasks
+from onward.core.task import Message, NewTask, Task, Tasks
 from onward.errors import StoreUnavailable
 from onward.store import limits, migrate, rows, sqlite_file
 from onward.store import sqlite_limits as gates
@@ -29,6 +29,7 @@ from onward.store import sqlite_steer as steer
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
 from onward.store.nudge import Datagrams, Hub
+from onward.store.overview import Which, listing
 from onward.store.port import (
     Ask,
     Batch,
@@ -46,6 +47,7 @@ from onward.store.port import (
 from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
 from onward.store.sqlite_nudges import SqliteNudges
+from onward.store.sqlite_overview import SqliteOverview
 from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_quotas import SqliteQuotas
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
@@ -55,7 +57,7 @@ from onward.store.sqlite_trim import SqliteTrimming
 T = TypeVar("T")
 
 
-class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming):
+class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming, SqliteOverview):
     """See `Store` for what each verb promises."""
 
     apart = True
@@ -409,17 +411,6 @@ class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming):
     async def doctor(self) -> list[tuple[str, bool, str]]:
         return await self._reading(lambda c: health(c, self.path))
 
-    async def list(
-        self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
-    ) -> Tasks:
-        name = "list_all" if state is None else "list_ended" if state.ended else "list_open"
-        values = {
-            "state": state and state.value,
-            "task": task,
-            "any_task": task is None,
-            "queue": queue,
-            "any_queue": queue is None,
-            "limit": limit,
-            "before": before or "~",
-        }
+    async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
+        name, values = listing(limit, before, which)
         return [rows.task(row) for row in await self._reading(lambda c: views(run(c, name, **values)))]

@@ -30,6 +30,7 @@ def connect(path: str, clock: Clock) -> apsw.Connection:
     connection = apsw.Connection(path)
     connection.set_busy_handler(Patient(BUSY))
     connection.create_scalar_function("onward_now", lambda *_: clock.now(), 0)
+    connection.create_scalar_function("onward_has", lambda data, part: part in data, 2, deterministic=True)
     _set_wal(connection)
     connection.execute("PRAGMA synchronous=FULL")
     return connection
