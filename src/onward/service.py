@@ -340,11 +340,12 @@ class Service:
             "reason": _one_of(Reason, "reason", reason),
             "task": task and named("task", task),
             "queue": queue and named("queue", queue),
-            "parent": parent and _plain_id(parent),
+            "parent": parent and _an_id("parent", parent, "the id of a task"),
             "label": label_in(labels) if labels else None,
             "since": None if created_after is None else first_id(created_after),
         }
-        before = lowest(cursor and _plain_id(cursor), None if created_before is None else first_id(created_before))
+        before = cursor and _an_id("cursor", cursor, "what `next` of the page before said")
+        before = lowest(before, None if created_before is None else first_id(created_before))
         if key is not None:
             there = (await self._store.keyed([named("key", key)])).get(key)
             which["since"] = max(which["since"] or "", "~" if there is None else there.id)
@@ -392,6 +393,13 @@ def _one_of(kind: type[E], name: str, value: str | None) -> E | None:
 def lowest(one: str | None, other: str | None) -> str | None:
     """The lower of two bounds; None is none."""
     return min((bound for bound in (one, other) if bound is not None), default=None)
+
+
+def _an_id(name: str, value: str, wanted: str) -> str:
+    try:
+        return _plain_id(value)
+    except TaskNotFound:
+        raise BadSetting(name, value[:80], wanted) from None
 
 
 def _plain_id(task_id: str) -> str:
