@@ -139,7 +139,7 @@ class Place:
             people=sum(count for reason, count in reasons.items() if reason in ASKS_A_PERSON),
             workers=len(alive),
             slots=sum(worker.slots for worker in alive),
-            rate=sum(worker.rate for worker in alive),
+            rate=sum((worker.rate for worker in alive), 0.0),
             exact=ended.exact,
         )
 
@@ -157,7 +157,7 @@ def _queue(
         oldest_s=max(0.0, now - min(ready)) if ready else None,
         paused=limit[1],
         limit=limit[0],
-        rate=sum(one.rate for one in workers if one.alive and (not one.queues or name in one.queues)),
+        rate=sum((one.rate for one in workers if one.alive and (not one.queues or name in one.queues)), 0.0),
     )
 
 

@@ -102,7 +102,7 @@ def listing(limit: int, before: str | None, which: Which) -> tuple[str, dict[str
         return "list_of", values
     if state is None and reason is None:
         return "list_all", values
-    return "list_ended" if state is not None and state.ended else "list_open", values
+    return "list_ended" if state is not None and state.ended and reason is None else "list_open", values
 
 
 def queue_limits(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[int | None, bool]]:
