@@ -96,7 +96,11 @@ class Place:
 
     async def queues(self) -> list[Queue]:
         """All queues that have something unfinished, a limit, or a worker that names them, by name."""
-        standings, limits, workers = await self._store.standings(), await self._store.queue_limits(), await self.workers()
+        standings, limits, workers = (
+            await self._store.standings(),
+            await self._store.queue_limits(),
+            await self.workers(),
+        )
         now, _ = await self._store.held()
         rows: dict[str, list[Standing]] = collections.defaultdict(list)
         for one in standings:

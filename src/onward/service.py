@@ -152,7 +152,9 @@ class Service:
         if name not in self._remote:
             told = {known: wire.decode(data) for known, data in (await self._store.offered()).items()}
             self._remote = {
-                known: Offer(anything, said["queue"], said["deadline"], said.get("group"), agent=said.get("agent", False))
+                known: Offer(
+                    anything, said["queue"], said["deadline"], said.get("group"), agent=said.get("agent", False)
+                )
                 for known, said in told.items()
             }
         if name not in self._remote and not unchecked:

@@ -288,7 +288,9 @@ async def test_it_is_seen_when_a_task_completes_with_a_word_that_nobody_read(
 ) -> None:
     """The proof of the one about the last moment: a store that does not look loses it."""
     for module in ("sqlite_steer", "postgres_steer"):
-        monkeypatch.setattr(f"onward.store.{module}.check_heard", _look_away if "sqlite" in module else _look_away_async)
+        monkeypatch.setattr(
+            f"onward.store.{module}.check_heard", _look_away if "sqlite" in module else _look_away_async
+        )
     model = ScriptedModel(["all done", "read it"])
     handle = await app.submit(app.agent("devops", model=model), "Clean up.")
     save = app.store.save

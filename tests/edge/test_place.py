@@ -115,7 +115,12 @@ async def test_which_tasks(app: Onward, client: Client) -> None:
     made = (await client.get(f"/api/tasks/{second['task_id']}")).json()["created_at"]
     assert third.status_code == 202
     assert 1 not in (await listed(created_after=made))[:-1]
-    for wrong in ({"label": "env"}, {"reason": "tired"}, {"created_after": "yesterday"}, {"created_after": "2020-01-01T00:00:00"}):
+    for wrong in (
+        {"label": "env"},
+        {"reason": "tired"},
+        {"created_after": "yesterday"},
+        {"created_after": "2020-01-01T00:00:00"},
+    ):
         assert (await client.get("/api/tasks", params=wrong)).status_code == 422
 
 

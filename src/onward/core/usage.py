@@ -48,7 +48,11 @@ UNKNOWN = Usage(None, None, None, None)
 
 def of_call(result: Any, task_id: str) -> Usage:
     """What the record of a model call says of its price; nothing for any other step, and for calls of another task."""
-    if not isinstance(result, dict) or not str(result.get("call", "")).startswith(f"{task_id}:") or "usage" not in result:
+    if (
+        not isinstance(result, dict)
+        or not str(result.get("call", "")).startswith(f"{task_id}:")
+        or "usage" not in result
+    ):
         return Usage()
     usage = result["usage"]
     return Usage(1, usage.get("input"), usage.get("output"), result.get("cost"))
