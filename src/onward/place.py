@@ -135,7 +135,7 @@ class Place:
         standings, ended = await self._store.standings(), await self._store.ended(COUNTED)
         reasons: collections.Counter[str] = collections.Counter()
         for one in standings:
-            reasons[one.reason] += one.count
+            reasons[one.reason] += one.several
         alive = [worker for worker in await self.workers() if worker.alive]
         return Stats(
             states=_states(reasons, ended),
@@ -151,7 +151,7 @@ class Place:
 def _queue(
     name: str, rows: Iterable[Standing], limit: tuple[int | None, bool], workers: Iterable[WorkerView], now: float
 ) -> Queue:
-    reasons = {one.reason: one.count for one in rows}
+    reasons = {one.reason: one.several for one in rows}
     ready = [one.oldest_at for one in rows if one.reason in READY and one.oldest_at is not None]
     return Queue(
         name=name,

@@ -99,11 +99,11 @@ async def test_no_claim_that_begins_after_the_answer_takes_anything(store: Store
 
         async def work(number: int) -> None:
             for _ in range(12):
-                began_after = paused  # noqa: B023 -- as it is now
+                began_after = paused
                 claimed = await claim(stores[number], worker=f"w{number}", room=1)
                 got.append(len(claimed))
                 if began_after and claimed:
-                    late.append(round_)  # noqa: B023
+                    late.append(round_)
 
         async def pause() -> None:
             nonlocal paused

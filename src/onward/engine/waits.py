@@ -249,4 +249,4 @@ class Waits:
 
 def _said(message: dict[str, Any]) -> bool:
     """Whether somebody said this to the task; a signal of that name is the same."""
-    return message["kind"] == SAID or (message["kind"] == "signal" and message["name"] == SAID)
+    return bool(message["kind"] == SAID or (message["kind"], message["name"]) == ("signal", SAID))

@@ -37,7 +37,7 @@ class Standing(NamedTuple):
 
     queue: str
     reason: str
-    count: int
+    several: int
     oldest_at: float | None
 
 

@@ -24,7 +24,7 @@ class SqliteOverview:
     async def held(self) -> tuple[float, dict[str, int]]:
         def job(connection: Any) -> tuple[float, dict[str, int]]:
             ((now,),) = run(connection, "now")
-            return now, dict(run(connection, "held_by"))  # type: ignore[arg-type]
+            return now, dict(run(connection, "held_by"))
 
         found: tuple[float, dict[str, int]] = await self._reading(job)
         return found
