@@ -227,7 +227,9 @@ async def test_an_agent_and_its_budget(app: Onward, client: Any) -> None:
 
     app.agent("scout", model=ScriptedModel([[("look", {})], "seen"]), tools=[look])
     async with app.worker():
-        task = await client.submit("scout", "Look.", budget=Budget(max_steps=50, max_wall_time="1h", when_spent="finish"))
+        task = await client.submit(
+            "scout", "Look.", budget=Budget(max_steps=50, max_wall_time="1h", when_spent="finish")
+        )
         assert await task.result(20) == "seen"
     spent, there = await client.budget(task.id), await app.budget(task.id)
     assert spent.task_id == task.id
@@ -280,7 +282,20 @@ async def test_nobody_is_there(either: Any) -> None:
 
 def test_both_have_all_the_words_of_the_app() -> None:
     """Those that make no sense from afar are named."""
-    here = {"agent", "app_task", "asgi", "check", "close", "handle", "limit_queue", "make_worker", "move", "name_of", "on", "open"}
+    here = {
+        "agent",
+        "app_task",
+        "asgi",
+        "check",
+        "close",
+        "handle",
+        "limit_queue",
+        "make_worker",
+        "move",
+        "name_of",
+        "on",
+        "open",
+    }
     here |= {"replay", "save_schedules", "schedule", "submit_many", "task", "worker"}
     not_yet = {"pause_schedule", "unpause_schedule", "remove_schedule", "trigger"}
     words = {name for name in dir(Onward) if not name.startswith("_") and callable(getattr(Onward, name))}
