@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from onward import Client, Onward, State
-from onward.client import asking, client as clients
+from onward import Onward, State
+from onward.client import client as clients
 from onward.errors import Unreachable
 from rig.processes import Child
 from rig.proxy import HttpProxy
