@@ -53,7 +53,7 @@ def w9(store: str, url: str, quick: bool) -> list[Figure]:
     with ExitStack() as stack:
         ports = {role: _started(stack, role, url) for role in (BARE, "onward")}
         runs: dict[str, list[Round]] = {role: [] for role in ports}
-        for role, port in ports.items():
+        for port in ports.values():
             uvloop.run(_load(port, 0.3))  # connections, caches, prepared statements
         before = {role: query(url, f"SELECT count(*) FROM {TABLES[role]}") for role in ports}
         for _ in range(rounds):

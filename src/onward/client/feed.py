@@ -19,6 +19,8 @@ Said = dict[str, Any]
 
 SILENCE = 45.0
 """Seconds without a sign after which we take a stream for dead; a server that has nothing to say says so more often."""
+NO_MORE = 204
+"""What a server says to those who have seen the end."""
 ACCEPT = f"{MEDIA}, application/json;q=0.5".encode()
 
 
@@ -45,6 +47,8 @@ class Feed(Generic[T]):
             held=SILENCE,
             listens=True,
         )
+        if answer.status == NO_MORE:
+            return Heard(0, whole=True)
         told = self._streamed if answer.media == MEDIA else self._paged
         return (yield from told(answer, read))
 
@@ -54,11 +58,12 @@ class Feed(Generic[T]):
             for event in events.read(piece):
                 if self._is_next(event):
                     count += 1
-                    yield Found(read(wire.decode(event.data.encode())))
+                    yield Found(read({"seq": self.after, **wire.decode(event.data.encode())}))
         return Heard(count, piece is None)
 
     def _is_next(self, event: Event) -> bool:
-        if not event.id.isdecimal() or int(event.id) <= self.after:
+        """What has no number, or another name, is for those who watch with their eyes: what a model is just saying."""
+        if event.kind != "message" or not event.id.isdecimal() or int(event.id) <= self.after:
             return False
         self.after = int(event.id)
         return True
