@@ -32,7 +32,7 @@ from starlette.routing import Route
 from bench.bare import SQLITE_PRAGMAS
 from bench.measure import BARE, W9_POST, Figure, latency
 from bench.peers import child
-from bench.workloads import figure, query
+from bench.workloads import query
 from onward import Context, Onward
 from onward.edge.server import Server
 
