@@ -166,7 +166,9 @@ def _written(place: Place, hotfix: str) -> dict[str, Any]:
 @only_postgres
 async def test_the_hotfix_goes_first_nothing_is_lost_and_everybody_sees_progress(place: Place) -> None:
     seen = await played(place)
-    print(f"refused {seen.refused} times, {seen.deepest} waited at most, {seen.before} when the hotfix came, {seen.overtaken} went before it")
+    print(
+        f"refused {seen.refused} times, {seen.deepest} waited at most, {seen.before} when the hotfix came, {seen.overtaken} went before it"
+    )
     assert seen.wrong() == set()
     some = next(iter(seen.heard))
     for what, would_be in {

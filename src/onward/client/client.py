@@ -24,6 +24,7 @@ from onward.core import wire
 from onward.core.durations import Duration
 from onward.core.record import Record
 from onward.core.task import Task
+from onward.errors import UsageError
 
 try:
     import httpx2
@@ -282,6 +283,8 @@ class _SyncLine:
 
 def _options(key: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """Connections are not rationed: each result that somebody waits for holds one."""
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise UsageError("the key has characters that no key has; use it as `onward keys create` printed it")
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     return {"limits": httpx2.Limits(max_connections=None, keepalive_expiry=IDLE), "headers": headers, **given}
 
