@@ -31,6 +31,13 @@ class NewBudget(Shape):
     max_cost_usd: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False, strict=True)] | None = None
 
 
+class OwnBudget(NewBudget):
+    """What a task and its children may spend, and what happens when it is gone."""
+
+    max_artifact_bytes_in_context: Annotated[StrictInt, Field(ge=0, le=2**53)] | None = None
+    when_spent: Literal["wait", "finish"] = "wait"
+
+
 class NewTask(Shape):
     """A task that is asked for."""
 
@@ -43,7 +50,7 @@ class NewTask(Shape):
     expires_s: Seconds | None = None
     labels: dict[str, str] | None = None
     group: Name | None = None
-    budget: NewBudget | None = None
+    budget: OwnBudget | None = None
     after: Name | None = None
     webhook_url: Annotated[str, Field(max_length=2048)] | None = None
 

@@ -142,7 +142,7 @@ async def _waited(asked: Asked, task_id: str, timeout: float) -> Task:
     return await asked.door.get(task_id)
 
 
-def _budget(asked: shapes.NewBudget) -> Budget:
+def _budget(asked: shapes.OwnBudget) -> Budget:
     said: dict[str, Any] = asked.model_dump(exclude_none=True)
     if "max_wall_time_s" in said:
         said["max_wall_time"] = said.pop("max_wall_time_s")
@@ -150,9 +150,12 @@ def _budget(asked: shapes.NewBudget) -> Budget:
 
 
 def _key(header: str | None) -> str | None:
-    """The header is a structured string ("…" with quotes); a bare word is understood as well."""
+    """The header is a structured string ("…" with quotes); a bare word is understood as well. Its bytes are UTF-8, so that a
+    key is the same at every door; Starlette has read them as Latin-1."""
     if header is None:
         return None
+    with contextlib.suppress(UnicodeError):
+        header = header.encode("latin-1").decode()
     if not header.startswith('"'):
         return header
     quoted = _QUOTED.fullmatch(header)
