@@ -23,6 +23,7 @@ from onward.core.record import Record
 from onward.core.task import State, Task, Tasks
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
+from onward.engine.secrets import Source
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
@@ -62,6 +63,7 @@ class Onward(Registry):
         clock: Clock | None = None,
         rng: random.Random | None = None,
         store: Store | None = None,
+        secrets: Source | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
@@ -70,6 +72,7 @@ class Onward(Registry):
         self._ids = Ids(self._clock.now, self._rng)
         self._users = 0
         self.settings: Settings = load({"db": db, **settings})
+        self.secrets.source(self.settings.secrets if secrets is None else secrets)
         self._join(store or open_store(self.settings.db, self._clock))
 
     def _join(self, store: Store) -> None:
@@ -94,6 +97,7 @@ class Onward(Registry):
 
     async def open(self, *, migrate: bool | None = None) -> None:
         """Connect. `async with app:` does it for you."""
+        self.secrets.learn()
         await self.store.open(migrate=migrate)
 
     async def close(self) -> None:
@@ -146,6 +150,7 @@ class Onward(Registry):
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
             artifacts=self.service.artifacts,
+            secrets=self.secrets,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )

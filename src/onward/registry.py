@@ -12,6 +12,7 @@ from onward.core.limit import Limit
 from onward.core.retry import Retry
 from onward.core.schedule import MISSED, Rhythm
 from onward.engine.handlers import DEFAULT_RETRY, Handler
+from onward.engine.secrets import Secrets
 from onward.errors import BadSetting, UsageError
 from onward.wishes import Offer, Plan, Wish
 
@@ -39,6 +40,7 @@ class Registry:
         self._agents: dict[str, str] = {}
         """The agents, and what each is for."""
         self._models: list[Chosen] = []
+        self.secrets = Secrets()
 
     @overload
     def task(self, function: F, /) -> F: ...
@@ -86,9 +88,11 @@ class Registry:
                 raise UsageError(f"two handlers are named {title!r}; give one of them another name: @app.task(name=…)")
             policy = Retry(attempts=retry) if isinstance(retry, int) else retry or DEFAULT_RETRY
             allowed = None if deadline is None else seconds(deadline, "deadline")
-            handler = Handler(title, function, policy, allowed, queue, group, limit, checkpoints(checkpoint))
+            keep = checkpoints(checkpoint)
+            handler = Handler(title, function, policy, allowed, queue, group, limit, keep, self.secrets.names)
             handler.takes  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
-            self._offers[title] = Offer(handler.arguments, handler.queue, handler.deadline, handler.grouping)
+            offer = Offer(handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets)
+            self._offers[title] = offer
             self.handlers[title] = handler
             return function
 
@@ -176,6 +180,12 @@ class Registry:
         checks = {one.name: one.check for one in made.tools.values()}
         self._offers[name] = dataclasses.replace(self._offers[name], tools=checks)
         return handler
+
+    def secret(self, name: str) -> Any:
+        """Declare a secret, and name it: in an argument of a step, as the default of a parameter of a handler or a tool, or as
+        `{"$secret": NAME}` in inputs. The value is put in by the worker right before the function is called, and is written
+        nowhere: not to the journal, not to logs. Where it comes from is `Onward(secrets=…)`, by default the environment."""
+        return self.secrets.declare(name)
 
     def _agent_named(self, tool: object) -> str | None:
         """The name of the agent that is meant; None for a tool of any other kind."""

@@ -37,7 +37,7 @@ from onward.messages import Messages
 from onward.schedules import Schedules, row_of
 from onward.states import States
 from onward.store.port import Store, Submitted
-from onward.wishes import UNKNOWN, Offer, Plan, Wish, anything, check_priority, named, prepared
+from onward.wishes import UNKNOWN, Offer, Plan, Wish, check_priority, from_afar, named, prepared
 
 TAIL_EVERY = 0.1
 """Seconds between two looks at a journal that is being followed."""
@@ -122,7 +122,7 @@ class Service:
 
     def check_input(self, name: str, value: Any) -> None:
         """Raises InvalidInput when the handler does not take it, as far as this process knows."""
-        (self._offers.get(name) or UNKNOWN).check(value)
+        (self._offers.get(name) or UNKNOWN).check_input(value, f"the input of task {name!r}")
 
     def check_call(self, name: str, tool: str, arguments: dict[str, Any]) -> None:
         """Raises InvalidInput when a tool of an agent does not take these, as far as this process knows."""
@@ -134,10 +134,7 @@ class Service:
         """Learn what a worker once said of a handler that this process does not have. Raises UnknownTask."""
         if name not in self._remote:
             told = {known: wire.decode(data) for known, data in (await self._store.offered()).items()}
-            self._remote = {
-                known: Offer(anything, said["queue"], said["deadline"], said.get("group"))
-                for known, said in told.items()
-            }
+            self._remote = {known: from_afar(said) for known, said in told.items()}
         if name not in self._remote and not unchecked:
             raise UnknownTask(name, sorted(self._remote.keys() | self._offers.keys()))
 

@@ -12,6 +12,7 @@ from onward.engine.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
+    from onward.engine.secrets import Keyring
     from onward.engine.spending import Spending
 
 _NOTHING: Mapping[str, Any] = {}
@@ -120,6 +121,11 @@ class Host(Surroundings, Protocol):
 
     def now(self) -> float:
         """The database's time."""
+        ...
+
+    @property
+    def keyring(self) -> Keyring:
+        """The secrets that this task may use."""
         ...
 
 
