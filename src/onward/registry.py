@@ -11,6 +11,7 @@ from onward.core.durations import Duration, seconds
 from onward.core.limit import Limit
 from onward.core.retry import Retry
 from onward.core.schedule import MISSED, Rhythm
+from onward.core.secret import Secret
 from onward.engine.handlers import DEFAULT_RETRY, Handler
 from onward.engine.secrets import Secrets
 from onward.errors import BadSetting, UsageError
@@ -116,6 +117,7 @@ class Registry:
         context_bytes: int | None = None,
         policy: Policy | None = None,
         shown_bytes: int | None = None,
+        secrets: Iterable[Secret | str] = (),
         deadline: Duration | None = None,
         retry: Retry | int | None = None,
         queue: str = "default",
@@ -134,7 +136,7 @@ class Registry:
         `compact` names, or (False) shown as far as it fits.
 
         An agent among the tools (what this returned, or its name) is called as a child task; `description` is what others are
-        told of this one. `policy` decides what to do next instead of the usual one. `checkpoint` is "every_step",
+        told of this one. `secrets` are those of the app that the model may name in arguments of its tools. `policy` decides what to do next instead of the usual one. `checkpoint` is "every_step",
         "every_iteration" or "on_state_change", and says what may have to be read again after a crash, or a `Checkpoints`,
         which also says which are kept.
         """
@@ -170,6 +172,7 @@ class Registry:
             check_default(approval_default),
             shown_bytes or SHOWN,
             checkpoints(checkpoint).strategy,
+            frozenset(self.secrets.known(one) for one in listed("secrets", secrets)),
         )
 
         async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:

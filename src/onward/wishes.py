@@ -145,7 +145,9 @@ def _group(wish: Wish, offer: Offer) -> str | None:
 def named(what: str, value: Any) -> str:
     """A name as one may be. Raises UsageError."""
     if mask.on and isinstance(value, str) and mask.text(value) != value:
-        raise UsageError(f"{what} has the value of a secret in it: {mask.text(value)!r:.200}; names are for everybody to read")
+        raise UsageError(
+            f"{what} has the value of a secret in it: {mask.text(value)!r:.200}; names are for everybody to read"
+        )
     if not isinstance(value, str) or not 0 < len(value) <= 512 or not value.isprintable():
         raise UsageError(f"{what} must be a text of 1 to 512 printable characters, not {value!r:.80}")
     return value

@@ -176,6 +176,15 @@ def in_schema(schema: Any) -> Any:
     return [in_schema(part) for part in schema] if isinstance(schema, list) else schema
 
 
+def offered(schema: Any, known: list[str]) -> Any:
+    """A schema that says which names there are."""
+    if isinstance(schema, dict):
+        if schema.get("properties", {}).keys() == {KEY}:
+            return {**schema, "properties": {KEY: {"type": "string", **({"enum": known} if known else {})}}}
+        return {key: offered(part, known) for key, part in schema.items()}
+    return [offered(part, known) for part in schema] if isinstance(schema, list) else schema
+
+
 def in_clear_text(place: str) -> str:
     """What is said about it."""
     return (

@@ -47,7 +47,9 @@ def lent(value: str) -> Any:
 
 def standing_in(value: Any) -> Any:
     """JSON with something in the place of each reference that its annotations can be compared with."""
-    return secret.replaced(value, lambda one: None if (name := secret.name_in(one)) is None else lent(f"[secret {name}]"))
+    return secret.replaced(
+        value, lambda one: None if (name := secret.name_in(one)) is None else lent(f"[secret {name}]")
+    )
 
 
 @functools.lru_cache(maxsize=2048)
@@ -187,7 +189,9 @@ class Arguments:
             checked = adapter(parameter.annotation).validate_python(value)
         except ValueError as error:
             quiet = _bears_secrets(parameter.annotation)
-            raise InvalidInput(f"{self.what}: the input for {parameter.name!r} {_first_problem(error, quiet)}") from None
+            raise InvalidInput(
+                f"{self.what}: the input for {parameter.name!r} {_first_problem(error, quiet)}"
+            ) from None
         if _bears_secrets(parameter.annotation) and _clear(checked):
             raise InvalidInput(f"{self.what}: {secret.in_clear_text(parameter.name)}")
         return checked

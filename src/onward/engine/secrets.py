@@ -13,7 +13,7 @@ import os
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from onward.core import mask, secret
 from onward.core.control import Control, Park
@@ -61,11 +61,16 @@ class Secrets:
         """A secret of this name may be used from now on."""
         return self.names.setdefault(check_name(name), Secret(name, self.value))
 
-    def value(self, name: str) -> str:
-        """The value, which the masks know from then on. Raises UnknownSecret, SecretMissing and UnfitSecret."""
+    def known(self, one: Secret | str) -> str:
+        """The name of one that was declared. Raises UnknownSecret."""
+        name = str(getattr(one, "name", one))
         if name not in self.names:
             raise UnknownSecret(name, self.names)
-        found = self._ask(name)
+        return name
+
+    def value(self, name: str) -> str:
+        """The value, which the masks know from then on. Raises UnknownSecret, SecretMissing and UnfitSecret."""
+        found = self._ask(self.known(name))
         if found is None or not found:
             raise SecretMissing(name, self._where)
         learn(name, check_value(name, found), mask.RECENT)
@@ -128,12 +133,14 @@ class Keyring:
     async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function with the value of each `Secret` among its arguments: as a SecretStr where its annotation says so,
         as a text otherwise."""
+        args, kwargs = _bound(function, args, kwargs)
         values = {one: await self.value(one.name) for one in _objects([args, kwargs])}
-        if values:
-            boxed = _boxed(function, args, kwargs)
-            kwargs = {key: lent(values[item]) if key in boxed else item for key, item in kwargs.items()}
-            args = tuple(lent(values[item]) if place in boxed else item for place, item in enumerate(args))
-            args, kwargs = secret.replaced((args, kwargs), lambda one: values.get(one) if type(one) is Secret else None)
+        args, kwargs = secret.replaced(
+            (args, kwargs),
+            lambda one: (
+                values.get(one) if type(one) is Secret else lent(values[one.inner]) if type(one) is _Boxed else None
+            ),
+        )
         if is_async(function):
             return await function(*args, **kwargs)
         answer = await self._threads.run(function, *args, **kwargs)
@@ -203,7 +210,7 @@ class Keyring:
 
 def with_secrets(keyring: Keyring, call: Call) -> None:
     """A step with secrets among its arguments: they are put in right before each function of it is called."""
-    if _objects([call.args, call.kwargs]):
+    if _objects([call.args, call.kwargs]) or by_default(call.function):
         call.function = keyring.revealing(call.function)
         call.undo = call.undo and keyring.revealing(call.undo)
         call.reconcile = call.reconcile and keyring.revealing(call.reconcile)
@@ -232,26 +239,43 @@ class StandIns(Secrets):
         return "(a secret, in a rehearsal)"
 
 
+class _Boxed(NamedTuple):
+    """A `Secret` for a parameter that is annotated as a SecretStr."""
+
+    inner: Secret
+
+
 def _objects(value: Any) -> set[Secret]:
     """The `Secret`s among arguments."""
     if type(value) is Secret:
         return {value}
     if type(value) is dict:
         value = value.values()
-    elif type(value) not in {list, tuple}:
+    elif type(value) not in {list, tuple, _Boxed}:
         return set()
     return {one for item in value for one in _objects(item)}
 
 
-def _boxed(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[int | str]:
-    """Places and names of arguments that are a `Secret` and are annotated as a SecretStr."""
+def by_default(function: Callable[..., Any]) -> bool:
+    """Whether a parameter of the function has a secret as its default."""
+    plain = inspect.unwrap(function)
+    defaults = [*(getattr(plain, "__defaults__", None) or ()), *(getattr(plain, "__kwdefaults__", None) or {}).values()]
+    return any(type(one) is Secret for one in defaults)
+
+
+def _bound(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with the secrets that are defaults, and those in a box that want one."""
     try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return set()
-    wanted = {p.name: "SecretStr" in str(p.annotation) for p in parameters}
-    places = {n for n, item in enumerate(args[: len(parameters)]) if type(item) is Secret and wanted[parameters[n].name]}
-    return {*places, *(key for key, item in kwargs.items() if type(item) is Secret and wanted.get(key))}
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # no signature, or a call that does not fit and says so itself
+        return args, kwargs
+    for name, parameter in bound.signature.parameters.items():
+        given = bound.arguments.get(name, parameter.default)
+        if type(given) is Secret:
+            bound.arguments[name] = _Boxed(given) if "SecretStr" in str(parameter.annotation) else given
+    return bound.args, bound.kwargs
 
 
 # ── logs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
