@@ -42,7 +42,8 @@ def _print(screen: Screen, found: leaks.Found) -> None:
         screen.say((f"and {found.more:,} more", "red"))
     for name, why in found.unknown.items():
         screen.say((f"{safe(name)} was not looked for: {safe(why)}", "yellow"))
-    looked = f"{count(found.rows, 'row')} looked through for {', '.join(map(safe, found.secrets)) or 'nothing'}"
-    screen.say((looked if found.leaks else f"{looked}: none is there", "dim"))
+    looked = f"{count(found.rows, 'row')} looked through for {', '.join(map(safe, found.secrets))}"
+    if found.secrets:
+        screen.say((looked if found.leaks else f"{looked}: none is there", "dim"))
     if found.leaks:
         screen.say("Change these secrets where they are used: whoever can read the database has read them.")

@@ -73,6 +73,13 @@ def forget(name: str, value: str) -> None:
             _compile()
 
 
+def clear() -> None:
+    """Forget everything, as between two tests."""
+    with _lock:
+        _counts.clear()
+        _compile()
+
+
 def _compile() -> None:
     global _forms, _wide, _names, on  # noqa: PLW0603 -- one for the process, replaced as a whole
     found = {form: name for name, value in _counts for form in forms(value)}
@@ -160,7 +167,7 @@ def forms(secret: str) -> set[str]:
     found = {secret, secret.strip(), html.escape(secret), html.escape(secret, quote=False), repr(secret)[1:-1]}
     found |= {shlex.quote(secret)[1:-1]} if "'" in secret else set()
     for quote in (urllib.parse.quote, urllib.parse.quote_plus):
-        for safe in ("", "/"):
+        for safe in ("", "/", "!~*'()"):  # the last as JavaScript has it
             quoted = quote(raw, safe=safe)
             found |= {quoted, _lower_percent(quoted)}
     found |= {raw.hex(), raw.hex().upper(), *_inside_base64(raw)}

@@ -61,6 +61,14 @@ class Secrets:
         """A secret of this name may be used from now on."""
         return self.names.setdefault(check_name(name), Secret(name, self.value))
 
+    def like(self, other: Secrets, *, own: bool) -> Secrets:
+        """The secrets of another app, with its values, or with those from here."""
+        made = Secrets()
+        made.names = other.names
+        source = self if own else other
+        made.quick, made._ask, made._where = source.quick, source._ask, source._where
+        return made
+
     def known(self, one: Secret | str) -> str:
         """The name of one that was declared. Raises UnknownSecret."""
         name = str(getattr(one, "name", one))
