@@ -50,6 +50,8 @@ def forms(value: str) -> dict[str, bytes]:
         "hex": raw.hex().encode(),
         "half": raw[:12],
         "the other half": raw[-12:],
+        "half in json": json.dumps(value[:12])[1:-1].encode(),
+        "the other half in json": json.dumps(value[-12:], ensure_ascii=False)[1:-1].encode(),
         **{f"base64 at {n}": base64.b64encode(b"\0" * n + raw)[4:-4] for n in range(3)},
         **{f"base64url at {n}": base64.urlsafe_b64encode(b"\0" * n + raw)[4:-4] for n in range(3)},
     }
