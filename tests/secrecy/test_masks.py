@@ -95,6 +95,14 @@ def test_numbers_and_lines_and_the_longer_first() -> None:
     assert mask.text("-----END KEY-----") == "-----END KEY-----"
 
 
+@pytest.mark.parametrize("names", [("A", "B"), ("B", "A")])
+def test_of_two_names_for_one_value_it_is_always_the_same(names: tuple[str, str]) -> None:
+    for name in names:
+        mask.learn(name, "sk_live_12345")
+    assert mask.text("sk_live_12345") == "[secret A]"
+    assert mask.name_of("sk_live_12345") == "A"
+
+
 def test_a_wide_text_in_a_file_is_masked() -> None:
     mask.learn("K", "sk_live_12345")
     for codec in ("utf-8", "utf-16-le", "utf-16-be"):

@@ -273,6 +273,7 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(secrets, "_mask_record", lambda _record: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @only_file
 async def test_with_one_mask_taken_away_it_is_found(

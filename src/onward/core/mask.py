@@ -82,12 +82,13 @@ def clear() -> None:
 
 def _compile() -> None:
     global _forms, _wide, _names, on  # noqa: PLW0603 -- one for the process, replaced as a whole
-    found = {form: name for name, value in _counts for form in forms(value)}
+    known = sorted(_counts, reverse=True)  # of two names for one value the first by name, whichever came first
+    found = {form: name for name, value in known for form in forms(value)}
     ordered = sorted(found.items(), key=lambda one: -len(one[0]))
     _forms = tuple(_Form(form, _escaped(form).encode("utf-8", "replace"), name) for form, name in ordered)
     shapes = {form.encode(codec, "replace"): name for form, name in ordered for codec in _CODECS}
     _wide = tuple((form, marker(name).encode()) for form, name in sorted(shapes.items(), key=lambda one: -len(one[0])))
-    _names = {value: name for name, value in _counts}
+    _names = {value: name for name, value in known}
     on = bool(_counts)
 
 
