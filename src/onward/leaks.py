@@ -27,7 +27,10 @@ MOST = 1_000
 class Asked(Protocol):
     """What gives the values of secrets."""
 
-    names: Mapping[str, Any]
+    @property
+    def names(self) -> Mapping[str, Any]:
+        """The declared ones."""
+        ...
 
     def value(self, name: str) -> str:
         """The value, which the masks know from then on."""

@@ -19,7 +19,7 @@ import json
 import pathlib
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from onward.core import mask
@@ -69,7 +69,7 @@ def _named_secret(value: Any) -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=2048)
-def _bears_secrets(kind: type) -> bool:
+def _bears_secrets(kind: Hashable) -> bool:
     return "Secret" in repr(getattr(kind, "__pydantic_core_schema__", ""))
 
 

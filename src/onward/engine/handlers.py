@@ -61,6 +61,10 @@ class Handler:
 
     def offer(self) -> bytes:
         """What others need to know of it: its queue, deadline and grouping for submits from afar, its schema for forms."""
-        said = {"queue": self.queue, "deadline": self.deadline, "group": self.grouping, "input": self.takes.schema()}
-        said |= {"secrets": sorted(self.secrets)}
-        return json.dumps(said).encode()
+        said: dict[str, Any] = {
+            "queue": self.queue,
+            "deadline": self.deadline,
+            "group": self.grouping,
+            "input": self.takes.schema(),
+        }
+        return json.dumps(said | {"secrets": sorted(self.secrets)}).encode()

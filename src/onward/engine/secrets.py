@@ -38,6 +38,7 @@ class Secrets:
 
     quick = True
     """Whether asking costs next to nothing, so that it needs no thread."""
+    _ask: Callable[[str], str | None]
 
     def __init__(self, source: Source = ENVIRONMENT) -> None:
         self.names: dict[str, Secret] = {}
@@ -47,7 +48,7 @@ class Secrets:
         """Take values from here. Raises BadSetting."""
         self.quick = not callable(source)
         if source == ENVIRONMENT:
-            self._ask, self._where = os.environ.get, "the environment has no such variable"
+            self._ask, self._where = os.getenv, "the environment has no such variable"
         elif isinstance(source, Mapping):
             self._ask, self._where = source.get, "the mapping given to Onward(secrets=…) has no such key"
         elif isinstance(source, Path) or (isinstance(source, str) and "/" in source):
@@ -310,7 +311,7 @@ def _mask_logs() -> None:
             _mask_record(record)
         handle(logger, record)
 
-    logging.Logger.callHandlers = masked  # type: ignore[method-assign]
+    logging.Logger.callHandlers = masked  # type: ignore[method-assign, assignment]
 
 
 _FIXED = frozenset(
