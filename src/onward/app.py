@@ -24,6 +24,7 @@ from onward.core.record import Record
 from onward.core.task import Task
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
+from onward.engine.secrets import Source
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
@@ -65,14 +66,14 @@ class Onward(Registry, Verbs):
         clock: Clock | None = None,
         rng: random.Random | None = None,
         store: Store | None = None,
+        secrets: Source | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
-        self._clock = clock or SystemClock()
-        self._rng = rng or random.SystemRandom()
-        self._ids = Ids(self._clock.now, self._rng)
-        self._users = 0
+        self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
+        self._ids, self._users = Ids(self._clock.now, self._rng), 0
         self.settings: Settings = load({"db": db, **settings})
+        self.secrets.source(self.settings.secrets if secrets is None else secrets)
         self._join(store or open_store(self.settings.db, self._clock))
 
     def _join(self, store: Store) -> None:
@@ -97,6 +98,7 @@ class Onward(Registry, Verbs):
 
     async def open(self, *, migrate: bool | None = None) -> None:
         """Connect. `async with app:` does it for you."""
+        self.secrets.learn()
         await self.store.open(migrate=migrate)
 
     async def close(self) -> None:
@@ -130,9 +132,7 @@ class Onward(Registry, Verbs):
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""
         if not self.handlers:
-            raise UsageError(
-                "this app has no handlers, so a worker would have nothing to do; decorate a function with @app.task"
-            )
+            raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
         return Worker(
             self.store,
             self.handlers,
@@ -149,6 +149,7 @@ class Onward(Registry, Verbs):
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
             artifacts=self.service.artifacts,
+            secrets=self.secrets,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )

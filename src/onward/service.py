@@ -48,8 +48,8 @@ from onward.wishes import (
     Offer,
     Plan,
     Wish,
-    anything,
     check_priority,
+    from_afar,
     has_labels,
     label_in,
     named,
@@ -149,7 +149,7 @@ class Service:
 
     def check_input(self, name: str, value: Any) -> None:
         """Raises InvalidInput when the handler does not take it, as far as this process knows."""
-        (self._offers.get(name) or UNKNOWN).check(value)
+        (self._offers.get(name) or UNKNOWN).check_input(value, f"the input of task {name!r}")
 
     def check_call(self, name: str, tool: str, arguments: dict[str, Any]) -> None:
         """Raises InvalidInput when a tool of an agent does not take these, as far as this process knows."""
@@ -167,12 +167,7 @@ class Service:
         """Learn what a worker once said of a handler that this process does not have. Raises UnknownTask."""
         if name not in self._remote:
             told = {known: wire.decode(data) for known, data in (await self._store.offered()).items()}
-            self._remote = {
-                known: Offer(
-                    anything, said["queue"], said["deadline"], said.get("group"), agent=said.get("agent", False)
-                )
-                for known, said in told.items()
-            }
+            self._remote = {known: from_afar(said) for known, said in told.items()}
         if name not in self._remote and not unchecked:
             raise UnknownTask(name, sorted(self._remote.keys() | self._offers.keys()))
 

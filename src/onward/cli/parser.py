@@ -404,4 +404,6 @@ def _migrate(commands: Commands) -> None:
 
 
 def _doctor(commands: Commands) -> None:
-    commands.add("doctor", "database:doctor", "check the database, the clock, the workers and the queues")
+    parser = commands.add("doctor", "database:doctor", "check the database, the clock, the workers and the queues")
+    more = Commands(parser.add_subparsers(dest="what", metavar="WHAT", title="or look for something else"))
+    of_app(more.add("secrets", "secrets:scan", "look through the whole database for values of the app's secrets"))

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from onward.core import record as r
-from onward.core import wire
+from onward.core import secret, wire
 from onward.core.checkpoint import EVERY_STEP, FORM, ON_STATE_CHANGE
 from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend, Unheard
 from onward.core.task import NEVER, SAID, Reason, State
@@ -100,6 +100,8 @@ class Shift(Belongings):
         finally:
             self.over = True
             self._pen.forget()
+            if self._keyring is not None:
+                self._keyring.close()
 
     async def _ending(self) -> Ending:
         """How the shift ends: its last record and what becomes of the task."""
@@ -267,6 +269,8 @@ class Shift(Belongings):
         return late
 
     def _call_handler(self) -> Coroutine[Any, Any, Any]:
+        if secret.MARK in self._claimed.input or self._handler.takes.secrets:
+            return self._call_with_secrets()
         args, kwargs = self._handler.arguments(wire.decode(self._claimed.input))
         context = Context(self)
         function = self._handler.function
@@ -274,6 +278,13 @@ class Shift(Belongings):
             return function(context, *args, **kwargs)  # type: ignore[no-any-return]
         plain = PlainContext(context, asyncio.get_running_loop())
         return self._in_thread(functools.partial(function, plain, *args, **kwargs))
+
+    async def _call_with_secrets(self) -> Any:
+        given = await self.keyring.given(wire.decode(self._claimed.input))
+        args, kwargs = self._handler.arguments(given)
+        context, function = Context(self), self._handler.function
+        plain = None if is_async(function) else PlainContext(context, asyncio.get_running_loop())
+        return await self.keyring.call(function, plain or context, *args, **kwargs)
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         answer = await self._desk.threads.run(call)

@@ -417,6 +417,10 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('f
        COALESCE((SELECT max(extract(epoch FROM now() - xact_start)) FROM pg_stat_activity
                  WHERE state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()), 0)::float8 AS oldest
 
+-- name: own_tables
+-- The tables that are ours, for a look at all that is in them.
+SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema() AND tablename LIKE 'onward\_%' ORDER BY name
+
 -- name: kin
 -- These tasks: whose children they are, their names, and how they were asked for.
 SELECT id, parent, task, options FROM onward_tasks WHERE id = ANY(:ids::text[])

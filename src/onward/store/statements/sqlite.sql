@@ -234,6 +234,10 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
 -- Where workers listen for nudges.
 SELECT address FROM onward_workers WHERE address <> '' AND lease_until > onward_now()
 
+-- name: own_tables
+-- The tables that are ours, for a look at all that is in them.
+SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'onward\_%' ESCAPE '\' ORDER BY name
+
 -- name: kin
 -- These tasks: whose children they are, their names, and how they were asked for.
 SELECT id, parent, task, options FROM onward_tasks WHERE id IN (SELECT value FROM json_each(:ids))
