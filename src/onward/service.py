@@ -14,6 +14,7 @@ import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from onward import telemetry
 from onward.artifacts.keeper import Artifacts
 from onward.budgets import Budgets
 from onward.core import wire
@@ -36,7 +37,7 @@ from onward.forks import Forks
 from onward.messages import Messages
 from onward.schedules import Schedules, row_of
 from onward.states import States
-from onward.store.port import Store, Submitted
+from onward.store.port import Stopped, Store, Submitted
 from onward.wishes import UNKNOWN, Offer, Plan, Wish, anything, check_priority, named, prepared
 
 TAIL_EVERY = 0.1
@@ -72,6 +73,16 @@ class Service:
         """The ids of the tasks, after the commit. All or none."""
         if not wishes:
             return []
+        if telemetry.tracer() is None:
+            return await self._submit(wishes, connection, unchecked)
+        first = wishes[0]
+        said = {telemetry.TASK: first.task, telemetry.COUNT: len(wishes)}
+        with telemetry.span(f"submit {first.task}", said, kind="PRODUCER", within=_trace(first)) as span:
+            ids = await self._submit([wish._replace(trace=span.trace) for wish in wishes], connection, unchecked)
+            span.set({telemetry.TASK_ID: ids[0]})
+            return ids
+
+    async def _submit(self, wishes: Sequence[Wish], connection: Any, unchecked: bool) -> list[str]:
         for name in {wish.task for wish in wishes} - self._offers.keys():
             await self._ask_for(name, unchecked)
         new = [self._prepared(wish) for wish in wishes]
@@ -82,6 +93,8 @@ class Service:
         answers = await self._store.submit(new, connection)
         for task, answer in zip(new, answers, strict=True):
             _no_conflict(task, answer)
+            if answer.created:
+                telemetry.counters.add(telemetry.SUBMITTED, task.task)
         self._store.nudge("ready")
         return [answer.id for answer in answers]
 
@@ -239,6 +252,7 @@ class Service:
             task = await self.get(task_id)
             if task.state is not State.CANCELLED:
                 raise StateConflict(task_id, task.state, "cancelled", "it has ended")
+        _count_ended(task.task, stopped)
         held = stopped.held + await self.cancel_children([task.task_id])
         for topic in ("ended", "ready"):
             self._store.nudge(topic)
@@ -250,7 +264,10 @@ class Service:
         held, line = 0, collections.deque(parents)
         while line:
             for child in await self._store.children(line.popleft()):
-                held += (await self._store.cancel(child)).held
+                stopped = await self._store.cancel(child)
+                if telemetry.counters.on and (task := await self._store.get(child)) is not None:
+                    _count_ended(task.task, stopped)
+                held += stopped.held
                 line.append(child)
         return held
 
@@ -319,6 +336,16 @@ class Service:
             before=cursor and _plain_id(cursor),
         )
         return found[:limit], found[limit - 1].task_id if len(found) > limit else None
+
+
+def _count_ended(name: str, stopped: Stopped) -> None:
+    """A cancel that had nothing to undo has ended the task here; otherwise a worker ends it."""
+    if stopped.won and not stopped.requested:
+        telemetry.counters.add(telemetry.ENDED, name, State.CANCELLED)
+
+
+def _trace(wish: Wish) -> dict[str, str] | None:
+    return None if wish.trace is None else dict(wish.trace)
 
 
 def _no_conflict(task: NewTask, there: Submitted) -> None:

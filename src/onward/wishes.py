@@ -48,6 +48,8 @@ class Wish(NamedTuple):
     budget: Budget | None = None
     purses: Mapping[str, Any] | None = None
     """The budgets above it."""
+    trace: Mapping[str, str] | None = None
+    """The trace of whoever asks (`telemetry.incoming`); it is no part of what is asked."""
 
 
 class Plan(NamedTuple):
@@ -77,7 +79,8 @@ def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
     group = _group(wish, offer)
     key, fingerprint = None, ""
     if wish.key is not None:
-        own = {name: said for name, said in options.items() if name != "purses"}  # they may change with the code
+        # Budgets above may change with the code, and every request has a trace of its own.
+        own = {name: said for name, said in options.items() if name not in {"purses", "trace"}}
         said = {"task": wish.task, "options": own, "queue": queue, "priority": wish.priority, "delay": delay}
         said |= {"group": group} if group is not None else {}
         key, fingerprint = named("key", wish.key), wire.fingerprint([said, wire.decode(data)])
@@ -101,6 +104,8 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         said["budget"] = wish.budget.told()
     if wish.purses:
         said["purses"] = dict(wish.purses)
+    if wish.trace:
+        said["trace"] = dict(wish.trace)
     return said
 
 

@@ -30,6 +30,8 @@ class Handler:
     group: str | None = None
     limit: Limit | None = None
     checkpoint: Checkpoints = DEFAULT
+    agent: bool = False
+    """Whether a model decides what it does."""
 
     @functools.cached_property
     def takes(self) -> Arguments:

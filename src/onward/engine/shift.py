@@ -52,6 +52,7 @@ from onward.errors import (
 from onward.store.port import SUSPECT_AFTER, Claimed, End, Wait
 from onward.store.trimming import Trimming
 from onward.store.writer import Hold
+from onward.telemetry import DOING
 
 log = logging.getLogger("onward.shift")
 
@@ -90,6 +91,7 @@ class Shift(Belongings):
         """Do the shift, whatever comes."""
         self._pen.task = asyncio.current_task()
         SCOPE.set(self._root)
+        DOING.set(self._claimed)
         try:
             await self._settle(*await self._ending())
         except Fenced:
@@ -199,9 +201,10 @@ class Shift(Belongings):
         try:
             await writer.settle(self.hold, kind, wire.encode(data, "the result of the task"), ending)
         except OnwardError as error:  # it is not JSON, or the database will not have it
-            told = wire.error_value(error) | {"attempts": self.attempt}
+            data = {"error": wire.error_value(error) | {"attempts": self.attempt}}
             kind, ending = r.FAILED, self._end(State.FAILED)
-            await writer.settle(self.hold, r.FAILED, wire.encode({"error": told}), ending)
+            await writer.settle(self.hold, r.FAILED, wire.encode(data), ending)
+        self._told(kind, data, ending)
         if isinstance(ending, End):
             self._desk.store.nudge("ended")
             if ending.parent is not None:
@@ -212,6 +215,13 @@ class Shift(Belongings):
             self._desk.store.nudge("ready")
         if self.hold.gate is not None:  # whoever waited for its place
             self._desk.store.nudge("ready")
+
+    def _told(self, kind: str, data: dict[str, Any], _ending: End | Wait) -> None:
+        """It is durable: say what those who run us have to know."""
+        if kind in {r.FAILED, r.RETRY}:
+            level, what = (logging.ERROR, "failed") if kind == r.FAILED else (logging.WARNING, "is tried again")
+            said = self.task_id, self._handler.name, what, data["error"]["type"], data["error"]["message"]
+            log.log(level, "task %s (%s) %s: %s: %s", *said)
 
     # ── the handler ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -296,11 +306,12 @@ class Shift(Belongings):
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         deadline = self._deadline_at()
         purses = {"purses": budgets} if (budgets := self._budgets()) else {}
+        trace = {"trace": self._options["trace"]} if "trace" in self._options else {}
 
         async def start() -> str:
             key = f"{self.task_id}:{SCOPE.get().key}"
             until = None if deadline == NEVER else deadline
-            return await self._desk.submit(name, value, {**options, **purses}, key, self.task_id, until)
+            return await self._desk.submit(name, value, {**options, **purses, **trace}, key, self.task_id, until)
 
         call = Call(f"submit {name}", start)
         call.mark = wire.fingerprint([value, {k: v for k, v in options.items() if k != "connection"}])

@@ -46,6 +46,7 @@ from onward.store.port import (
     WorkerRow,
 )
 from onward.store.postgres_fork import fork
+from onward.store.postgres_gauges import PostgresGauges
 from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
 from onward.store.postgres_run import S, run
@@ -58,7 +59,7 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore(PostgresPurses, PostgresQuotas, PostgresTrimming):
+class PostgresStore(PostgresGauges, PostgresPurses, PostgresQuotas, PostgresTrimming):
     """See `Store` for what each verb promises."""
 
     inline = False

@@ -45,6 +45,7 @@ from onward.store.port import (
 )
 from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
+from onward.store.sqlite_gauges import SqliteGauges
 from onward.store.sqlite_nudges import SqliteNudges
 from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_quotas import SqliteQuotas
@@ -55,7 +56,7 @@ from onward.store.sqlite_trim import SqliteTrimming
 T = TypeVar("T")
 
 
-class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming):
+class SqliteStore(SqliteNudges, SqliteGauges, SqlitePurses, SqliteQuotas, SqliteTrimming):
     """See `Store` for what each verb promises."""
 
     apart = True

@@ -1,0 +1,19 @@
+"""How it stands, on PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.store.gauges import Standing, Waiting
+
+
+class PostgresGauges:
+    """See `Gauges` for what each verb promises."""
+
+    _fetch: Any
+
+    async def standing(self) -> Standing:
+        waiting = [Waiting(*row) for row in await self._fetch("standing")]
+        asks = {kind: count for kind, count in await self._fetch("open_asks_by_kind")}  # noqa: C416 -- rows are no pairs
+        (workers,) = await self._fetch("crew")
+        return Standing(waiting, asks, *workers)

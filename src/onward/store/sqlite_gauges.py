@@ -1,0 +1,26 @@
+"""How it stands, on SQLite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from onward.store.gauges import Standing, Waiting
+from onward.store.sqlite_run import first, run
+
+
+class SqliteGauges:
+    """See `Gauges` for what each verb promises."""
+
+    _reading: Any
+
+    async def standing(self) -> Standing:
+        standing: Standing = await self._reading(_standing)
+        return standing
+
+
+def _standing(connection: apsw.Connection) -> Standing:
+    workers = first(connection, "crew")
+    assert workers is not None
+    return Standing([Waiting(*row) for row in run(connection, "standing")], dict(run(connection, "open_asks_by_kind")), *workers)  # type: ignore[arg-type]
