@@ -7,7 +7,7 @@ import dataclasses
 import importlib.util
 import random
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -149,6 +149,23 @@ class Onward(Registry):
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
+
+    def asgi(self, *, hosts: Collection[str] | None = None) -> Any:
+        """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
+        lifespan then has `async with app:`. `hosts` are the names under which it answers; None answers under any."""
+        try:
+            from onward.edge import http  # noqa: PLC0415 -- an extra
+        except ImportError as error:
+            raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
+        edge = http.Edge(
+            self.service,
+            http.OpenGate(),
+            version=VERSION,
+            body_limit=self.settings.body_limit,
+            hosts=None if hosts is None else frozenset(hosts),
+            origins=frozenset(self.settings.origins.split()),
+        )
+        return http.asgi(edge)
 
     # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -27,6 +27,11 @@ class Settings:
     queue_limit: int = 100_000
     slots: int = 100
     grace_s: float = 10.0
+    host: str = "127.0.0.1"
+    port: int = 8765
+    hosts: str = ""
+    origins: str = ""
+    body_limit: int = 4_194_304
 
     def __post_init__(self) -> None:
         if self.heartbeat_s * 2 > self.lease_s:

@@ -66,6 +66,17 @@ class Commands:
         return parser
 
 
+def of_app(parser: Parser) -> None:
+    """MODULE:APP."""
+    parser.add_argument("app", metavar="MODULE:APP", help="where the app is, as in `from MODULE import APP`")
+
+
+def port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: a whole number of 0 to 65535")
+    return int(text)
+
+
 def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")

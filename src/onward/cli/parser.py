@@ -7,7 +7,8 @@ import re
 import sys
 from collections.abc import Sequence
 
-from onward.cli.commands import Commands, Help, Parser, common, label, names, positive
+from onward.cli import parser_place as place
+from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, positive
 
 EPILOG = """\
 exit status:
@@ -39,7 +40,21 @@ def build() -> Parser:
     parser.add_argument("--version", action="store_true", help="print the version and leave")
     common(parser, db=None, json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (_demo, _worker, _submit, _list, _show, _state, _follow, _cancel, _pause, _resume, _prioritize, _budget):
+    for add in (
+        _demo,
+        place.serve,
+        _worker,
+        _submit,
+        _list,
+        _show,
+        _state,
+        _follow,
+        _cancel,
+        _pause,
+        _resume,
+        _prioritize,
+        _budget,
+    ):
         add(Commands(commands))
     for add in (_approvals, _approve, _deny, _questions, _answer, _signal, _resolve):
         add(Commands(commands))
@@ -122,7 +137,7 @@ def _worker(commands: Commands) -> None:
         "do tasks, with the handlers of an app",
         "SIGTERM or Ctrl-C hands running tasks back, a second one exits at once.\n\n  onward worker shop.tasks:app --slots 20",
     )
-    _of_app(parser)
+    of_app(parser)
     parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
     parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
 
@@ -223,7 +238,7 @@ def _check(commands: Commands) -> None:
         "which unfinished tasks new code would park, before it is deployed",
         "No step is run and nothing is written. Exit status 1 when a task would park.\n\n  onward check shop.tasks:app",
     )
-    _of_app(parser)
+    of_app(parser)
     _patience(parser)
 
 
@@ -234,7 +249,7 @@ def _replay(commands: Commands) -> None:
         "run a handler over the journal of a task, with no effects: does it agree?",
         "Exit status 1 when it does not.\n\n  onward replay 7k2m shop.tasks:app",
     )
-    _of_app(parser)
+    of_app(parser)
     _patience(parser)
 
 
@@ -253,10 +268,6 @@ def _fork(commands: Commands) -> None:
     parser.add_argument("--input", metavar="JSON", help="another input: JSON, or @FILE, or - for stdin")
     parser.add_argument("--app", metavar="MODULE:APP", help="check the input against this app's handlers")
     parser.add_argument("--yes", action="store_true", help="do not ask")
-
-
-def _of_app(parser: Parser) -> None:
-    parser.add_argument("app", metavar="MODULE:APP", help="where the app is, as in `from MODULE import APP`")
 
 
 def _patience(parser: Parser) -> None:

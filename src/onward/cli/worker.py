@@ -33,11 +33,12 @@ def work(args: Namespace) -> int:
     """`onward worker`."""
     screen = Screen(args)
     app = door.app_of(args)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner, _logs(screen):
+    with asyncio.Runner(loop_factory=loop_factory()) as runner, logs(screen):
         return runner.run(_work(screen, app, args))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop: uvloop's, where it is installed."""
     try:
         import uvloop  # noqa: PLC0415 -- an extra
     except ImportError:
@@ -48,14 +49,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _work(screen: Screen, app: Onward, args: Namespace) -> int:
     stop = asyncio.Event()
-    with _signals(stop):
-        async with app.worker(slots=args.slots, queues=args.queues) as worker, _status(screen, app, worker, stop):
-            _tell(screen, "ready", _introduction(app, worker, args))
+    with signals(stop):
+        async with app.worker(slots=args.slots, queues=args.queues) as worker, status(screen, app, worker, stop):
+            tell(screen, "ready", _introduction(app, worker, args))
             await stop.wait()
             grace = f", for up to {app.settings.grace_s:g} s; a second signal exits at once" if worker.running else ""
-            _tell(screen, "stopping", f"handing {count(worker.running, 'task')} back{grace}")
+            tell(screen, "stopping", f"handing {count(worker.running, 'task')} back{grace}")
             await worker.stop(app.settings.grace_s)
-        _tell(screen, "stopped", f"{count(worker.finished, 'shift')} done")
+        tell(screen, "stopped", f"{count(worker.finished, 'shift')} done")
     return 0
 
 
@@ -64,7 +65,8 @@ def _introduction(app: Onward, worker: Worker, args: Namespace) -> str:
     return f"worker {worker.id[-8:]} on {app.store.where}: {', '.join(sorted(app.handlers))} · {queues} · {count(worker.slots, 'slot')}"
 
 
-def _tell(screen: Screen, event: str, text: str) -> None:
+def tell(screen: Screen, event: str, text: str) -> None:
+    """One line of its life: for people, or as JSON."""
     if screen.json:
         screen.line({"at": iso(time.time()), "event": event, "message": text, "pid": os.getpid()})
     else:
@@ -72,7 +74,8 @@ def _tell(screen: Screen, event: str, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
+def signals(stop: asyncio.Event) -> Iterator[None]:
+    """The first SIGTERM or SIGINT asks to stop, a second one exits at once."""
     loop = asyncio.get_running_loop()
     heard: list[int] = []
 
@@ -122,7 +125,7 @@ class _Lines(logging.Handler):
 
 
 @contextlib.contextmanager
-def _logs(screen: Screen) -> Iterator[None]:
+def logs(screen: Screen) -> Iterator[None]:
     """Onward's own log, and what the app logs, unless the app has set up logging by itself."""
     root = logging.getLogger()
     if root.handlers:
@@ -139,13 +142,12 @@ def _logs(screen: Screen) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _status(screen: Screen, app: Onward, worker: Worker, stop: asyncio.Event) -> AsyncIterator[None]:
+async def status(screen: Screen, app: Onward, worker: Worker | None, stop: asyncio.Event) -> AsyncIterator[None]:
     """A line at the bottom of a terminal that tells how it goes."""
-    if not screen.live:
+    if not screen.live or worker is None:
         yield
         return
-    status = _Status(app, worker, stop)
-    with Live(get_renderable=status.line, console=screen.out, refresh_per_second=8, transient=True):
+    with Live(get_renderable=_Status(app, worker, stop).line, console=screen.out, refresh_per_second=8, transient=True):
         yield
 
 

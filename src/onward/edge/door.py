@@ -27,6 +27,7 @@ Asks = list[Ask]
 Refs = list["ArtifactRef"]
 Records = list[Record]
 Schedules = list[Schedule]
+Doubts = list[Doubt]
 
 
 class Door:
@@ -109,7 +110,7 @@ class Door:
         self.need(READ)
         return await self._ask(ask_id)
 
-    async def doubts(self, task_id: str) -> list[Doubt]:
+    async def doubts(self, task_id: str) -> Doubts:
         """The effects of a task of which nobody knows whether they happened."""
         await self._own(READ, task_id)
         return await self.service.messages.doubts(task_id)

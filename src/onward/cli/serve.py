@@ -1,0 +1,109 @@
+"""serve: the API, and a worker beside it, in one process, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from argparse import Namespace
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from onward.app import Onward
+from onward.cli import door
+from onward.cli.screen import Screen
+from onward.cli.text import count
+from onward.cli.worker import logs, loop_factory, signals, status, tell
+from onward.engine.worker import Worker
+from onward.errors import UsageError
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+def serve(args: Namespace) -> int:
+    """`onward serve`."""
+    screen = Screen(args)
+    app = door.app_of(args)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner, logs(screen):
+        return runner.run(_serve(screen, app, args))
+
+
+async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
+    host = args.host or app.settings.host
+    port = app.settings.port if args.port is None else args.port
+    _check_bind(host)
+    stop = asyncio.Event()
+    with signals(stop), _bound(host, port) as bound:
+        async with app, _worker(app, args) as worker, status(screen, app, worker, stop):
+            served = app.asgi(hosts=_hosts(host, app.settings.hosts))
+            server = _server(
+                served,
+                grace=app.settings.grace_s,
+                ready=lambda: tell(screen, "ready", _introduction(app, worker, bound)),
+            )
+            running = asyncio.get_running_loop().create_task(server.serve([bound]))
+            await asyncio.wait([running, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
+            tell(
+                screen, "stopping", "no new requests; what is under way has time to end; a second signal exits at once"
+            )
+            server.leave()
+            await running
+        tell(screen, "stopped", "")
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _worker(app: Onward, args: Namespace) -> AsyncIterator[Worker | None]:
+    if args.no_worker or not app.handlers:
+        yield None
+        return
+    async with app.worker(slots=args.slots, queues=args.queues) as worker:
+        yield worker
+
+
+def _introduction(app: Onward, worker: Worker | None, bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    where = f"http://{f'[{host}]' if ':' in host else host}:{port} on {app.store.where}"
+    if worker is None:
+        return f"{where} · no worker here"
+    return f"{where} · worker {worker.id[-8:]}: {', '.join(sorted(app.handlers))} · {count(worker.slots, 'slot')}"
+
+
+def _server(served: Any, **options: Any) -> Any:
+    try:
+        from onward.edge.server import Server  # noqa: PLC0415 -- an extra
+    except ImportError as error:
+        raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
+    return Server(served, **options)
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that listens there. Raises UsageError that says what is in the way."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {error}; choose another with --port (0 finds a free one)"
+        ) from None
+    with found:
+        yield found
+
+
+def _check_bind(host: str) -> None:
+    """Without keys only this machine may reach us."""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host.strip("[]")).is_loopback:
+            return
+    if host != "localhost":
+        raise UsageError(
+            f"without keys nobody but this machine may reach the server, and {host} is more than that; leave out --host"
+        )
+
+
+def _hosts(host: str, named: str) -> frozenset[str]:
+    return frozenset({*LOOPBACK, host.lower(), *named.lower().split()})

@@ -1,0 +1,170 @@
+"""HTTP: the table of calls as an ASGI app (Starlette).
+
+    request ─► host and origin ─► who asks ─► query and body in their shapes ─► the call ─► JSON, or a problem
+
+`serve.py` runs it with uvicorn; it can be mounted in an ASGI app of your own as well, and then `async with app:` belongs into
+that app's lifespan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from onward.core import wire
+from onward.core.caller import ANYBODY, Caller
+from onward.edge import bodies, openapi, people, place, problem, tasks
+from onward.edge.calls import Asked, Call
+from onward.edge.door import Door
+from onward.edge.problem import Problem
+from onward.errors import OnwardError
+from onward.service import Service
+
+log = logging.getLogger("onward.http")
+
+CALLS: Sequence[Call] = (*tasks.CALLS, *people.CALLS, *place.CALLS)
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class Gate(Protocol):
+    """Finds out who asks."""
+
+    async def caller(self, authorization: str | None) -> Caller:
+        """Raises Unauthorized."""
+        ...
+
+
+class OpenGate:
+    """No keys: everybody who reaches the server may do everything. Only for a server that nobody else can reach."""
+
+    async def caller(self, authorization: str | None) -> Caller:  # noqa: ARG002 -- whatever is shown
+        """Anybody."""
+        return ANYBODY
+
+
+class Edge:
+    """What all requests of one server have in common."""
+
+    def __init__(
+        self,
+        service: Service,
+        gate: Gate,
+        *,
+        version: str,
+        body_limit: int,
+        hosts: frozenset[str] | None = None,
+        origins: frozenset[str] = frozenset(),
+    ) -> None:
+        self.service, self.gate, self.version, self.body_limit = service, gate, version, body_limit
+        self.hosts, self.origins = hosts, origins
+        self.closing = asyncio.Event()
+        """Set when the server stops: what would go on for ever ends."""
+
+    async def door(self, authorization: str | None) -> Door:
+        """The door for whoever shows this. Raises Unauthorized."""
+        return Door(self.service, await self.gate.caller(authorization))
+
+    def check_origin(self, host: str, origin: str | None) -> None:
+        """Refuse a page of somebody else that speaks through a browser of ours (DNS rebinding, forged requests)."""
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        if self.hosts is not None and name.lower() not in self.hosts:
+            raise Problem(421, "wrong_host", f"this server is not {name!r:.80}; name its hosts with ONWARD_HOSTS")
+        if origin is not None and origin not in self.origins and origin.partition("://")[2] != host:
+            raise Problem(
+                403, "foreign_origin", f"a page of {origin!r:.80} may not ask here; allow it with ONWARD_ORIGINS"
+            )
+
+
+def asgi(edge: Edge, calls: Sequence[Call] = CALLS) -> Starlette:
+    """The app of all calls."""
+    document = openapi.document(calls, edge.version)
+
+    async def described(_request: Request) -> Response:
+        return JSONResponse(document)
+
+    routes = [Route(path, endpoint=_Place(edge, rows)) for path, rows in _by_path(calls).items()]
+    app = Starlette(routes=[*routes, Route("/openapi.json", endpoint=described)], exception_handlers=_HANDLERS)
+    app.state.edge = edge
+    return app
+
+
+def _by_path(calls: Sequence[Call]) -> dict[str, dict[str, Call]]:
+    paths: dict[str, dict[str, Call]] = {}
+    for call in calls:
+        paths.setdefault(call.path, {})[call.method] = call
+    return paths
+
+
+class _Place:
+    """One path: the calls of its methods. A class, so that Starlette hands over the bare ASGI call."""
+
+    def __init__(self, edge: Edge, calls: dict[str, Call]) -> None:
+        self._edge, self._calls = edge, calls
+        self._allow = ", ".join(sorted({*calls, *(["HEAD"] if "GET" in calls else [])}))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except OnwardError as error:
+            response = problem.response(error)
+        except ClientDisconnect:
+            return
+        except Exception:
+            log.exception("%s %s failed", request.method, request.url.path)
+            response = problem.response(Problem(500, "internal", "the server made a mistake; its log says more"))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        call = self._calls.get("GET" if request.method == "HEAD" else request.method)
+        if call is None:
+            raise Problem(
+                405, "wrong_method", f"{request.method:.20} is not for this; {self._allow} is", {"Allow": self._allow}
+            )
+        edge = self._edge
+        edge.check_origin(request.headers.get("host", ""), request.headers.get("origin"))
+        door = (
+            Door(edge.service, Caller(scopes=frozenset()))
+            if call.open
+            else await edge.door(request.headers.get("authorization"))
+        )
+        query = None if call.query is None else bodies.shaped(call.query, _query(request), "the query")
+        body = None if call.body is None else await bodies.body(request, call.body, edge.body_limit)
+        answer = await call.does(Asked(door, request.path_params, query, body, request))
+        if answer.response is not None:
+            return answer.response
+        return Response(
+            wire.encode(answer.value, "the answer", most=_ANY), answer.status, answer.headers, "application/json"
+        )
+
+
+_ANY = 1 << 40
+"""What is in the store may be shown, however much it is."""
+
+
+def _query(request: Request) -> dict[str, str]:
+    pairs = request.query_params.multi_items()
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Problem(422, "invalid_request", "the query: a name comes twice")
+    return found
+
+
+async def _not_found(request: Request, _error: Exception) -> Response:
+    return problem.response(
+        Problem(
+            404, "no_such_path", f"there is nothing at {request.url.path!r:.200}; /openapi.json lists what there is"
+        )
+    )
+
+
+_HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {404: _not_found}
