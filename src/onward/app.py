@@ -21,6 +21,7 @@ from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
 from onward.core.task import State, Task, Tasks
+from onward.edge.metrics import Metrics, exposed
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
 from onward.engine.worker import Spawn, Worker, spawn
@@ -117,12 +118,18 @@ class Onward(Registry):
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Work in this process while the block lasts."""
         async with self:
-            worker = self.make_worker(slots=slots, queues=queues)
-            await worker.start()
-            try:
-                yield worker
-            finally:
-                await worker.stop(self.settings.grace_s)
+            with self._metrics():
+                worker = self.make_worker(slots=slots, queues=queues)
+                await worker.start()
+                try:
+                    yield worker
+                finally:
+                    await worker.stop(self.settings.grace_s)
+
+    def _metrics(self) -> contextlib.AbstractContextManager[object]:
+        """Something that answers `/metrics` beside a worker, where that is wanted."""
+        port, host = self.settings.metrics_port, self.settings.metrics_host
+        return exposed(Metrics(self.service.standing), host, port) if port else contextlib.nullcontext()
 
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""

@@ -37,6 +37,7 @@ from onward.forks import Forks
 from onward.messages import Messages
 from onward.schedules import Schedules, row_of
 from onward.states import States
+from onward.store.gauges import Gauges, Standing
 from onward.store.port import Stopped, Store, Submitted
 from onward.wishes import UNKNOWN, Offer, Plan, Wish, anything, check_priority, named, prepared
 
@@ -166,6 +167,10 @@ class Service:
                 if depth.waiting + count > self._limit:
                     raise QueueFull(queue, self._limit, _come_back(self._limit, depth.rate))
             gauge.added += count
+
+    async def standing(self) -> Standing | None:
+        """How it stands, in numbers; None where the store does not tell. Raises StoreUnavailable."""
+        return await self._store.standing() if isinstance(self._store, Gauges) else None
 
     async def version(self) -> tuple[int, int]:
         """The version of the tables, and that which this program needs. Raises StoreUnavailable."""

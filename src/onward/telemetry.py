@@ -30,6 +30,8 @@ MOST: Final = 100
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """The upper edges of all histograms."""
 
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
 SUBMITTED: Final = "onward_tasks_submitted_total"
 CLAIMED: Final = "onward_claims_total"
 SHIFTS: Final = "onward_shifts_total"
@@ -89,6 +91,7 @@ OUTCOME: Final = "onward.outcome"
 STEP: Final = "onward.step.name"
 STEP_KEY: Final = "onward.step.key"
 REASON: Final = "onward.wait.reason"
+DUE: Final = "onward.wait.due_at"
 COUNT: Final = "onward.tasks"
 ERROR: Final = "error.type"
 OPERATION: Final = "gen_ai.operation.name"
@@ -176,7 +179,7 @@ class Counters:
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """A request was answered. `route` is the pattern of its path, never the path."""
-        self.add(REQUESTS, route, method, str(status))
+        self.add(REQUESTS, route, method if method in METHODS else OTHER, str(status))
         self.time(REQUEST_SECONDS, seconds, route)
 
     def delivery(self, outcome: str) -> None:

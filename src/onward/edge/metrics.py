@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from onward import telemetry
 from onward.core.clock import Clock, SystemClock
 from onward.errors import BadSetting, OnwardError, UsageError
-from onward.store.gauges import Gauges, Standing, Waiting
+from onward.store.gauges import Standing, Waiting
 from onward.telemetry import COUNTED, LEVELS, MOST, OTHER, SECONDS, TIMED, Key, counters
 
 if TYPE_CHECKING:
@@ -32,13 +31,16 @@ SHARE = 20
 PATIENCE = 10.0
 """Seconds that a scrape waits for the loop."""
 
+Look = Callable[[], Awaitable[Standing | None]]
+"""Asks the store how it stands (`Service.standing`)."""
+
 
 class Metrics:
     """The metrics of one process and of the database it works on. To make one is to switch counting on."""
 
-    def __init__(self, store: object, clock: Clock | None = None) -> None:
+    def __init__(self, look: Look, clock: Clock | None = None) -> None:
         _imported()
-        self._store, self._clock = store, clock or SystemClock()
+        self._asked, self._clock = look, clock or SystemClock()
         self._stood: Standing | None = None
         self._until = -1.0
         self._look = asyncio.Lock()
@@ -66,18 +68,13 @@ class Metrics:
         async with self._look:
             began = self._clock.monotonic()
             if began >= self._until:
-                self._stood = await self._asked()
+                try:
+                    self._stood = await self._asked()
+                except OnwardError:
+                    self._stood = None
                 now = self._clock.monotonic()
                 self._until = now + max(FRESH, SHARE * (now - began))
             return self._stood
-
-    async def _asked(self) -> Standing | None:
-        if not isinstance(self._store, Gauges):
-            return None
-        try:
-            return await self._store.standing()
-        except OnwardError:
-            return None
 
 
 @contextlib.contextmanager

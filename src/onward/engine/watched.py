@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Any
 
 from onward import telemetry
@@ -24,6 +25,7 @@ from onward.engine.replay import Replay
 from onward.engine.scope import SCOPE, Scope
 from onward.engine.shift import Shift
 from onward.engine.transaction import Transaction
+from onward.engine.waits import REASONS
 from onward.errors import StepFailed
 from onward.store.port import Claimed, End, Wait
 from onward.telemetry import NO_SPAN, Span, counters, shift_span, span
@@ -33,7 +35,6 @@ log = logging.getLogger("onward.task")
 COMPLETED = "completed"
 LOST = "lost"
 _NOT_BEGUN = -1.0
-_WAITS = frozenset({r.SLEEP, r.SIGNAL, r.QUESTION, r.APPROVAL, r.CHILD})
 _WAITED = frozenset({r.SLEPT, r.WAITED})
 _TOLD_BEFORE = frozenset({Reason.PARKED, Reason.QUARANTINED, Reason.IN_DOUBT, Reason.RETRYING})
 """Reasons of which the shift itself has said something louder."""
@@ -92,7 +93,9 @@ class WatchedShift(Shift):
 
     def _begun(self) -> Span:
         claimed, trace = self._claimed, self._options.get("trace")
-        kind, named = ("invoke_agent", telemetry.AGENT) if self._handler.agent else ("invoke_workflow", telemetry.WORKFLOW)
+        kind, named = (
+            ("invoke_agent", telemetry.AGENT) if self._handler.agent else ("invoke_workflow", telemetry.WORKFLOW)
+        )
         said = {
             telemetry.OPERATION: kind,
             named: self._name,
@@ -129,7 +132,7 @@ class WatchedShift(Shift):
         handed_back = wait.reason == Reason.QUEUED
         self._ended = "handed_back" if handed_back else str(wait.reason)
         due = None if wait.due_at is None or wait.due_at == NEVER else wait.due_at
-        self._span.event(telemetry.EVENT_WAIT, {telemetry.REASON: str(wait.reason), "onward.due_at": due})
+        self._span.set({telemetry.REASON: str(wait.reason), telemetry.DUE: due})
         if kind == r.RETRY:
             counters.add(telemetry.RETRIES, self._name, "task")
         if handed_back:
@@ -160,8 +163,8 @@ class WatchedShift(Shift):
             counters.add(telemetry.RETRIES, self._name, "step")
             said = {telemetry.ATTEMPT: data["attempt"], telemetry.ERROR: data["error"]["type"]}
             self._span.event(telemetry.EVENT_RETRY, {telemetry.STEP_KEY: key, **said})
-        elif kind in _WAITS:
-            self._span.event(telemetry.EVENT_WAIT, {telemetry.STEP_KEY: key, telemetry.REASON: kind})
+        elif kind in REASONS:
+            self._span.event(telemetry.EVENT_WAIT, {telemetry.STEP_KEY: key, telemetry.REASON: REASONS[kind].value})
         elif kind in _WAITED:
             self._span.event(telemetry.EVENT_WAITED, {telemetry.STEP_KEY: key})
 
@@ -213,7 +216,9 @@ class _WatchedTransaction(Transaction):
             return await super().run()
         return await self._shift._seen(scope, self._call, super().run)
 
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """A block is told when it is over: what happens in it is the handler's own line, which has a span already."""
         if self._work is None:
             await super().__aexit__(kind, error, trace)
