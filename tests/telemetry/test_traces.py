@@ -391,7 +391,10 @@ def test_traceparent_as_w3c_has_it(header: str, fits: bool):
 
 
 def test_a_tracestate_that_is_none_is_left_out():
-    assert incoming({"traceparent": PARENT, "tracestate": "a=1,b=2"}) == {"traceparent": PARENT, "tracestate": "a=1,b=2"}
+    assert incoming({"traceparent": PARENT, "tracestate": "a=1,b=2"}) == {
+        "traceparent": PARENT,
+        "tracestate": "a=1,b=2",
+    }
     assert incoming({"traceparent": PARENT, "tracestate": "x" * 513}) == {"traceparent": PARENT}
     assert incoming({"tracestate": "a=1"}) is None
 
