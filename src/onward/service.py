@@ -94,7 +94,7 @@ class Service:
         answers = await self._store.submit(new, connection)
         for task, answer in zip(new, answers, strict=True):
             _no_conflict(task, answer)
-            if answer.created:
+            if telemetry.counters.on and answer.created:
                 telemetry.counters.add(telemetry.SUBMITTED, task.task)
         self._store.nudge("ready")
         return [answer.id for answer in answers]

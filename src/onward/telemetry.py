@@ -11,6 +11,7 @@ and after whatever crash, joins the same trace and can name the shift before it,
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import hashlib
 import os
@@ -161,8 +162,7 @@ class Counters:
             with self._lock:
                 key = name, self._bounded(name, labels)
                 buckets = self.times.setdefault(key, [0.0] * (len(SECONDS) + 2))
-                at = next((n for n, edge in enumerate(SECONDS) if seconds <= edge), len(SECONDS))
-                buckets[at] += 1
+                buckets[bisect.bisect_left(SECONDS, seconds)] += 1
                 buckets[-1] += seconds
 
     @contextlib.contextmanager
@@ -396,9 +396,9 @@ class _Open(Span):
         self._token = sys.modules["opentelemetry.context"].attach(self._api.set_span_in_context(self._span))
         return self
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
+    def __exit__(self, *exc: object) -> None:
         sys.modules["opentelemetry.context"].detach(self._token)
-        if isinstance(error, Exception) and not self._failed:
+        if isinstance(error := exc[1], Exception) and not self._failed:
             self.fail(type(error).__name__, str(error))
         if not self._dropped:  # one that is never ended is never exported
             self._span.end()

@@ -193,7 +193,7 @@ async def test_the_life_of_a_task_in_lines(lab: Lab, lines: Lines):
         ("WARNING", f"{mine} is tried again: ConnectionError: not yet"),
     ]
     assert ("ERROR", f"task {failed} (fails) failed: ValueError: no") in told
-    assert all(line["task_id"] in line["message"] for line in lines.all if line["logger"] in {"onward.task"})
+    assert all(line["task_id"] in line["message"] for line in lines.all if line["logger"] == "onward.task")
 
 
 async def test_a_task_that_is_handed_back_cancelled_or_lost(lab: Lab, lines: Lines):

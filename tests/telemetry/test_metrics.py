@@ -187,7 +187,7 @@ async def test_queues_workers_and_what_is_asked(app: Onward):
         await app.submit_many(sleeps, [None] * 3)
         await app.submit(sleeps, delay="1h")
         await app.submit(sleeps, queue="nobody's", delay="1h")
-        while (await app.list(state="pending"))[0][2:] or worker.running:
+        while (await app.list(state="pending"))[0][2:] or worker.running:  # noqa: ASYNC110 -- it tells nobody
             await asyncio.sleep(0.01)
         found = await read(app)
         assert found["onward_store_up"] == {(): 1}
@@ -402,7 +402,7 @@ async def test_a_port_that_is_taken_is_a_sentence(url: str):
         @app.task
         async def work(ctx): ...
 
-        with pytest.raises(BadSetting, match="ONWARD_METRICS_PORT.*a port that is free on 127"):
+        with pytest.raises(BadSetting, match=r"ONWARD_METRICS_PORT.*a port that is free on 127"):
             async with app.worker():
                 raise AssertionError
 

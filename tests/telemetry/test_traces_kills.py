@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import itertools
 import json
 import random
 from pathlib import Path
@@ -52,7 +53,7 @@ def judged(journals: dict[str, list[Record]], spans: list[dict[str, Any]], kills
 
 def _links(task_id: str, records: list[Record], spans: list[dict[str, Any]]) -> list[str]:
     shifts = [record.seq for record in records if record.kind == "shift.started"]
-    before = {f"0x{span_id_of(task_id, now):016x}": last for last, now in zip(shifts, shifts[1:], strict=False)}
+    before = {f"0x{span_id_of(task_id, now):016x}": last for last, now in itertools.pairwise(shifts)}
     wrong = []
     for span in spans:
         if span["name"].startswith("invoke_") and span["context"]["span_id"] in before:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onward.core.clock import Clock, SystemClock
@@ -158,7 +158,7 @@ def bounded(waiting: list[Waiting]) -> list[Waiting]:
     return [*(one for one in waiting if one.queue in named), *rest.values()]
 
 
-def _gauge(name: str, help_: str, labels: tuple[str, ...], values: dict[tuple[str, ...], float]) -> Metric:
+def _gauge(name: str, help_: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> Metric:
     from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 -- an extra
 
     family = GaugeMetricFamily(name, help_, labels=labels)

@@ -60,6 +60,9 @@ Ending = tuple[str, dict[str, Any], End | Wait]
 """The last record of a shift (kind, data) and what becomes of the task."""
 
 
+_FAILURES = frozenset({r.FAILED, r.RETRY})
+
+
 class Shift(Belongings):
     """One claimed task being done."""
 
@@ -218,7 +221,7 @@ class Shift(Belongings):
 
     def _told(self, kind: str, data: dict[str, Any], _ending: End | Wait) -> None:
         """It is durable: say what those who run us have to know."""
-        if kind in {r.FAILED, r.RETRY}:
+        if kind in _FAILURES:
             level, what = (logging.ERROR, "failed") if kind == r.FAILED else (logging.WARNING, "is tried again")
             said = self.task_id, self._handler.name, what, data["error"]["type"], data["error"]["message"]
             log.log(level, "task %s (%s) %s: %s: %s", *said)

@@ -92,6 +92,8 @@ class WatchedShift(Shift):
             vars(part).pop(name)
 
     def _begun(self) -> Span:
+        if telemetry.tracer() is None:
+            return NO_SPAN
         claimed, trace = self._claimed, self._options.get("trace")
         kind, named = (
             ("invoke_agent", telemetry.AGENT) if self._handler.agent else ("invoke_workflow", telemetry.WORKFLOW)
@@ -179,16 +181,13 @@ class WatchedShift(Shift):
     async def _seen(self, scope: Scope, call: Call, run: Callable[[], Awaitable[Any]]) -> Any:
         """Something that the journal does not have, and what becomes of it."""
         began, scope.since = self._pen.monotonic(), _NOT_BEGUN
-        with span(f"onward.step {call.name}", {telemetry.STEP: call.name, **self._about}) as step:
-            outcome = COMPLETED
+        outcome = COMPLETED
+        with self._step_span(call) as step:
             try:
                 return await run()
             except BaseException as error:
-                outcome = outcome_of(error)
-                if scope.since == _NOT_BEGUN:
-                    step.drop()
-                    outcome = ""
-                elif outcome == LOST:
+                outcome = outcome_of(error) if scope.since != _NOT_BEGUN else ""
+                if outcome == LOST:
                     step.fail(Fenced.__name__, "its record was refused: another worker went on with the task")
                 elif isinstance(error, StepFailed):
                     step.fail(error.kind, error.message)
@@ -198,6 +197,13 @@ class WatchedShift(Shift):
                     counters.add(telemetry.STEPS, self._name, outcome)
                     counters.time(telemetry.STEP_SECONDS, self._pen.monotonic() - began, self._name)
                     step.set({telemetry.STEP_KEY: scope.prefix + scope.last, telemetry.OUTCOME: outcome})
+                else:
+                    step.drop()
+
+    def _step_span(self, call: Call) -> Span:
+        if not self._span.on:
+            return NO_SPAN
+        return span(f"onward.step {call.name}", {telemetry.STEP: call.name, **self._about})
 
     def transaction(self, call: Call) -> Transaction:
         return _WatchedTransaction(self, self._desk, self._pen, self._steps, self._waits, call)

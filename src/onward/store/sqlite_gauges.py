@@ -23,6 +23,5 @@ class SqliteGauges:
 def _standing(connection: apsw.Connection) -> Standing:
     workers = first(connection, "crew")
     assert workers is not None
-    return Standing(
-        [Waiting(*row) for row in run(connection, "standing")], dict(run(connection, "open_asks_by_kind")), *workers
-    )  # type: ignore[arg-type]
+    waiting = [Waiting(*row) for row in run(connection, "standing")]
+    return Standing(waiting, dict(run(connection, "open_asks_by_kind")), *workers)
