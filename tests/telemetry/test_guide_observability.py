@@ -41,7 +41,7 @@ def test_the_lines(capsys):
 
 async def test_every_metric_is_in_the_guide_and_every_metric_of_the_guide_is_there(counting):
     async def look() -> Standing:
-        return Standing([Waiting("q", "queued", 1, 1.0)], {}, 1, 1, 0, {"waiting": 1})
+        return Standing([Waiting("q", "queued", 1, 1.0)], {}, 1, 1, 0, (1, 2.0))
 
     counters.request("/x", "GET", 200, 0.1)
     families = await Metrics(look).families()

@@ -7,6 +7,7 @@ import socket
 import urllib.request
 from typing import Any
 
+import asyncpg
 import httpx2
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
@@ -22,6 +23,7 @@ from onward.edge import metrics as edge_metrics
 from onward.edge.metrics import Metrics, bounded
 from onward.errors import BadSetting, StoreUnavailable
 from onward.store.gauges import Standing, Waiting
+from onward.store.sqlite import SqliteStore
 from onward.telemetry import ENDED, MOST, STEP_SECONDS, STEPS, Counters, counters
 from tests.edge.conftest import serving
 from tests.kit import HandClock, Lab, only_memory
@@ -203,6 +205,31 @@ async def test_queues_workers_and_what_is_asked(app: Onward):
         assert found["onward_workers"] == {(): 1}
         assert found["onward_slots"] == {(): 7}
     assert (await read(app))["onward_workers"] == {(): 0}
+
+
+async def test_an_outbox_is_counted_where_there_is_one(app: Onward):
+    found = await read(app)
+    if "onward_outbox_events" in found:
+        assert found["onward_outbox_events"] == {(): 0}
+        return
+    await _execute(app, "CREATE TABLE onward_outbox (at double precision, state text)")
+    try:
+        await _execute(app, "INSERT INTO onward_outbox SELECT onward_now() - 5, 'pending'")
+        await _execute(app, "INSERT INTO onward_outbox SELECT onward_now() - 9, 'delivered'")
+        found = await read(app)
+    finally:
+        await _execute(app, "DROP TABLE onward_outbox")
+    assert found["onward_outbox_events"] == {(): 1}
+    assert found["onward_outbox_oldest_seconds"][()] == pytest.approx(5, abs=4)
+
+
+async def _execute(app: Onward, text: str) -> None:
+    if isinstance(app.store, SqliteStore):
+        await app.store._writing(lambda connection: connection.execute(text))
+        return
+    connection = await asyncpg.connect(app.settings.db)
+    await connection.execute(text)
+    await connection.close()
 
 
 async def test_the_oldest_is_as_old_as_it_is(lab: Lab):

@@ -140,8 +140,9 @@ def _gauges(standing: Standing | None) -> Iterator[Metric]:
     asked = {"approval": standing.asks.get("approval.requested", 0), "question": standing.asks.get("question.asked", 0)}
     yield _gauge("onward_asks_open", "What waits for a person.", ("kind",), {(k,): float(n) for k, n in asked.items()})
     if standing.outbox is not None:
-        depth = {(state,): float(count) for state, count in standing.outbox.items()}
-        yield _gauge("onward_outbox", "Deliveries that are not done, by state.", ("state",), depth)
+        waiting_events, oldest_event = standing.outbox
+        yield _gauge("onward_outbox_events", "Events that have to leave.", (), {(): float(waiting_events)})
+        yield _gauge("onward_outbox_oldest_seconds", "Since the oldest of them happened.", (), {(): max(0.0, oldest_event)})
 
 
 def bounded(waiting: list[Waiting]) -> list[Waiting]:

@@ -88,7 +88,7 @@ class WatchedShift(Shift):
     def _let_go(self) -> None:
         """What refers back to us would keep us in memory until the collector finds the circle."""
         self._span = NO_SPAN
-        for part, name in ((self._steps, "run"), (self._pen, "seen")):
+        for part, name in ((self, "run"), (self._steps, "run"), (self._pen, "seen")):
             vars(part).pop(name)
 
     def _begun(self) -> Span:

@@ -18,15 +18,15 @@ class Waiting(NamedTuple):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Standing:
     """What a look at the store tells: the unfinished tasks, what is asked of people (by kind), the workers with their slots and
-    how many of them have let their lease end, and what waits to be delivered, by state."""
+    how many of them have let their lease end, and what waits to be delivered."""
 
     waiting: list[Waiting]
     asks: dict[str, int]
     workers: int
     slots: int
     late: int
-    outbox: dict[str, int] | None = None
-    """None where there is no outbox."""
+    outbox: tuple[int, float] | None = None
+    """How many events have to leave, and how many seconds ago the oldest happened; None where there is no outbox."""
 
 
 @runtime_checkable

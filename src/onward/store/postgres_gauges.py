@@ -16,4 +16,5 @@ class PostgresGauges:
         waiting = [Waiting(*row) for row in await self._fetch("standing")]
         asks = {kind: count for kind, count in await self._fetch("open_asks_by_kind")}  # noqa: C416 -- rows are no pairs
         (workers,) = await self._fetch("crew")
-        return Standing(waiting, asks, *workers)
+        outbox = await self._fetch("outbox_depth") if await self._fetch("outbox_there") else []
+        return Standing(waiting, asks, *workers, tuple(outbox[0]) if outbox else None)

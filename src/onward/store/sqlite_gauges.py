@@ -24,4 +24,5 @@ def _standing(connection: apsw.Connection) -> Standing:
     workers = first(connection, "crew")
     assert workers is not None
     waiting = [Waiting(*row) for row in run(connection, "standing")]
-    return Standing(waiting, dict(run(connection, "open_asks_by_kind")), *workers)
+    outbox = first(connection, "outbox_depth") if first(connection, "outbox_there") else None
+    return Standing(waiting, dict(run(connection, "open_asks_by_kind")), *workers, outbox)  # type: ignore[arg-type]

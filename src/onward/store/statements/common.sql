@@ -305,6 +305,10 @@ SELECT kind, count(*) AS asked FROM ({open_asks}) o GROUP BY kind
 SELECT count(*) AS workers, COALESCE(sum(slots), 0) AS slots, COALESCE(sum(CASE WHEN lease_until < onward_now() THEN 1 ELSE 0 END), 0) AS late
 FROM onward_workers
 
+-- name: outbox_depth
+-- Events that have to leave, and when the oldest of them happened.
+SELECT count(*) AS events, COALESCE(onward_now() - min(at), 0.0) AS oldest FROM onward_outbox WHERE state = 'pending'
+
 -- name: census
 -- Unfinished tasks that nothing will ever move. Each of the four halves of the sentence "every unfinished task is due, held
 -- under a lease that somebody watches, or waiting with something that will wake it" has a line that catches its opposite.

@@ -404,3 +404,7 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('f
        current_setting('synchronous_commit') AS sync,
        COALESCE((SELECT max(extract(epoch FROM now() - xact_start)) FROM pg_stat_activity
                  WHERE state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()), 0)::float8 AS oldest
+
+-- name: outbox_there
+-- Whether there is an outbox: the tables may be of an older version than the program.
+SELECT 1 WHERE to_regclass('onward_outbox') IS NOT NULL

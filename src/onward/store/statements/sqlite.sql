@@ -222,3 +222,7 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
 -- name: addresses
 -- Where workers listen for nudges.
 SELECT address FROM onward_workers WHERE address <> '' AND lease_until > onward_now()
+
+-- name: outbox_there
+-- Whether there is an outbox: the tables may be of an older version than the program.
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onward_outbox'
