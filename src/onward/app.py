@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from onward.artifacts.keeper import Artifacts, Shelf
+from onward.audit import Entries
 from onward.budgets import Spent
 from onward.config import Settings, load
 from onward.core.budget import Budget
@@ -21,12 +22,13 @@ from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
 from onward.core.task import State, Task, Tasks
-from onward.edge.metrics import Metrics, exposed
+from onward.edge.metrics import exposed
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
+from onward.keys import Keys
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
 from onward.schedules import Schedule
@@ -118,18 +120,13 @@ class Onward(Registry):
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Work in this process while the block lasts."""
         async with self:
-            with self._metrics():
+            with exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
                 worker = self.make_worker(slots=slots, queues=queues)
                 await worker.start()
                 try:
                     yield worker
                 finally:
                     await worker.stop(self.settings.grace_s)
-
-    def _metrics(self) -> contextlib.AbstractContextManager[object]:
-        """Something that answers `/metrics` beside a worker, where that is wanted."""
-        port, host = self.settings.metrics_port, self.settings.metrics_host
-        return exposed(Metrics(self.service.standing), host, port) if port else contextlib.nullcontext()
 
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""
@@ -161,18 +158,29 @@ class Onward(Registry):
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
         lifespan then has `async with app:`. `hosts` are the names under which it answers; None answers under any."""
         try:
-            from onward.edge import http  # noqa: PLC0415 -- an extra
+            from onward.edge import auth, http  # noqa: PLC0415 -- an extra
         except ImportError as error:
             raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
         edge = http.Edge(
             self.service,
-            http.OpenGate(),
+            auth.Gate(self.service.keys, self._clock),
             version=VERSION,
             body_limit=self.settings.body_limit,
+            now=self._clock.now,
+            hooks=self.hooks,
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
         )
         return http.asgi(edge)
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of those who come over HTTP: `create`, `list`, `revoke`. Without any, only this machine is answered."""
+        return self.service.keys
+
+    async def audit(self, *, after: int = 0, limit: int = 100) -> Entries:
+        """Who did what, in order, after a number (`service.audit.verify` looks whether it is as it was)."""
+        return await self.service.audit.list(after, limit)
 
     # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -202,10 +210,10 @@ class Onward(Registry):
         `budget` is what the task and its children may spend on models, instead of the agent's own. `after` is the id of a task of
         an agent that has ended: this one goes on where that one was, with its state and what was said.
         """
-        if after is not None:
-            input = await self.service.states.after(after, input)  # noqa: A001 -- as above
         wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
         wish = wish._replace(group=group, budget=budget)
+        if after is not None:
+            wish = await self.service.states.after(after, wish)
         (task_id,) = await self.service.submit([wish], connection=connection)
         return Handle(self, task_id)
 

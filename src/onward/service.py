@@ -16,6 +16,7 @@ from typing import Any
 
 from onward import telemetry
 from onward.artifacts.keeper import Artifacts
+from onward.audit import Audit
 from onward.budgets import Budgets
 from onward.core import wire
 from onward.core.clock import Clock
@@ -34,6 +35,7 @@ from onward.errors import (
     UnknownTask,
 )
 from onward.forks import Forks
+from onward.keys import Keys
 from onward.messages import Messages
 from onward.schedules import Schedules, row_of
 from onward.states import States
@@ -67,6 +69,8 @@ class Service:
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
         self.states = States(store)
+        self.keys = Keys(store)
+        self.audit = Audit(store)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -178,9 +182,9 @@ class Service:
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str) -> Task:
-        """The task. Raises TaskNotFound."""
-        task = await self._store.get(_plain_id(task_id))
+    async def get(self, task_id: str, whose: str | None = None) -> Task:
+        """The task. Raises TaskNotFound, also where it is not of this tenant ("": of none; None: of any will do)."""
+        task = await self._store.get(_plain_id(task_id), whose)
         if task is None:
             raise TaskNotFound(task_id)
         return task
@@ -325,8 +329,9 @@ class Service:
         queue: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        whose: str | None = None,
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page."""
+        """Tasks, newest first, and the cursor for the next page; `whose` as for get."""
         if not 1 <= limit <= 1000:
             raise BadSetting("limit", limit, "between 1 and 1000")
         try:
@@ -338,7 +343,8 @@ class Service:
             task=task and named("task", task),
             queue=queue and named("queue", queue),
             limit=limit + 1,
-            before=cursor and _plain_id(cursor),
+            before=cursor and _plain_cursor(cursor),
+            whose=whose,
         )
         return found[:limit], found[limit - 1].task_id if len(found) > limit else None
 
@@ -356,7 +362,7 @@ def _trace(wish: Wish) -> dict[str, str] | None:
 def _no_conflict(task: NewTask, there: Submitted) -> None:
     if not there.created and there.fingerprint != task.fingerprint:
         assert task.key is not None
-        raise KeyConflict(task.key, there.id)
+        raise KeyConflict(task.key.rpartition("\n")[2], there.id)
 
 
 class _Gauge:
@@ -375,6 +381,13 @@ class _Gauge:
 def _come_back(limit: int, rate: float) -> float:
     """When a twentieth of the queue should be gone, at the pace of the workers."""
     return float(math.ceil(min(300.0, max(1.0, limit / 20 / rate)))) if rate > 0 else 30.0
+
+
+def _plain_cursor(cursor: str) -> str:
+    try:
+        return _plain_id(cursor)
+    except TaskNotFound:
+        raise BadSetting("cursor", cursor[:80], "what `next` of the page before said") from None
 
 
 def _plain_id(task_id: str) -> str:

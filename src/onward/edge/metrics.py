@@ -78,12 +78,14 @@ class Metrics:
 
 
 @contextlib.contextmanager
-def exposed(metrics: Metrics, host: str, port: int) -> Iterator[int]:
-    """Answer `GET /metrics` at this address while the block lasts, for processes that serve nothing else; the port. It has
-    threads of its own, and asks the loop that we are on now."""
+def exposed(look: Look, host: str, port: int) -> Iterator[None]:
+    """Answer `GET /metrics` at this address while the block lasts, for processes that serve nothing else; port 0 is none. It
+    has threads of its own, and asks the loop that we are on now."""
+    if not port:
+        yield
+        return
+    metrics, loop = Metrics(look), asyncio.get_running_loop()
     from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 -- an extra
-
-    loop = asyncio.get_running_loop()
 
     def collect() -> Iterable[Metric]:
         return asyncio.run_coroutine_threadsafe(metrics.families(), loop).result(PATIENCE)
@@ -97,7 +99,7 @@ def exposed(metrics: Metrics, host: str, port: int) -> Iterator[int]:
     except OSError as error:
         raise BadSetting("ONWARD_METRICS_PORT", port, f"a port that is free on {host} ({error})") from None
     try:
-        yield server.server_port
+        yield
     finally:
         server.shutdown()
         server.server_close()
@@ -142,7 +144,9 @@ def _gauges(standing: Standing | None) -> Iterator[Metric]:
     if standing.outbox is not None:
         waiting_events, oldest_event = standing.outbox
         yield _gauge("onward_outbox_events", "Events that have to leave.", (), {(): float(waiting_events)})
-        yield _gauge("onward_outbox_oldest_seconds", "Since the oldest of them happened.", (), {(): max(0.0, oldest_event)})
+        yield _gauge(
+            "onward_outbox_oldest_seconds", "Since the oldest of them happened.", (), {(): max(0.0, oldest_event)}
+        )
 
 
 def bounded(waiting: list[Waiting]) -> list[Waiting]:
