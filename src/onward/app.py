@@ -36,7 +36,7 @@ from onward.store.sqlite_file import MEMORY
 from onward.wishes import Wish
 
 if TYPE_CHECKING:
-    from onward.core.state import AgentState, ArtifactRef
+    from onward.core.state import AgentState, ArtifactRef, StatePatch
 
 VERSION = "0.1.0"
 
@@ -234,6 +234,10 @@ class Onward(Registry):
     async def state(self, task_id: str) -> AgentState:
         """What an agent knows: the state of its task as it is now. Raises NoState for a task that has none."""
         return await self.service.states.get(task_id)
+
+    async def patch(self, task_id: str, change: StatePatch | dict[str, Any], *, by: str = "") -> None:
+        """Change the state of a task that has not ended; it takes the patch in at its next turn, or at its next `ctx.patch`."""
+        await self.service.states.patch(task_id, change, by=by)
 
     async def cancel(self, task_id: str) -> Task:
         """End the task wherever it stands."""

@@ -64,7 +64,7 @@ class Service:
         self.forks = Forks(store, ids, self.check_input, self.artifacts)
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
-        self.states = States(store)
+        self.states = States(store, ids)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 

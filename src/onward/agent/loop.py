@@ -104,6 +104,7 @@ class Agent:
                 case Do(calls):
                     await run.do(calls)
                 case Answer(value):
+                    await ctx.patch()
                     await run.account.settle()
                     return value
                 case Stop(why):
@@ -237,7 +238,8 @@ class _Run:
         return Ref(name, len(data))
 
     async def ask(self) -> None:
-        """The model's next words, asked for once."""
+        """The model's next words, asked for once, with what others have changed in the state meanwhile."""
+        await self._ctx.patch()
         await self._make_room()
         self._steps += 1
         shown, left_out = self._talk.shown(self._agent.context_bytes, self._artifact_bytes)

@@ -13,7 +13,7 @@ from onward.budgets import Spent
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT, Caller
 from onward.core.record import Record
 from onward.core.task import Task, Tasks
-from onward.errors import Forbidden, NotFound, TaskNotFound
+from onward.errors import Forbidden, NoState, NotFound, TaskNotFound
 from onward.forks import SAME
 from onward.messages import Ask, Doubt
 from onward.schedules import Schedule
@@ -21,7 +21,7 @@ from onward.service import Service
 from onward.wishes import Wish
 
 if TYPE_CHECKING:
-    from onward.core.state import AgentState, ArtifactRef
+    from onward.core.state import AgentState, ArtifactRef, StatePatch
 
 Asks = list[Ask]
 Refs = list["ArtifactRef"]
@@ -159,6 +159,17 @@ class Door:
         """Send a signal to a task; with `id`, twice is once."""
         await self._own(SUBMIT, task_id)
         await self.service.messages.signal(task_id, name, value, id=id)
+
+    async def patch(
+        self, task_id: str, change: StatePatch | dict[str, Any], *, id: str | None = None
+    ) -> AgentState | None:  # noqa: A002
+        """Change the state of a task; what it is now, or None when it has not begun one yet. Raises StateConflict, NoState."""
+        await self._own(SUBMIT, task_id)
+        await self.service.states.patch(task_id, change, by=self.caller.name, id=id)
+        try:
+            return await self.service.states.get(task_id)
+        except NoState:
+            return None
 
     # ── decide ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -155,6 +155,23 @@ class Waits:
         self._there = replay.inbox
         return bool(messages)
 
+    async def patches(self, *, look: bool = True) -> list[Any]:
+        """What others want changed in the state and was not taken yet. It is recorded here, under the number of its message, so
+        that a replay takes it in the same place; only where the journal has nothing further may there be something new."""
+        pen, replay, path = self._pen, self._pen.replay, SCOPE.get().path
+        taken: list[Any] = []
+        while (known := replay.peek(SCOPE.get().prefix)) is not None and known.kind == r.PATCHED and "n" in known.data:
+            taken.append(await pen.note(r.PATCHED, "sent", {}))
+            replay.messages.pop(taken[-1]["n"], None)
+        if known is not None or replay.ahead(path) or not look:
+            return taken
+        self._look()
+        await self.read_inbox()
+        for number in [n for n, message in replay.messages.items() if message["kind"] == "patch"]:
+            told = {**replay.messages.pop(number)["value"], "n": number}
+            taken.append(await pen.note(r.PATCHED, "sent", told))
+        return taken
+
     async def _expire(self, open_: _Open) -> None:
         """Nobody answered in time. The inbox decides between that and an answer that comes in this very moment."""
         expired = Message(f"expired {open_.seq}", "expired", "", open_.seq, b"null")
