@@ -26,6 +26,7 @@ from onward.engine.schedules import Ticker
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
+from onward.mcp_door import McpDoor
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
 from onward.schedules import Schedule
@@ -47,13 +48,15 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Registry):
+class Onward(McpDoor, Registry):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
 
     Every setting of `onward.config.Settings` can be given by name and overrides file and environment.
     """
+
+    version = VERSION
 
     def __init__(
         self,
@@ -165,7 +168,7 @@ class Onward(Registry):
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
         )
-        return http.asgi(edge)
+        return http.asgi(edge, more=[self._mcp_route(edge)])
 
     # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -14,7 +14,7 @@ from typing import Any
 from onward.core import record as r
 from onward.core import wire
 from onward.core.ids import Ids
-from onward.core.task import Message
+from onward.core.task import Message, Reason, Task
 from onward.errors import (
     AlreadyDecided,
     AskExpired,
@@ -31,6 +31,9 @@ from onward.store import port
 from onward.store.port import Sent, Store
 
 VERDICTS = ("happened", "not_happened", "undo")
+
+MOST_BELOW = 100
+"""Tasks below one that are looked at for what they ask of people."""
 
 _AN_ID = re.compile(r"[!-~]+\.[0-9]{1,15}")
 """What can be looked up without an error of the database."""
@@ -100,6 +103,19 @@ class Messages:
         """What waits for people, the oldest first."""
         found = _still_open(await self._store.asks())
         return [ask for ask in found if kind in (None, ask.kind)]
+
+    async def asks_of(self, task: Task) -> list[Ask]:
+        """What a task asks of people, and, where it waits for its children, what those below it ask."""
+        found, line, left = _still_open(await self._store.asks(task.task_id)), [task], MOST_BELOW
+        while line and left > 0:
+            one = line.pop()
+            if one.reason != Reason.CHILD:
+                continue
+            for child_id in (await self._store.children(one.task_id))[:left]:
+                left -= 1
+                found += _still_open(await self._store.asks(child_id))
+                line += [child] if (child := await self._store.get(child_id)) is not None else []
+        return found
 
     async def ask(self, ask_id: str) -> Ask:
         """One of them, answered or not."""

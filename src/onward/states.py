@@ -44,8 +44,13 @@ class States:
         return state
 
     async def patch(
-        self, task_id: str, change: StatePatch | dict[str, Any], *, by: str = "", id: str | None = None
-    ) -> None:  # noqa: A002
+        self,
+        task_id: str,
+        change: StatePatch | dict[str, Any],
+        *,
+        by: str = "",
+        id: str | None = None,  # noqa: A002 -- as for a signal
+    ) -> None:
         """Change the state of a task that has not ended. With `id`, the same patch sent twice is one. Raises StateConflict for one
         that has ended, NoState for one that works without a state, InvalidInput for what is no patch."""
         patch = _patch(change)

@@ -105,6 +105,11 @@ class Door:
         self.need(READ)
         return await self.service.messages.asks(kind)
 
+    async def asks_of(self, task: Task) -> Asks:
+        """What a task that this caller was shown asks of people, and those below it that it waits for."""
+        self.need(READ)
+        return await self.service.messages.asks_of(task)
+
     async def ask(self, ask_id: str) -> Ask:
         """One of them, answered or not. Raises NotFound."""
         self.need(READ)
@@ -161,8 +166,12 @@ class Door:
         await self.service.messages.signal(task_id, name, value, id=id)
 
     async def patch(
-        self, task_id: str, change: StatePatch | dict[str, Any], *, id: str | None = None
-    ) -> AgentState | None:  # noqa: A002
+        self,
+        task_id: str,
+        change: StatePatch | dict[str, Any],
+        *,
+        id: str | None = None,  # noqa: A002 -- as for a signal
+    ) -> AgentState | None:
         """Change the state of a task; what it is now, or None when it has not begun one yet. Raises StateConflict, NoState."""
         await self._own(SUBMIT, task_id)
         await self.service.states.patch(task_id, change, by=self.caller.name, id=id)
