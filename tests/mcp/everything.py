@@ -271,7 +271,9 @@ def questions(server: MCPServer[Any]) -> None:
     async def test_elicitation_sep1330_enums(ctx: Ctx) -> str:
         """Ask with choices."""
         plain = ["option1", "option2", "option3"]
-        titled = [{"const": f"value{n}", "title": f"{word} Option"} for n, word in enumerate(("First", "Second", "Third"), 1)]
+        titled = [
+            {"const": f"value{n}", "title": f"{word} Option"} for n, word in enumerate(("First", "Second", "Third"), 1)
+        ]
         properties = {
             "untitledSingle": {"type": "string", "enum": plain},
             "titledSingle": {"type": "string", "oneOf": titled},

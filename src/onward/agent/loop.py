@@ -22,6 +22,7 @@ from onward.agent.calls import SHOWN, SMALLEST, Approvals, Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, page_of, result_message, turns_on
 from onward.agent.delegation import agents_as_tools, inherit, state_reader
 from onward.agent.live import Live
+from onward.agent.mcp import McpServer, learn
 from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall, quota_of
 from onward.agent.policy import Answer, Ask, Do, Policy, Say, Seen, Stop, usual
 from onward.agent.saved import saved, saved_state
@@ -79,6 +80,8 @@ class Agent:
     shown_bytes: int = SHOWN
     checkpoint: str = EVERY_STEP
     """When the results of tools that only read are written."""
+    servers: tuple[McpServer, ...] = ()
+    """MCP servers whose tools it may use."""
 
     def __post_init__(self) -> None:
         if self.context_bytes < LEAST_BYTES:
@@ -139,6 +142,8 @@ class _Run:
         self._specs: list[dict[str, Any]] = []
         people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
         self._calls = Calls(ctx, self._tools, people, self._write, most, brief=self._artifact_bytes is not None)
+        self._kept_servers: dict[str, str] = {}
+        """Under which names it keeps what MCP servers offered when it began."""
         self._talk = Conversation()
         self._pages: list[list[Any]] = []
         """Of the turns before the last checkpoint: the name of each page, and how many turns and bytes are on it."""
@@ -159,6 +164,8 @@ class _Run:
     async def begin(self, goal: str) -> None:
         """At the beginning, or where the last checkpoint was."""
         restored = self._ctx.restored
+        if self._agent.servers:
+            await self._learn(None if restored is None else restored.get("servers", {}))
         if restored is None:
             await self._ctx.patch(await self._first_state(goal))
             self._say({"role": "user", "content": goal})
@@ -168,6 +175,13 @@ class _Run:
         self._useless, self._repeated, self._last_calls, self._pause = restored["counts"]
         self._calls.always.update(restored["always"])
         await self._read_pages()
+
+    async def _learn(self, kept: Mapping[str, str] | None) -> None:
+        """The tools of MCP servers, as they were when the task began."""
+        found, self._kept_servers = await learn(self._ctx, self._agent.servers, kept)
+        if twice := sorted(found.keys() & self._tools.keys()):
+            raise UsageError(f"two tools are named {twice[0]!r}; give the MCP server another name")
+        self._tools.update(found)
 
     async def _first_state(self, goal: str) -> AgentState:
         """A state with nothing but a goal in it, or what an earlier task knew."""
@@ -204,6 +218,7 @@ class _Run:
         self._pages, self._saved, self._moves = [*self._pages, page], len(self._talk.turns), 0
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
         told = {"pages": self._pages, "steps": self._steps, "counts": counts, "always": sorted(self._calls.always)}
+        told |= {"servers": self._kept_servers} if self._kept_servers else {}
         await self._ctx.checkpoint(saved(self._state, **told))
         await self._ctx.patch(self._state)
 
