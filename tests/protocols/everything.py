@@ -1,6 +1,6 @@
 """The server that the official conformance suite is run against: the product's own, with the tools that the suite calls by name.
 
-    python -m tests.mcp.everything DATABASE      prints the URL, and serves until it is killed
+    python -m tests.protocols.everything DATABASE      prints the URL, and serves until it is killed
 
 What the suite wants of MCP tasks are handlers of an Onward app, offered as tools and kept in its store. What it wants of the
 protocol's other parts (content kinds, prompts, sampling …) are fixtures beside them, which go through the product's gate,
