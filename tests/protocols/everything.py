@@ -196,6 +196,18 @@ def contents(server: MCPServer[Any]) -> None:
             raise MCPError(t.MISSING_REQUIRED_CLIENT_CAPABILITY, "sampling is needed", data)
         return "there"
 
+    @tool(structured_output=False)
+    async def test_trigger_tool_change(ctx: Ctx) -> str:
+        """Tell listeners of other tools."""
+        await ctx.notify_tools_changed()
+        return "told"
+
+    @tool(structured_output=False)
+    async def test_trigger_prompt_change(ctx: Ctx) -> str:
+        """Tell listeners of other prompts."""
+        await ctx.notify_prompts_changed()
+        return "told"
+
     server._tool_manager._tools["json_schema_2020_12_tool"] = Tool(
         fn=lambda: "",
         name="json_schema_2020_12_tool",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from onward import Onward, State
 from rig.processes import Child
-from tests.kit import eventually
+from tests.kit import eventually, not_memory
 
 VERSION = "2026-07-28"
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -169,14 +170,7 @@ async def test_what_a_child_asks_is_asked_of_its_parent(served: str, app: Onward
 # ── whatever becomes of a server ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def lasting(url: str) -> str:
-    """A database that several processes can use."""
-    if ":memory:" in url:
-        pytest.skip("in memory there is one process")
-    return url
-
-
+@contextlib.contextmanager
 def server(db: str, cwd: Path) -> Iterator[tuple[Child, str]]:
     root = Path(__file__).resolve().parents[2]
     env = {"ONWARD_DB": db, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
@@ -187,16 +181,14 @@ def server(db: str, cwd: Path) -> Iterator[tuple[Child, str]]:
 
 
 @pytest.mark.slow
-async def test_a_handle_outlives_its_server_and_is_known_to_every_other(lasting: str, tmp_path: Path) -> None:
-    from contextlib import contextmanager
-
-    started = contextmanager(server)
-    with started(lasting, tmp_path) as (first, one):
+@not_memory
+async def test_a_handle_outlives_its_server_and_is_known_to_every_other(url: str, tmp_path: Path) -> None:
+    with server(url, tmp_path) as (first, one):
         working = await Rpc(one).call("wait")
         asking = await Rpc(one).call("careful", what="dig")
         await Rpc(one).until(asking["taskId"], "input_required")
         first.kill9()
-    with started(lasting, tmp_path) as (_, two), started(lasting, tmp_path) as (_, three):
+    with server(url, tmp_path) as (_, two), server(url, tmp_path) as (_, three):
         assert (await Rpc(two).get(working["taskId"]))["status"] == "working"
         waits = await Rpc(three).until(asking["taskId"], "input_required")
         (key,) = waits["inputRequests"]
@@ -211,7 +203,7 @@ async def test_a_handle_outlives_its_server_and_is_known_to_every_other(lasting:
         await Rpc(three)("tasks/update", asking["taskId"], taskId=asking["taskId"], inputResponses=blue)
         done = await Rpc(two).until(asking["taskId"], "completed")
         assert done["result"]["content"][0]["text"] == "dig in blue"
-        async with Onward(lasting) as app:
+        async with Onward(url) as app:
             await app.signal(working["taskId"], "go", "went")
         done = await Rpc(three).until(working["taskId"], "completed")
         assert done["result"]["content"][0]["text"] == "went"
@@ -252,14 +244,13 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
+@not_memory
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_second_agent_in_another_process_reads_what_the_first_knows_and_goes_on(
-    lasting: str, tmp_path: Path, mode: str
+    url: str, tmp_path: Path, mode: str
 ) -> None:
-    from contextlib import contextmanager
-
-    async with Onward(lasting) as app:
-        with contextmanager(server)(lasting, tmp_path) as (_, url):
+    async with Onward(url) as app:
+        with server(url, tmp_path) as (_, door):
             handle = await app.submit("scout")
 
             async def planned() -> bool:
@@ -269,7 +260,7 @@ async def test_a_second_agent_in_another_process_reads_what_the_first_knows_and_
             uri = f"state://agents/scout/tasks/{handle.id}"
             root = Path(__file__).resolve().parents[2]
             env = {"PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
-            with Child.code(SECOND, url, uri, mode, env=env, cwd=tmp_path) as second:
+            with Child.code(SECOND, door, uri, mode, env=env, cwd=tmp_path) as second:
                 assert second.line(timeout=90) == "I go on with: clean /var/log, report"
             assert (await app.state(handle.id)).fact("taken over by") == "builder"
             assert [ref.summary for ref in (await app.state(handle.id)).artifacts] == ["what is large"]

@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import fnmatch
 import functools
+import importlib
 import re
 import shlex
 import time
@@ -118,7 +119,8 @@ class McpServer:
         self._only, self._idempotent = tuple(only), tuple(idempotent)
         self._timeout = seconds(timeout, "timeout")
         self._link = _Link(functools.partial(_client, target, headers, env))
-        self._offered: tuple[float, dict[str, Any]] = (-FRESH, {})
+        self._offered: tuple[float, Any, dict[str, Any]] = (0.0, None, {})
+        """When it was asked, over which connection, and what it said."""
 
     @property
     def risks(self) -> frozenset[str]:
@@ -143,8 +145,8 @@ class McpServer:
         return found
 
     async def _ask_offered(self, client: Any) -> dict[str, Any]:
-        at, offered = self._offered
-        if time.monotonic() - at < FRESH:
+        at, over, offered = self._offered
+        if over is client and time.monotonic() - at < FRESH:
             return offered
         tools: list[Any] = []
         cursor: str | None = None
@@ -161,7 +163,7 @@ class McpServer:
             tool.name: {"name": tool.name, "description": tool.description or "", "schema": tool.input_schema}
             for tool in tools
         }
-        self._offered = time.monotonic(), offered
+        self._offered = time.monotonic(), client, offered
         return offered
 
     def tools(self, manifest: Sequence[Mapping[str, Any]]) -> dict[str, Tool]:
@@ -219,6 +221,7 @@ async def learn(
         else:
             name = None
         if name is not None:
+            await asyncio.to_thread(_load)
             (data,) = await ctx.kept(name)
             tools |= server.tools(wire.decode(data))
             names[server.name] = name
@@ -294,12 +297,11 @@ class _Link:
 
 @contextlib.asynccontextmanager
 async def _client(target: str | Sequence[str], headers: Mapping[str, str] | None, env: Mapping[str, str] | None) -> Any:
-    try:
-        import httpx2  # noqa: PLC0415 -- an extra
-        from mcp import Client, StdioServerParameters  # noqa: PLC0415 -- an extra
-        from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 -- an extra
-    except ImportError as error:
-        raise UsageError(f"{error.name} is not installed; pip install 'onward[mcp]'") from None
+    await asyncio.to_thread(_load)
+    import httpx2  # noqa: PLC0415 -- an extra
+    from mcp import Client, StdioServerParameters  # noqa: PLC0415 -- an extra
+    from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 -- an extra
+
     async with contextlib.AsyncExitStack() as stack:
         if isinstance(target, str) and target.startswith(("http://", "https://")):
             timeout = httpx2.Timeout(30, read=300)
@@ -309,6 +311,15 @@ async def _client(target: str | Sequence[str], headers: Mapping[str, str] | None
             words = shlex.split(target) if isinstance(target, str) else list(target)
             reached = StdioServerParameters(command=words[0], args=words[1:], env=dict(env) if env else None)
         yield await stack.enter_async_context(Client(reached))
+
+
+def _load() -> None:
+    """Import what takes a second or more: in a thread, so that the loop of a worker, and its heartbeat, go on."""
+    try:
+        for module in ("mcp.client.streamable_http", "jsonschema", "referencing", "httpx2"):
+            importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(f"{error.name} is not installed; pip install 'onward[mcp]'") from None
 
 
 async def _asked(call: Callable[[], Awaitable[Any]]) -> Any:

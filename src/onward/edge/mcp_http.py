@@ -54,7 +54,9 @@ class Endpoint:
         except OnwardError as error:
             await problem.response(error)(scope, receive, send)
             return
-        scope = {**scope, CALLER: caller, "user": _user(caller)}
+        # blanks around a value are no part of it (RFC 9110), and not every server takes them off
+        headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+        scope = {**scope, "headers": headers, CALLER: caller, "user": _user(caller)}
         await self._judged(scope, receive, send, request.headers.get("authorization"))
 
     async def _judged(self, scope: Scope, receive: Receive, send: Send, authorization: str | None) -> None:
