@@ -48,7 +48,8 @@ class _Later:
     """The path `/mcp`, which imports what it needs when it is first asked."""
 
     def __init__(self, app: McpDoor, edge: Any) -> None:
-        self._app, self._edge, self._endpoint = app, edge, None
+        self._app, self._edge = app, edge
+        self._endpoint: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._endpoint is None:

@@ -20,6 +20,8 @@ from rig.processes import Child
 from tests.edge.conftest import serving
 from tests.kit import eventually, not_memory, only_file
 
+ROOT = Path(__file__).resolve().parents[2]
+
 OTHER = """
 import os, sys, time
 from pathlib import Path
@@ -256,8 +258,7 @@ async def test_what_is_exposed_must_be_there_and_have_a_fit_name(app: Onward) ->
 @pytest.mark.slow
 @not_memory
 async def test_killed_in_the_middle_of_a_call_the_call_is_in_doubt(url: str, tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
-    env = {"ONWARD_DB": url, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+    env = {"ONWARD_DB": url, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     async with Onward(url) as app:
         with Child.code(WORKER, str(tmp_path), env=env, cwd=tmp_path) as worker:
             await asyncio.to_thread(worker.wait_for, "ready", 60)

@@ -422,7 +422,7 @@ def resources(server: MCPServer[Any]) -> None:
         return base64.b64decode(PIXEL)
 
     @server.resource("test://template/{id}/data", mime_type="application/json", description="A template.")
-    def template(id: str) -> str:
+    def template(id: str) -> str:  # noqa: A002
         return json.dumps({"id": id, "templateTest": True, "data": f"Data for ID: {id}"})
 
     @server.resource("test://watched-resource", description="Watched.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
+import shlex
 from typing import Any
 
 import httpx2
@@ -14,10 +16,12 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from onward import Onward
+from onward.cli.parser import parse
 from onward.core.caller import READ, SUBMIT, Caller
 from onward.edge.mcp_words import uri_of
 from tests.kit import eventually
 from tests.protocols.shop import shop
+from tests.test_guides import GUIDES, code_of
 
 
 async def call(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
@@ -292,3 +296,37 @@ async def test_a_server_leaves_the_logging_of_the_program_alone(app: Onward) -> 
             stack.callback(logging.getLogger().addHandler, handler)
         app.mcp()
         assert logging.getLogger().handlers == []
+
+
+# ── the guide ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_guide(app: Onward, monkeypatch: Any) -> None:
+    """The code of mcp.md runs, and does what it says."""
+    names = code_of("mcp.md", "shop.py")
+    async with Client(names["server"]) as client:
+        tools = [tool.name for tool in (await client.list_tools()).tools]
+        assert tools == ["submit", "get", "cancel", "patch", "answer", "decide", "deploy", "motto"]
+        assert (await client.call_tool("motto", {})).content[0].text == "On and on."
+    relay = code_of("mcp.md", "relay.py")
+    app.handlers |= relay["app"].handlers
+    app._offers |= relay["app"]._offers
+    async with app.worker(), Client(app.mcp()) as client:
+        handle = await app.submit("scout", "look around")
+        (ask,) = await eventually(lambda: app.asks("question"))
+        content = await relay["help_out"](client, handle.id)
+        assert json.loads(content.text)["state"]["known_facts"][0]["value"] == "87 % full"
+        await app.answer(ask.id, "yes")
+        assert await handle.result(timeout=20) == "enough"
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    clerk = code_of("mcp.md", "clerk.py")
+    assert "clerk" in clerk["app"].handlers
+
+
+def test_the_commands_of_the_guide() -> None:
+    text = (GUIDES / "mcp.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ (onward .*)$", text, re.MULTILINE) + re.findall(r"`(onward mcp [^`]+)`", text)
+    assert len(commands) >= 4
+    for command in commands:
+        words = shlex.split(command, comments=True)[1:]
+        assert parse(words).command == words[0]

@@ -18,6 +18,8 @@ from tests.kit import eventually, not_memory
 
 VERSION = "2026-07-28"
 EXTENSION = "io.modelcontextprotocol/tasks"
+ROOT = Path(__file__).resolve().parents[2]
+PATH = os.pathsep.join([str(ROOT), str(ROOT / "src")])
 _ids = itertools.count(1)
 
 
@@ -172,8 +174,7 @@ async def test_what_a_child_asks_is_asked_of_its_parent(served: str, app: Onward
 
 @contextlib.contextmanager
 def server(db: str, cwd: Path) -> Iterator[tuple[Child, str]]:
-    root = Path(__file__).resolve().parents[2]
-    env = {"ONWARD_DB": db, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+    env = {"ONWARD_DB": db, "PYTHONPATH": PATH}
     child = Child.module("onward", "serve", "tests.protocols.shop:app", "--port", "0", env=env, cwd=cwd)
     with child:
         line = child.wait_for("ready: ", timeout=60)
@@ -258,8 +259,7 @@ async def test_a_second_agent_in_another_process_reads_what_the_first_knows_and_
 
             await eventually(planned)
             uri = f"state://agents/scout/tasks/{handle.id}"
-            root = Path(__file__).resolve().parents[2]
-            env = {"PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+            env = {"PYTHONPATH": PATH}
             with Child.code(SECOND, door, uri, mode, env=env, cwd=tmp_path) as second:
                 assert second.line(timeout=90) == "I go on with: clean /var/log, report"
             assert (await app.state(handle.id)).fact("taken over by") == "builder"

@@ -20,7 +20,6 @@ import functools
 import importlib
 import re
 import shlex
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -146,7 +145,7 @@ class McpServer:
 
     async def _ask_offered(self, client: Any) -> dict[str, Any]:
         at, over, offered = self._offered
-        if over is client and time.monotonic() - at < FRESH:
+        if over is client and asyncio.get_running_loop().time() - at < FRESH:
             return offered
         tools: list[Any] = []
         cursor: str | None = None
@@ -158,12 +157,14 @@ class McpServer:
                 if cursor is None:
                     break
         except Exception as error:
-            raise ServerAway(f"the MCP server {self.name!r} does not say what it offers: {_innermost(error)}") from error
+            raise ServerAway(
+                f"the MCP server {self.name!r} does not say what it offers: {_innermost(error)}"
+            ) from error
         offered = {
             tool.name: {"name": tool.name, "description": tool.description or "", "schema": tool.input_schema}
             for tool in tools
         }
-        self._offered = time.monotonic(), client, offered
+        self._offered = asyncio.get_running_loop().time(), client, offered
         return offered
 
     def tools(self, manifest: Sequence[Mapping[str, Any]]) -> dict[str, Tool]:
@@ -374,7 +375,7 @@ class _ByName:
 
 def _misfit(schema: Mapping[str, Any], arguments: dict[str, Any]) -> str:
     """What of the arguments does not fit a schema; nothing when a schema cannot be used. No reference in it is fetched."""
-    import jsonschema  # noqa: PLC0415 -- comes with the SDK
+    import jsonschema  # type: ignore[import-untyped] # noqa: PLC0415 -- comes with the SDK
     from referencing import Registry  # noqa: PLC0415 -- comes with the SDK
 
     try:

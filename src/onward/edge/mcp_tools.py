@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec
 
 from mcp.server.mcpserver import Context, require_client_extension
@@ -47,14 +46,14 @@ _ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent
 _ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 _DECIDES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
-Called = Callable[Concatenate[Any, P], Awaitable[CallToolResult]]
+Called = Callable[Concatenate[Any, P], Coroutine[Any, Any, CallToolResult]]
 
 
 def _in_words(verb: Called[P]) -> Called[P]:
     """What Onward refuses is told as the result of the tool, with its sentence and its code."""
 
     @functools.wraps(verb)
-    async def called(self: Any, *args: P.args, **kwargs: P.kwargs) -> CallToolResult:
+    async def called(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> CallToolResult:
         try:
             return await verb(self, *args, **kwargs)
         except OnwardError as error:
@@ -71,7 +70,7 @@ class Verbs:
 
     def tools(self) -> list[Tool]:
         """All of them."""
-        made = [
+        made: list[tuple[Callable[..., Any], ToolAnnotations]] = [
             (self.submit, _ADDS),
             (self.get, _READ),
             (self.cancel, _ENDS),
@@ -202,6 +201,8 @@ class Verbs:
         return _HandlerTool(
             fn=call,
             name=handler.name,
+            title=None,
+            context_kwarg=None,
             description=about or handler.takes.schema()["description"] or f"Do a task {handler.name}.",
             parameters=schema,
             fn_metadata=func_metadata(_nothing, structured_output=False),
@@ -237,16 +238,14 @@ def _nothing() -> None:
 
 async def _settled(door: Door, task_id: str, seconds: float, *, people: bool = False) -> Task:
     """The task once it has ended, or, with `people`, once it waits for some; or as it is when the time is up."""
-    end = time.monotonic() + seconds
     while True:
         task = await door.get(task_id)
-        left = end - time.monotonic()
-        if task.ended or left <= 0 or (people and task.reason in ASKS_A_PERSON):
+        if task.ended or seconds <= 0 or (people and task.reason in ASKS_A_PERSON):
             return task
         try:
-            return await door.wait(task_id, min(left, LOOK_EVERY))
+            return await door.wait(task_id, min(seconds, LOOK_EVERY))
         except ResultTimeout:
-            continue
+            seconds -= LOOK_EVERY
 
 
 async def _shown(door: Door, task: Task) -> CallToolResult:

@@ -60,30 +60,34 @@ class Looking:
         self._service = service
         self._followed: dict[object, _Followed] = {}
         self._running: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
 
     def follow(self, task_id: str, after: int, tell: Tell) -> Stop:
         """As `Changes` says."""
         token = object()
         self._followed[token] = _Followed(task_id, after, tell)
         if self._running is None:
+            self._over = asyncio.Event()
             self._running = asyncio.get_running_loop().create_task(self._run(), name="onward-mcp-changes")
 
         def stop() -> None:
             self._followed.pop(token, None)
             if not self._followed and self._running is not None:
-                self._running.cancel()
+                self._over.set()
                 self._running = None
 
         return stop
 
     async def _run(self) -> None:
-        while True:
+        over = self._over
+        while not over.is_set():
             for followed in list(self._followed.values()):
                 try:
                     await self._look(followed)
                 except OnwardError as error:
                     log.warning("task %s cannot be followed just now: %s", followed.task_id, error)
-            await asyncio.sleep(LOOK_EVERY)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), LOOK_EVERY)
 
     async def _look(self, followed: _Followed) -> None:
         records = await self._service.journal(followed.task_id, followed.after)
