@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from onward.artifacts.keeper import Artifacts, Shelf
+from onward.audit import Entries
 from onward.budgets import Spent
 from onward.config import Settings, load
 from onward.core.budget import Budget
@@ -26,6 +27,7 @@ from onward.engine.schedules import Ticker
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
+from onward.keys import Keys
 from onward.mcp_door import McpDoor
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
@@ -37,7 +39,7 @@ from onward.store.sqlite_file import MEMORY
 from onward.wishes import Wish
 
 if TYPE_CHECKING:
-    from onward.core.state import AgentState, ArtifactRef, StatePatch
+    from onward.core.state import AgentState, ArtifactRef
 
 VERSION = "0.1.0"
 
@@ -55,8 +57,6 @@ class Onward(McpDoor, Registry):
 
     Every setting of `onward.config.Settings` can be given by name and overrides file and environment.
     """
-
-    version = VERSION
 
     def __init__(
         self,
@@ -157,18 +157,29 @@ class Onward(McpDoor, Registry):
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
         lifespan then has `async with app:`. `hosts` are the names under which it answers; None answers under any."""
         try:
-            from onward.edge import http  # noqa: PLC0415 -- an extra
+            from onward.edge import auth, http  # noqa: PLC0415 -- an extra
         except ImportError as error:
             raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
         edge = http.Edge(
             self.service,
-            http.OpenGate(),
+            auth.Gate(self.service.keys, self._clock),
             version=VERSION,
             body_limit=self.settings.body_limit,
+            now=self._clock.now,
+            hooks=self.hooks,
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
         )
         return http.asgi(edge, more=[self._mcp_route(edge)])
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of those who come over HTTP: `create`, `list`, `revoke`. Without any, only this machine is answered."""
+        return self.service.keys
+
+    async def audit(self, *, after: int = 0, limit: int = 100) -> Entries:
+        """Who did what, in order, after a number (`service.audit.verify` looks whether it is as it was)."""
+        return await self.service.audit.list(after, limit)
 
     # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -198,10 +209,10 @@ class Onward(McpDoor, Registry):
         `budget` is what the task and its children may spend on models, instead of the agent's own. `after` is the id of a task of
         an agent that has ended: this one goes on where that one was, with its state and what was said.
         """
-        if after is not None:
-            input = await self.service.states.after(after, input)  # noqa: A001 -- as above
         wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
         wish = wish._replace(group=group, budget=budget)
+        if after is not None:
+            wish = await self.service.states.after(after, wish)
         (task_id,) = await self.service.submit([wish], connection=connection)
         return Handle(self, task_id)
 
@@ -237,10 +248,6 @@ class Onward(McpDoor, Registry):
     async def state(self, task_id: str) -> AgentState:
         """What an agent knows: the state of its task as it is now. Raises NoState for a task that has none."""
         return await self.service.states.get(task_id)
-
-    async def patch(self, task_id: str, change: StatePatch | dict[str, Any], *, by: str = "") -> None:
-        """Change the state of a task that has not ended; it takes the patch in at its next turn, or at its next `ctx.patch`."""
-        await self.service.states.patch(task_id, change, by=by)
 
     async def cancel(self, task_id: str) -> Task:
         """End the task wherever it stands."""

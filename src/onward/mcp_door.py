@@ -1,4 +1,5 @@
-"""The part of an app that speaks MCP: as a server of the official SDK, and as a path of the HTTP server.
+"""The part of an app for the agents of others: MCP, as a server of the official SDK and as a path of the HTTP server; and patches of
+what an agent knows.
 
 The SDK is an extra, and takes a while to import: it is not touched before somebody asks for it.
 """
@@ -6,7 +7,9 @@ The SDK is an extra, and takes a while to import: it is not touched before someb
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
+import importlib.metadata
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,7 @@ from onward.errors import UsageError
 
 if TYPE_CHECKING:
     from onward.config import Settings
+    from onward.core.state import StatePatch
     from onward.engine.handlers import Handler
     from onward.service import Service
 
@@ -27,15 +31,19 @@ class McpDoor:
     service: Service
     handlers: dict[str, Handler]
     settings: Settings
-    version: str
     _agents: dict[str, str]
+
+    async def patch(self, task_id: str, change: StatePatch | dict[str, Any], *, by: str = "") -> None:
+        """Change what an agent knows, while it works: whoever reads its state sees it at once, and the task takes it in at its next turn,
+        or where its handler calls `ctx.patch`. Raises StateConflict when it has ended, NoState when it works without one."""
+        await self.service.states.patch(task_id, change, by=by)
 
     def mcp(self, *, expose: Collection[str] = (), local: Caller | None = ANYBODY, **options: Any) -> Any:
         """An MCP server (the official SDK's `MCPServer`) with all verbs as tools and what agents know as resources; the handlers and
         agents that `expose` names are tools as well. `local` is who asks where nobody can show a key: over stdio. Add tools, prompts
         and resources of your own to it as to any other."""
         build = _sdk("onward.edge.mcp").build
-        said = {"handlers": self.handlers, "agents": self._agents or None, "version": self.version}
+        said = {"handlers": self.handlers, "agents": self._agents or None, "version": _version()}
         return build(self.service, expose=expose, local=local, **said, **options)
 
     def _mcp_route(self, edge: Any) -> Any:
@@ -64,6 +72,12 @@ class _Later:
                 server = self._app.mcp(local=None, expose=self._app.settings.mcp_expose.split())
                 self._endpoint = found.Endpoint(self._edge, server)
         await self._endpoint(scope, receive, send)
+
+
+def _version() -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("onward")
+    return ""
 
 
 def _sdk(module: str) -> Any:

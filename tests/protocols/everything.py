@@ -27,7 +27,6 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from onward import Onward
-from onward.edge.http import Edge, OpenGate
 from onward.edge.mcp_http import Endpoint
 from onward.edge.mcp_tasks import pointer
 from onward.edge.mcp_words import TASKS
@@ -466,7 +465,7 @@ async def main(db: str) -> None:
     bound.bind(("127.0.0.1", 0))
     async with app, app.worker():
         hosts = frozenset({"localhost", "127.0.0.1", "[::1]"})
-        edge = Edge(app.service, OpenGate(), version="0", body_limit=4_000_000, hosts=hosts)
+        edge = app.asgi(hosts=hosts).state.edge
         served = Starlette(routes=[Route("/mcp", endpoint=Endpoint(edge, server))])
         served.state.edge = edge
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/mcp"

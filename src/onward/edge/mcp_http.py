@@ -57,14 +57,14 @@ class Endpoint:
         # blanks around a value are no part of it (RFC 9110), and not every server takes them off
         headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope = {**scope, "headers": headers, CALLER: caller, "user": _user(caller)}
-        await self._judged(scope, receive, send, request.headers.get("authorization"))
+        await self._judged(scope, receive, send, caller)
 
-    async def _judged(self, scope: Scope, receive: Receive, send: Send, authorization: str | None) -> None:
+    async def _judged(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve it for as long as whoever asked may ask."""
         serving = asyncio.ensure_future(self._manager.handle_request(scope, receive, send))
         try:
             while not (await asyncio.wait({serving}, timeout=AGAIN))[0]:
-                if await self._refused(authorization, scope[CALLER]):
+                if not await self._still(caller):
                     break
         finally:
             if not serving.done():
@@ -74,13 +74,11 @@ class Endpoint:
         if not serving.cancelled():
             serving.result()
 
-    async def _refused(self, authorization: str | None, before: Caller) -> bool:
+    async def _still(self, caller: Caller) -> bool:
         try:
-            return await self._edge.gate.caller(authorization) != before
+            return await self._edge.gate.still(caller)
         except StoreUnavailable:
-            return False  # nobody was told no
-        except OnwardError:
-            return True
+            return True  # nobody was told no
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -75,6 +75,7 @@ class TaskShape(Shape):
     key: str | None
     labels: dict[str, str]
     group: str | None
+    tenant: str | None
     worker: str | None
     parent: str | None
     in_flight: int | None = None
@@ -294,3 +295,9 @@ class Health(Shape):
     """Well, or what is wrong."""
 
     status: Literal["ok"] = "ok"
+
+
+class Taken(Shape):
+    """A request from outside that was taken."""
+
+    id: str

@@ -68,7 +68,8 @@ class Belongings:
     async def other(self, task_id: str) -> tuple[Task | None, list[r.Record], list[Message]]:
         from onward.core.state import last_message  # noqa: PLC0415 -- pydantic, which most tasks do not need
 
-        task = await self._pen.patiently(lambda: self._desk.store.get(task_id))
+        whose = self._options.get("tenant", "")  # an input may name whatever it likes
+        task = await self._pen.patiently(lambda: self._desk.store.get(task_id, whose))
         if task is None:
             return None, [], []
         records = await self._since_checkpoint(task_id)

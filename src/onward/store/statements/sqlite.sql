@@ -2,8 +2,8 @@
 
 -- name: submit_task
 -- Nothing is inserted where the id or the key is taken; changes() tells.
-INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp)
-VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group) ON CONFLICT DO NOTHING
+INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
+VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, :tenant) ON CONFLICT DO NOTHING
 
 -- name: submit_queue
 -- Its queue row.
@@ -222,3 +222,11 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
 -- name: addresses
 -- Where workers listen for nudges.
 SELECT address FROM onward_workers WHERE address <> '' AND lease_until > onward_now()
+
+-- name: kin
+-- These tasks: whose children they are, their names, and how they were asked for.
+SELECT id, parent, task, options FROM onward_tasks WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: kin_below
+-- The same of all their children.
+SELECT id, parent, task, options FROM onward_tasks WHERE parent IN (SELECT value FROM json_each(:ids))
