@@ -246,7 +246,11 @@ async def test_pages_of_others_and_other_hosts_are_refused(served: str, app: Onw
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     accept = {"Accept": "application/json, text/event-stream"}
     async with httpx2.AsyncClient() as http:
-        for headers, status in (({"Origin": "https://evil.example"}, 403), ({"Authorization": ""}, 400)):
+        for headers, status in (
+            ({"Origin": "https://evil.example"}, 403),
+            ({"Authorization": "Bearer x"}, 401),
+            ({}, 400),
+        ):
             answer = await http.post(served, json=ping, headers={**accept, **headers})
             assert answer.status_code == status, answer.text
         unknown = {**accept, "mcp-session-id": "0" * 32}

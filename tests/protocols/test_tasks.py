@@ -26,12 +26,14 @@ _ids = itertools.count(1)
 class Rpc:
     """A modern client, written out by hand: what is sent and what comes back, and nothing between."""
 
-    def __init__(self, url: str, *, tasks: bool = True, elicits: bool = True) -> None:
+    def __init__(self, url: str, *, tasks: bool = True, elicits: bool = True, key: str | None = None) -> None:
         self.url = url
+        self._shown = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._capabilities: dict[str, Any] = {"extensions": {EXTENSION: {}}} if tasks else {}
         self._capabilities |= {"elicitation": {}} if elicits else {}
 
-    async def __call__(self, method: str, name: str | None = None, /, **params: Any) -> dict[str, Any]:
+    def message(self, method: str, name: str | None, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Body and headers of a request."""
         meta = {
             "io.modelcontextprotocol/protocolVersion": VERSION,
             "io.modelcontextprotocol/clientCapabilities": self._capabilities,
@@ -41,8 +43,13 @@ class Rpc:
             "Accept": "application/json, text/event-stream",
             "MCP-Protocol-Version": VERSION,
             "Mcp-Method": method,
+            **self._shown,
             **({"Mcp-Name": str(name)} if name is not None else {}),
         }
+        return body, headers
+
+    async def __call__(self, method: str, name: str | None = None, /, **params: Any) -> dict[str, Any]:
+        body, headers = self.message(method, name, params)
         async with httpx2.AsyncClient(timeout=60) as http:
             answer = await http.post(self.url, json=body, headers=headers)
         found: dict[str, Any] = answer.json()
