@@ -150,10 +150,9 @@ class Door:
         self.need(READ)
         return await self.service.messages.asks(kind, self.caller.sees)
 
-    async def asks_of(self, task: Task) -> Asks:
-        """What a task that this caller was shown asks of people, and those below it that it waits for."""
-        self.need(READ)
-        return await self.service.messages.asks_of(task)
+    async def asks_of(self, task_id: str) -> Asks:
+        """What a task asks of people, and, where it waits for its children, what those below it ask."""
+        return await self.service.messages.asks_of(await self._own(READ, task_id))
 
     async def ask(self, ask_id: str) -> Ask:
         """One of them, answered or not. Raises NotFound."""

@@ -84,7 +84,7 @@ class Tasks(Extension):
         door = self._door(ctx, params)
         try:
             task = await door.get(params.task_id)
-            asks = [] if task.ended else await door.asks_of(task)
+            asks = [] if task.ended else await door.asks_of(task.task_id)
         except OnwardError as error:
             raise refusal(error) from None
         return _detailed(task, asks if _elicits(ctx) else [])
@@ -93,7 +93,7 @@ class Tasks(Extension):
         door = self._door(ctx, params)
         try:
             task = await door.get(params.task_id)
-            asks = {ask.id: ask for ask in await door.asks_of(task)} if not task.ended else {}
+            asks = {ask.id: ask for ask in await door.asks_of(task.task_id)} if not task.ended else {}
             said = [_said(asks[key], answer) for key, answer in params.input_responses.items() if key in asks]
             for ask, answer in said:
                 await _answer(door, ask, answer)

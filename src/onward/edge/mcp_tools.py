@@ -249,7 +249,7 @@ async def _settled(door: Door, task_id: str, seconds: float, *, people: bool = F
 
 
 async def _shown(door: Door, task: Task) -> CallToolResult:
-    asks = [] if task.ended else [ask_json(ask) for ask in await door.asks_of(task)]
+    asks = [] if task.ended else [ask_json(ask) for ask in await door.asks_of(task.task_id)]
     return told(_brief(task) | ({"asks": asks} if asks else {}))
 
 
