@@ -1,5 +1,4 @@
-"""The part of an app for the agents of others: MCP, as a server of the official SDK and as a path of the HTTP server; and patches of
-what an agent knows.
+"""The part of an app that speaks MCP: as a server of the official SDK, and as a path of the HTTP server.
 
 The SDK is an extra, and takes a while to import: it is not touched before somebody asks for it.
 """
@@ -18,7 +17,6 @@ from onward.errors import UsageError
 
 if TYPE_CHECKING:
     from onward.config import Settings
-    from onward.core.state import StatePatch
     from onward.engine.handlers import Handler
     from onward.service import Service
 
@@ -32,11 +30,6 @@ class McpDoor:
     handlers: dict[str, Handler]
     settings: Settings
     _agents: dict[str, str]
-
-    async def patch(self, task_id: str, change: StatePatch | dict[str, Any], *, by: str = "") -> None:
-        """Change what an agent knows, while it works: whoever reads its state sees it at once, and the task takes it in at its next turn,
-        or where its handler calls `ctx.patch`. Raises StateConflict when it has ended, NoState when it works without one."""
-        await self.service.states.patch(task_id, change, by=by)
 
     def mcp(self, *, expose: Collection[str] = (), local: Caller | None = ANYBODY, **options: Any) -> Any:
         """An MCP server (the official SDK's `MCPServer`) with all verbs as tools and what agents know as resources; the handlers and

@@ -72,7 +72,7 @@ class RemoteTool(Tool):
         """Its arguments, all by name."""
         return _ByName()
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self, secrets: Iterable[str] = ()) -> dict[str, Any]:  # noqa: ARG002 -- it takes none
         """As a model is told of it."""
         about = {"name": self.name, "description": self.description, "parameters": dict(self.schema)}
         return {"type": "function", "function": about}
@@ -207,26 +207,26 @@ class McpServer:
 
 
 async def learn(
-    ctx: Context, servers: Sequence[McpServer], kept: Mapping[str, str] | None
-) -> tuple[dict[str, Tool], dict[str, str]]:
-    """The tools of these servers as this task knows them, and under which names it keeps what they offered. At the beginning of a task
-    they are asked; after that (`kept`) nobody is asked again. A task that began before an agent had a server goes on without it."""
-    tools: dict[str, Tool] = {}
-    names: dict[str, str] = {}
+    ctx: Context, servers: Sequence[McpServer], tools: dict[str, Tool], restored: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """Add to `tools` those of these servers, as this task knows them; the names under which it keeps what they offered. At the beginning
+    of a task they are asked; a checkpoint (`restored`) has the names, and nobody is asked again. A task that began before an agent had
+    a server goes on without it."""
+    names: dict[str, str] = {} if restored is None else dict(restored.get("servers", {}))
     for server in servers:
-        if kept is not None:
-            name = kept.get(server.name)
-        elif await ctx.version(f"mcp {server.name}"):
+        if restored is None and await ctx.version(f"mcp {server.name}"):
             work = functools.partial(_kept_manifest, ctx, server)
-            name = (await ctx.step(work, name=f"tools of {server.name}", effect="read", retry=PATIENCE))["id"]
-        else:
-            name = None
-        if name is not None:
-            await asyncio.to_thread(_load)
-            (data,) = await ctx.kept(name)
-            tools |= server.tools(wire.decode(data))
-            names[server.name] = name
-    return tools, names
+            told = await ctx.step(work, name=f"tools of {server.name}", effect="read", retry=PATIENCE)
+            names[server.name] = told["id"]
+        if (name := names.get(server.name)) is None:
+            continue
+        await asyncio.to_thread(_load)
+        (data,) = await ctx.kept(name)
+        found = server.tools(wire.decode(data))
+        if twice := sorted(found.keys() & tools.keys()):
+            raise UsageError(f"two tools are named {twice[0]!r}; give the MCP server another name")
+        tools.update(found)
+    return names
 
 
 async def _kept_manifest(ctx: Context, server: McpServer) -> dict[str, Any]:
