@@ -30,6 +30,7 @@ from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
 from onward.keys import Keys
+from onward.mcp_door import McpDoor
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
 from onward.schedules import Schedule
@@ -52,7 +53,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Registry, Verbs):
+class Onward(McpDoor, Registry, Verbs):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -173,7 +174,7 @@ class Onward(Registry, Verbs):
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
         )
-        return http.asgi(edge)
+        return http.asgi(edge, more=[self._mcp_route(edge)])
 
     @property
     def keys(self) -> Keys:

@@ -36,6 +36,7 @@ class Settings:
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"
     log: str = "text"
+    mcp_expose: str = ""
 
     def __post_init__(self) -> None:
         if self.heartbeat_s * 2 > self.lease_s:

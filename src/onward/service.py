@@ -89,7 +89,7 @@ class Service:
         self.forks = Forks(store, ids, self.check_input, self.artifacts)
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
-        self.states = States(store)
+        self.states = States(store, ids)
         self.keys = Keys(store)
         self.audit = Audit(store)
         self.place = Place(store)
@@ -223,8 +223,8 @@ class Service:
         """What a task keeps under these names; unknown ones are missing."""
         return await self._store.contents(_plain_id(task_id), ids)
 
-    async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
-        """Records after a number."""
+    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
+        """Records after a number; with None, from the last checkpoint on."""
         found = await self._store.journal(_plain_id(task_id), after, limit)
         if not found and after == 0:
             raise TaskNotFound(task_id)

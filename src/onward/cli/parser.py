@@ -43,6 +43,7 @@ def build() -> Parser:
     for add in (
         _demo,
         place.serve,
+        place.mcp,
         _worker,
         _submit,
         _list,

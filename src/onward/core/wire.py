@@ -44,7 +44,7 @@ _BRACKET = re.compile(rb"[][{}]")
 def _edge(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         told = value.model_dump(mode="json")
-        return _with_secrets(told, value.model_dump()) if _bears_secrets(type(value)) else told  # type: ignore[arg-type] -- a type is hashable
+        return _with_secrets(told, value.model_dump()) if _bears_secrets(type(value)) else told  # type: ignore[arg-type]
     if hasattr(value, "get_secret_value"):
         return _named_secret(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from onward.core import wire
@@ -87,15 +87,16 @@ class Edge:
             )
 
 
-def asgi(edge: Edge, calls: Sequence[Call] = CALLS) -> Starlette:
-    """The app of all calls."""
+def asgi(edge: Edge, calls: Sequence[Call] = CALLS, more: Sequence[BaseRoute] = ()) -> Starlette:
+    """The app of all calls, and of what is no row of the table."""
     document = openapi.document(calls, edge.version)
 
     async def described(_request: Request) -> Response:
         return JSONResponse(document)
 
     routes = [Route(path, endpoint=_Place(edge, rows)) for path, rows in _by_path(calls).items()]
-    app = Starlette(routes=[*routes, Route("/openapi.json", endpoint=described)], exception_handlers=_HANDLERS)
+    routes += [Route("/openapi.json", endpoint=described)]
+    app = Starlette(routes=[*routes, *more], exception_handlers=_HANDLERS)
     app.state.edge = edge
     return app
 

@@ -353,6 +353,9 @@ class Shift(Belongings):
                 pen.mention(r.VERSION, key, {})
         return self._versions[key]
 
+    async def patches(self) -> list[Any]:
+        return await self._waits.patches()
+
     async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
         told = await self._pen.note(kind, name, data)
         if self._handler.checkpoint.strategy == ON_STATE_CHANGE and any(told.values()):
