@@ -160,6 +160,8 @@ class Onward(Registry):
         edge = http.Edge(
             self.service,
             http.OpenGate(),
+            self.store,
+            streams=self.settings.streams,
             version=VERSION,
             body_limit=self.settings.body_limit,
             hosts=None if hosts is None else frozenset(hosts),

@@ -32,6 +32,7 @@ class Settings:
     hosts: str = ""
     origins: str = ""
     body_limit: int = 4_194_304
+    streams: int = 1_000
 
     def __post_init__(self) -> None:
         if self.heartbeat_s * 2 > self.lease_s:

@@ -25,6 +25,7 @@ from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task, Tasks
 from onward.store.purses import Purses
 from onward.store.quotas import Quotas
+from onward.store.tails import Tails
 
 # What is made for every task, or every record, is a named tuple: a frozen dataclass takes five times as long to make.
 
@@ -81,8 +82,7 @@ class Wait(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a message came to: its number, or that of the one that was first (`first` is False), or None for a task that has
-    ended."""
+    """What a message came to: its number, or that of the one that was first (`first` is False), or None after the end."""
 
     number: int | None
     first: bool = True
@@ -205,7 +205,7 @@ class Depth:
     rate: float
 
 
-class Store(Purses, Quotas, Protocol):
+class Store(Purses, Quotas, Tails, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str

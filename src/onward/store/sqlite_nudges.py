@@ -1,4 +1,5 @@
-"""Nudges on SQLite: datagrams between the processes that use a file."""
+"""Nudges on SQLite: datagrams between the processes that use a file. Those who follow tasks ask the file itself whether somebody
+wrote: that takes no word from the others, and next to nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +8,16 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import apsw
+
 from onward.errors import OnwardError
-from onward.store.nudge import Datagrams, Hub, send_datagrams
+from onward.store.lane import Lane
+from onward.store.nudge import NEWS, Datagrams, Hub, News, send_datagrams
 from onward.store.sqlite_file import MEMORY
 from onward.store.sqlite_run import run
+
+LOOK = 0.01
+"""Seconds between two looks of those who follow."""
 
 
 class SqliteNudges:
@@ -19,6 +26,8 @@ class SqliteNudges:
     path: str
     inline: bool
     _hub: Hub
+    _news: News
+    _read: Lane | None
     _ears: Datagrams | None
     _sending: set[asyncio.Task[None]]
     _reading: Any
@@ -28,6 +37,38 @@ class SqliteNudges:
 
     def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
         return self._hub.listen(topic, callback)
+
+    def news(self) -> None:
+        self._news.tell()
+
+    def follow(self, callback: Callable[[], None]) -> Callable[[], None]:
+        deaf = [
+            self.listen(topic, callback) for topic in (NEWS, "ready", "ended")
+        ]  # what outsiders append is one of these
+        watching = None
+        if self.path != MEMORY and not self.inline:
+            watching = asyncio.get_running_loop().create_task(self._watch())
+            self._sending.add(watching)
+            watching.add_done_callback(self._sending.discard)
+
+        def stop() -> None:
+            for end in deaf:
+                end()
+            if watching is not None:
+                watching.cancel()
+
+        return stop
+
+    async def _watch(self) -> None:
+        """Tell those who follow here when anybody has written to the file."""
+        seen = 0
+        while self._read is not None:
+            with contextlib.suppress(apsw.Error, RuntimeError):  # the next look tells
+                now = await self._read.run(_version, single=True)
+                if now != seen:
+                    seen = now
+                    self._hub.heard(NEWS)
+            await asyncio.sleep(LOOK)
 
     async def attend(self, worker: str) -> str:  # noqa: ARG002 -- the address is the process's
         if self.path == MEMORY or self.inline:
@@ -48,3 +89,9 @@ class SqliteNudges:
         with contextlib.suppress(OnwardError, RuntimeError):  # a hint may be lost
             addresses = await self._reading(lambda c: [address for (address,) in run(c, "addresses")])
             send_datagrams(topics, addresses)
+
+
+def _version(connection: apsw.Connection) -> int:
+    """Another number whenever another connection has written."""
+    ((found,),) = connection.execute("PRAGMA data_version")
+    return int(found)
