@@ -159,7 +159,10 @@ SPAWNERS = {
     "store/sqlite_transact.py": 1,  # the writer's side of one
     "engine/waits.py": 1,  # the alarm of a wait in memory
     "store/listener.py": 1,  # one task with the life of its connection
-    "store/postgres.py": 1,  # nudges on their way out
+    "edge/feed.py": 2,  # the one reader, and its ear for the end of the server
+    "edge/socket.py": 2,  # both directions of a talk, which end together
+    "edge/stream.py": 2,  # an answer, and its ear for the end of the client
+    "store/postgres_nudges.py": 1,  # nudges on their way out
     "store/sqlite_nudges.py": 1,
 }
 

@@ -161,6 +161,7 @@ class Onward(Registry):
             self.service,
             http.OpenGate(),
             self.store,
+            self._clock,
             streams=self.settings.streams,
             version=VERSION,
             body_limit=self.settings.body_limit,

@@ -15,11 +15,11 @@ import asyncio
 import collections
 import contextlib
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from onward.core.clock import Clock
 from onward.edge.problem import Problem
 from onward.errors import OnwardError
 from onward.store.tails import BYTES, EACH, PAGE, Tail, Tails
@@ -56,8 +56,8 @@ class Closed(Exception):
 class Feed:
     """All that is followed in this process."""
 
-    def __init__(self, store: Tails, *, streams: int, closing: asyncio.Event) -> None:
-        self.store, self._most, self._closing = store, streams, closing
+    def __init__(self, store: Tails, clock: Clock, *, streams: int, closing: asyncio.Event) -> None:
+        self.store, self.clock, self._most, self._closing = store, clock, streams, closing
         self.followers: set[Follower] = set()
         self._seen: dict[str, int] = {}
         """The tasks that are followed, and up to where all of their live followers were told."""
@@ -115,7 +115,7 @@ class Feed:
         for task_id in follower.last:
             self.part(follower, task_id)
         self.followers.discard(follower)
-        self._left = time.monotonic()
+        self._left = self.clock.monotonic()
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,15 +124,15 @@ class Feed:
         closing = asyncio.ensure_future(self._closing.wait())
         closing.add_done_callback(lambda _: self._ring())
         try:
-            while self.followers or time.monotonic() - self._left < LINGER:
+            while self.followers or self.clock.monotonic() - self._left < LINGER:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), POLL)
                 if self.closed:
                     return
                 self._news.clear()
-                began = time.monotonic()
+                began = self.clock.monotonic()
                 pause = await self._looked()
-                await asyncio.sleep(max(pause - (time.monotonic() - began), 0))
+                await self.clock.sleep(max(pause - (self.clock.monotonic() - began), 0))
         finally:
             closing.cancel()
             stop()
@@ -243,7 +243,7 @@ class Follower:
 
     async def next(self, timeout: float) -> Sequence[Tail]:
         """The next records, in order for each task; none when there are none within the time. Raises Closed."""
-        end = time.monotonic() + timeout
+        end = self._feed.clock.monotonic() + timeout
         while True:
             self._rung.clear()
             if self._feed.closed:
@@ -252,7 +252,7 @@ class Follower:
                 return self._taken()
             if self._behind:
                 return await self._read()
-            left = end - time.monotonic()
+            left = end - self._feed.clock.monotonic()
             if left <= 0:
                 return ()
             with contextlib.suppress(TimeoutError):
@@ -270,7 +270,7 @@ class Follower:
             found = await self._feed.store.tails(asked, AT_ONCE)
         except OnwardError as error:
             log.warning("cannot read a journal, trying again: %s", error)
-            await asyncio.sleep(AGAIN)
+            await self._feed.clock.sleep(AGAIN)
             return ()
         found = [tail for tail in found if tail.task_id in self.last]
         for tail in found:

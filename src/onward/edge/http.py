@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from onward.core import wire
 from onward.core.caller import ANYBODY, Caller
+from onward.core.clock import Clock
 from onward.edge import bodies, live, openapi, people, place, problem, tasks
 from onward.edge.calls import Asked, Call, Shape
 from onward.edge.door import Door
@@ -62,6 +63,7 @@ class Edge:
         service: Service,
         gate: Gate,
         followed: Tails,
+        clock: Clock,
         *,
         streams: int,
         version: str,
@@ -73,7 +75,7 @@ class Edge:
         self.hosts, self.origins = hosts, origins
         self.closing = asyncio.Event()
         """Set when the server stops: what would go on for ever ends."""
-        self.feed = Feed(followed, streams=streams, closing=self.closing)
+        self.feed = Feed(followed, clock, streams=streams, closing=self.closing)
 
     async def door(self, authorization: str | None) -> Door:
         """The door for whoever shows this. Raises Unauthorized."""

@@ -13,13 +13,13 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import Field
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from onward.core.clock import Clock
 from onward.core.progress import Said, Teller, Update
 from onward.core.record import Record
 from onward.core.task import Task
@@ -134,7 +134,7 @@ VERBS: dict[str, tuple[type[Word], Does]] = {
     "approve": (Decide, _decide),
     "deny": (Decide, _decide),
     "answer": (Answer, lambda door, _, said: door.answer(said.question_id, said.answer)),
-    "message": (Text, lambda door, task_id, said: door.message(task_id, said.text)),
+    "message": (Text, lambda door, task_id, said: cast("Any", door).message(task_id, said.text)),
     "priority": (Priority, lambda door, task_id, said: door.prioritize(task_id, said.priority)),
     "signal": (Signal, lambda door, task_id, said: door.signal(task_id, said.name, said.value, id=said.signal_id)),
 }
@@ -207,7 +207,7 @@ class Sockets:
         await _accept(socket)
         feed, (task_id, seq) = self._edge.feed, next(iter(begin.cursors.items()))
         teller = Teller(task_id, await feed.store.lead(task_id, seq))
-        view, out = telling.View(Messages(), begin.cursors, {task_id: teller}, begin.ended), _Out(socket)
+        view, out = telling.View(Messages(), begin.cursors, {task_id: teller}, begin.ended), _Out(socket, feed.clock)
         async with feed.follow(begin.cursors) as follower:
             hearing = asyncio.ensure_future(_hear(socket, door, task_id, out))
             updating = asyncio.ensure_future(_tell(follower, view, out, allowed, begin.reset))
@@ -229,7 +229,7 @@ async def _tell(
     if reset is not None:
         await out.put(view.told.reset(reset, view.cursor))
     try:
-        await stream.pump(follower, view, out, allowed)
+        await stream.pump(follower, view, out, out.clock, allowed)
     except Closed:
         return LEAVING, "the server stops; come back after the last seq"
     except stream.Revoked:
@@ -239,13 +239,13 @@ async def _tell(
 
 async def _hear(socket: WebSocket, door: Door, task_id: str, out: _Out) -> tuple[int, str]:
     """Do what is said; the reason to hang up."""
-    purse, last = BURST, time.monotonic()
+    purse, last = BURST, out.clock.monotonic()
     while True:
         try:
             data = await _received(socket)
         except WebSocketDisconnect:
             return NORMAL, ""
-        now = time.monotonic()
+        now = out.clock.monotonic()
         purse, last = min(purse + (now - last) * RATE, BURST) - 1, now
         if len(data) > LONGEST:
             return TOO_LARGE, f"a message has {LONGEST:,} bytes at most"
@@ -285,9 +285,9 @@ def _about(said: Any) -> dict[str, Any]:
 class _Out:
     """Messages of both directions of the talk, one after the other, each within a time."""
 
-    def __init__(self, socket: WebSocket) -> None:
-        self._socket, self._turn = socket, asyncio.Lock()
-        self.last = time.monotonic()
+    def __init__(self, socket: WebSocket, clock: Clock) -> None:
+        self._socket, self.clock, self._turn = socket, clock, asyncio.Lock()
+        self.last = clock.monotonic()
 
     async def put(self, piece: bytes) -> None:
         try:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from onward.core.clock import Clock
 from onward.core.progress import Teller
 from onward.core.record import ENDS
 from onward.edge.door import Door
@@ -168,18 +168,19 @@ async def pump(
     follower: Follower,
     view: View,
     out: Out,
+    clock: Clock,
     still_allowed: StillAllowed,
     *,
     heartbeat: bytes = b"",
     more: _More | None = None,
 ) -> None:
     """Tell what happens, until all tasks have ended. Raises Slow, Revoked and Closed."""
-    check = look = time.monotonic()
+    check = look = clock.monotonic()
     while more is not None or not (view.over and follower.idle):
         for piece in view.said():
             await out.put(piece)
         await out.flush()
-        now = time.monotonic()
+        now = clock.monotonic()
         if now - check >= PACE.check:
             check = now
             if not await still_allowed():
@@ -238,23 +239,31 @@ class Events(Response):
                 await asyncio.gather(pumping, leaving, return_exceptions=True)
 
     async def _pump(self, follower: Follower, send: Send) -> None:
-        out = _Chunks(send)
+        out = _Chunks(send, self._feed.clock)
         await out.put(b"retry: %d\n\n" % round(PACE.retry * 1000))
         if self._reset is not None:
             await out.put(self._view.told.reset(self._reset, self._view.cursor))
         with contextlib.suppress(Closed, Revoked):
-            await pump(follower, self._view, out, self._still_allowed, heartbeat=b": still here\n\n", more=self._more)
+            await pump(
+                follower,
+                self._view,
+                out,
+                self._feed.clock,
+                self._still_allowed,
+                heartbeat=b": still here\n\n",
+                more=self._more,
+            )
         await out.send(b"", more=False)
 
 
 class _Chunks:
     """Gathers pieces and sends them in chunks, each within a time."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, clock: Clock) -> None:
+        self._send, self._clock = send, clock
         self._pieces: list[bytes] = []
         self._size = 0
-        self.last = time.monotonic()
+        self.last = self._clock.monotonic()
 
     async def put(self, piece: bytes) -> None:
         self._pieces.append(piece)
@@ -273,7 +282,7 @@ class _Chunks:
                 await self._send({"type": "http.response.body", "body": body, "more_body": more})
         except TimeoutError:
             raise Slow from None
-        self.last = time.monotonic()
+        self.last = self._clock.monotonic()
 
 
 async def _gone(receive: Receive) -> None:

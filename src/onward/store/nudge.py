@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Iterable
 
 PAUSE = 0.02
@@ -70,11 +69,11 @@ class News:
     def tell(self) -> None:
         """Here at once; elsewhere when somebody there follows."""
         self._hub.heard(NEWS)
-        if self._out is not None and time.monotonic() < self._until:
+        if self._out is not None and asyncio.get_running_loop().time() < self._until:
             self._out.nudge(NEWS)
 
     def _followed(self) -> None:
-        self._until = time.monotonic() + FOLLOWED
+        self._until = asyncio.get_running_loop().time() + FOLLOWED
 
     def close(self) -> None:
         if self._out is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import asyncpg
@@ -57,22 +57,23 @@ class PostgresNudges:
         deaf = [
             self.listen(topic, callback) for topic in (NEWS, "ready", "ended")
         ]  # what outsiders append is one of these
-        following = self._spawn(self._look_often() if self._pooled else self._say_so())
+        stopped = asyncio.Event()
+        self._spawn(self._look_often(stopped) if self._pooled else self._say_so(stopped))
 
         def stop() -> None:
             for end in deaf:
                 end()
-            following.cancel()
+            stopped.set()
 
         return stop
 
-    async def _say_so(self) -> None:
+    async def _say_so(self, stopped: asyncio.Event) -> None:
         """As long as somebody follows here, workers everywhere know it."""
         ears = Listener(self.url, self._hub.heard, follows=True)
         asked = asyncio.Event()
         deaf = self._hub.listen(WHO, asked.set)
         try:
-            while True:
+            while not stopped.is_set():
                 asked.clear()
                 await self._notify(CHANNEL, {FOLLOW})
                 with contextlib.suppress(TimeoutError):
@@ -81,10 +82,11 @@ class PostgresNudges:
             deaf()
             await ears.stop()
 
-    async def _look_often(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK)
+    async def _look_often(self, stopped: asyncio.Event) -> None:
+        while not stopped.is_set():
             self._hub.heard(NEWS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), LOOK)
 
     def _send(self, topics: set[str]) -> None:
         self._spawn(self._notify(CHANNEL, topics))
@@ -92,11 +94,10 @@ class PostgresNudges:
     def _send_news(self, topics: set[str]) -> None:
         self._spawn(self._notify(NEWS_CHANNEL, topics))
 
-    def _spawn(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
-        return task
 
     async def _notify(self, channel: str, topics: set[str]) -> None:
         """Outside of every hot transaction: NOTIFY inside one would make all commits queue behind each other."""

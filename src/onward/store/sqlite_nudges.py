@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import apsw
@@ -45,30 +45,28 @@ class SqliteNudges:
         deaf = [
             self.listen(topic, callback) for topic in (NEWS, "ready", "ended")
         ]  # what outsiders append is one of these
-        watching = None
+        stopped = asyncio.Event()
         if self.path != MEMORY and not self.inline:
-            watching = asyncio.get_running_loop().create_task(self._watch())
-            self._sending.add(watching)
-            watching.add_done_callback(self._sending.discard)
+            self._spawn(self._watch(stopped))
 
         def stop() -> None:
             for end in deaf:
                 end()
-            if watching is not None:
-                watching.cancel()
+            stopped.set()
 
         return stop
 
-    async def _watch(self) -> None:
+    async def _watch(self, stopped: asyncio.Event) -> None:
         """Tell those who follow here when anybody has written to the file."""
         seen = 0
-        while self._read is not None:
+        while self._read is not None and not stopped.is_set():
             with contextlib.suppress(apsw.Error, RuntimeError):  # the next look tells
                 now = await self._read.run(_version, single=True)
                 if now != seen:
                     seen = now
                     self._hub.heard(NEWS)
-            await asyncio.sleep(LOOK)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), LOOK)
 
     async def attend(self, worker: str) -> str:  # noqa: ARG002 -- the address is the process's
         if self.path == MEMORY or self.inline:
@@ -81,7 +79,10 @@ class SqliteNudges:
     def _send(self, topics: set[str]) -> None:
         if self.inline:
             return
-        task = asyncio.get_running_loop().create_task(self._send_now(topics))
+        self._spawn(self._send_now(topics))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
