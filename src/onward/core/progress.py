@@ -117,7 +117,7 @@ class Teller:
         return Update(
             self.task_id,
             record.seq,
-            self._step or self._steps,
+            _turn(said) or self._step or self._steps,
             self._total,
             status,
             _short(tool),
@@ -332,6 +332,12 @@ def tool_of(key: str) -> str:
     """The name of a step, without where it was and how often it came before."""
     name = key.partition("]")[2] if key.startswith("[") else key
     return _NUMBER.sub("", name)
+
+
+def _turn(said: dict[str, Any]) -> int:
+    """The turn that a model call was, where this is the record of one."""
+    result = said.get("result")
+    return _count(result.get("turn")) if isinstance(result, dict) and "asked" in result else 0
 
 
 def _model_words(result: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -113,7 +114,7 @@ class Lines:
     """Updates and records as events of a stream."""
 
     def update(self, update: Update, cursor: str) -> bytes:
-        return _event(update_json(update), cursor)
+        return _lines(_written(update), cursor)
 
     def record(self, task_id: str, record: Record, cursor: str) -> bytes:
         return _event({"task_id": task_id, **record_json(record)}, cursor)
@@ -154,10 +155,20 @@ def written(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
+@functools.lru_cache(1024)
+def _written(update: Update) -> bytes:
+    """The same update goes to all who follow its task."""
+    return written(update_json(update))
+
+
 def _event(value: Any, cursor: str | None = None, name: str = "") -> bytes:
-    head = f"event: {name}\n" if name else ""
+    return _lines(written(value), cursor, name)
+
+
+def _lines(data: bytes, cursor: str | None = None, name: str = "") -> bytes:
     number = "" if cursor is None else f"id: {cursor}\n"
-    return b"%b%bdata: %b\n\n" % (number.encode(), head.encode(), written(value))
+    head = f"event: {name}\n" if name else ""
+    return b"%b%bdata: %b\n\n" % (number.encode(), head.encode(), data)
 
 
 # ── where to begin ───────────────────────────────────────────────────────────────────────────────────────────────────
