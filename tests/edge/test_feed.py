@@ -56,7 +56,7 @@ async def follow(
     while any(seq < until for seq in last.values()):
         async with feed.follow(last) as follower:
             for _ in range(rng.randint(1, 40)):
-                for task_id, record in await follower.next(0.5):
+                for task_id, record in await follower.next(0.05):
                     seen[task_id].append(record.seq)
                     last[task_id] = record.seq
                 if follower.idle and all(seq >= until for seq in follower.last.values()):
