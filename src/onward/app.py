@@ -165,6 +165,8 @@ class Onward(Registry):
             streams=self.settings.streams,
             version=VERSION,
             body_limit=self.settings.body_limit,
+            now=self._clock.now,
+            hooks=self.hooks,
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
         )

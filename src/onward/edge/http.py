@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, get_origin
 
 from starlette.applications import Starlette
@@ -22,7 +22,8 @@ from starlette.types import Receive, Scope, Send
 from onward.core import wire
 from onward.core.caller import ANYBODY, Caller
 from onward.core.clock import Clock
-from onward.edge import bodies, live, openapi, people, place, problem, tasks
+from onward.core.hook import Hook
+from onward.edge import bodies, hooks, live, openapi, people, place, problem, tasks
 from onward.edge.calls import Asked, Call, Shape
 from onward.edge.door import Door
 from onward.edge.feed import Feed
@@ -34,7 +35,7 @@ from onward.store.tails import Tails
 
 log = logging.getLogger("onward.http")
 
-CALLS: Sequence[Call] = (*tasks.CALLS, *live.CALLS, *people.CALLS, *place.CALLS)
+CALLS: Sequence[Call] = (*tasks.CALLS, *live.CALLS, *people.CALLS, *place.CALLS, *hooks.CALLS)
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -68,11 +69,13 @@ class Edge:
         streams: int,
         version: str,
         body_limit: int,
+        now: Callable[[], float],
         hosts: frozenset[str] | None = None,
         origins: frozenset[str] = frozenset(),
+        hooks: Mapping[str, Hook] | None = None,
     ) -> None:
-        self.service, self.gate, self.version, self.body_limit = service, gate, version, body_limit
-        self.hosts, self.origins = hosts, origins
+        self.service, self.gate, self.version, self.body_limit, self.now = service, gate, version, body_limit, now
+        self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks
         self.closing = asyncio.Event()
         """Set when the server stops: what would go on for ever ends."""
         self.feed = Feed(followed, clock, streams=streams, closing=self.closing)
@@ -149,7 +152,7 @@ class _Place:
         )
         query = None if call.query is None else bodies.shaped(call.query, _query(request, call.query), "the query")
         body = None if call.body is None else await bodies.body(request, call.body, edge.body_limit)
-        answer = await call.does(Asked(door, request.path_params, query, body, request))
+        answer = await call.does(Asked(door, request.path_params, query, body, request, edge))
         if answer.response is not None:
             return answer.response
         return Response(
