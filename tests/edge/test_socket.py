@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import websockets
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -61,13 +60,23 @@ def address(server: Any, task_id: str, **query: Any) -> str:
     return f"ws://127.0.0.1:{server[0].base_url.port}/api/tasks/{task_id}/ws" + (f"?{more}" if more else "")
 
 
-async def say(socket: ClientConnection, **said: Any) -> dict[str, Any]:
-    """The answer to a message; updates that come in between are passed over."""
+async def say(socket: ClientConnection, passed: list[dict[str, Any]] | None = None, **said: Any) -> dict[str, Any]:
+    """The answer to a message; updates that come in between are put aside."""
     await socket.send(json.dumps(said))
     while True:
-        told: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 10))
+        told: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 20))
         if told["type"] in {"ack", "error"}:
             return told
+        if passed is not None:
+            passed.append(told)
+
+
+async def update(socket: ClientConnection, passed: list[dict[str, Any]], message: str) -> dict[str, Any]:
+    """The update that says this, from those that were put aside or those that come."""
+    while True:
+        told = passed.pop(0) if passed else json.loads(await asyncio.wait_for(socket.recv(), 20))
+        if told.get("message") == message:
+            return dict(told)
 
 
 async def until_closed(socket: ClientConnection) -> tuple[list[dict[str, Any]], int]:
@@ -99,8 +108,8 @@ async def test_the_same_updates_as_a_stream_and_an_end(shop: Onward, server: Any
 async def test_an_unknown_cursor_begins_anew(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
     async with connect(address(server, task.id, after="x")) as socket:
-        assert json.loads(await socket.recv())["type"] == "reset"
-        assert json.loads(await socket.recv())["seq"] == 1
+        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["type"] == "reset"
+        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["seq"] == 1
 
 
 # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -118,26 +127,24 @@ async def test_cancel(shop: Onward, server: Any) -> None:
 
 async def test_approve_answer_priority_and_signal(shop: Onward, server: Any) -> None:
     task = await shop.submit("asks")
+    passed: list[dict[str, Any]] = []
     async with connect(address(server, task.id)) as socket:
-        while "ask_id" not in (told := json.loads(await socket.recv())):
-            pass
-        assert (await say(socket, type="priority", priority=7))["type"] == "ack"
+        asked = (await update(socket, passed, "go on?"))["ask_id"]
+        assert (await say(socket, passed, type="priority", priority=7))["type"] == "ack"
         assert (await shop.get(task.id)).priority == 7
-        assert await say(socket, type="approve", approval_id=told["ask_id"], reason="fine") == {
-            "type": "ack",
-            "for": "approve",
-        }
-        again = await say(socket, type="deny", approval_id=told["ask_id"], id="x")
+        told = await say(socket, passed, type="approve", approval_id=asked, reason="fine")
+        assert told == {"type": "ack", "for": "approve"}
+        again = await say(socket, passed, type="deny", approval_id=asked, id="x")
         assert (again["type"], again["for"], again["id"], again["status"]) == ("error", "deny", "x", 409)
-        while told.get("message") != "how?":
-            told = json.loads(await socket.recv())
-        assert (await say(socket, type="answer", question_id=told["ask_id"], answer="well"))["type"] == "ack"
-        found, _ = await until_closed(socket)
+        asked = (await update(socket, passed, "how?"))["ask_id"]
+        assert (await say(socket, passed, type="answer", question_id=asked, answer="well"))["type"] == "ack"
+        found = passed + (await until_closed(socket))[0]
     assert found[-1]["message"] == "well"
     waiting = await shop.submit("waits")
     async with connect(address(server, waiting.id)) as socket:
-        assert (await say(socket, type="signal", name="go", value=3))["type"] == "ack"
-        found, _ = await until_closed(socket)
+        passed = []
+        assert (await say(socket, passed, type="signal", name="go", value=3))["type"] == "ack"
+        found = passed + (await until_closed(socket))[0]
     assert found[-1]["message"] == "3"
 
 
@@ -159,11 +166,11 @@ async def test_what_is_said_wrongly_is_answered_and_nothing_more(shop: Onward, s
             assert (told["type"], told["code"]) == ("error", code), (said, told)
         for text in ("[1]", "nonsense", '{"type":"cancel","type":"cancel"}', '{"type":NaN}', "[" * 1000, '"\\ud800"'):
             await socket.send(text)
-            while (told := json.loads(await socket.recv()))["type"] == "update":
+            while (told := json.loads(await asyncio.wait_for(socket.recv(), 20)))["type"] == "update":
                 pass
             assert told["type"] == "error", text
         await socket.send(b"\xff\xfe")
-        assert json.loads(await socket.recv())["code"] == "bad_json"
+        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["code"] == "bad_json"
     assert (await task.get()).state == "waiting"
 
 
@@ -226,13 +233,13 @@ async def test_a_key_in_a_header_a_subprotocol_or_a_first_message(shop: Onward, 
     server[1].gate = Gate()
     where = address(server, task.id)
     async with connect(where, additional_headers={"Authorization": "Bearer good"}) as socket:
-        assert json.loads(await socket.recv())["seq"] == 1
+        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["seq"] == 1
     async with connect(where, subprotocols=["onward", "onward.key.good"]) as socket:  # type: ignore[list-item]
         assert socket.subprotocol == "onward", "the key is not said back"
-        assert json.loads(await socket.recv())["seq"] == 1
+        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["seq"] == 1
     async with connect(where) as socket:
         assert await say(socket, type="auth", key="good") == {"type": "ack", "for": "auth"}
-        assert json.loads(await socket.recv())["seq"] == 1
+        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["seq"] == 1
     for headers in ({"Authorization": "Bearer bad"}, {"Authorization": "good"}):
         with pytest.raises(InvalidStatus) as refused:
             await connect(where, additional_headers=headers)
@@ -339,7 +346,7 @@ async def test_a_flood_of_pings_and_of_connects(shop: Onward, server: Any, prove
 
 async def _come_and_go(server: Any, task_id: str) -> int:
     async with connect(address(server, task_id), open_timeout=60) as socket:
-        return int(json.loads(await socket.recv())["seq"])
+        return int(json.loads(await asyncio.wait_for(socket.recv(), 20))["seq"])
 
 
 async def test_a_client_that_takes_nothing_is_dropped(
@@ -367,13 +374,25 @@ async def test_a_client_that_takes_nothing_is_dropped(
     writer.close()
 
 
+async def test_who_does_not_answer_a_ping_is_gone(shop: Onward, server: Any) -> None:
+    task = await shop.submit("waits")
+    server[2].config.ws_ping_interval = server[2].config.ws_ping_timeout = 0.2
+    reader, writer = await asyncio.open_connection("127.0.0.1", server[0].base_url.port)
+    key = base64.b64encode(os.urandom(16)).decode()
+    writer.write(
+        f"GET /api/tasks/{task.id}/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    assert b"101" in await reader.readline()
+    with contextlib.suppress(ConnectionError):
+        await asyncio.wait_for(reader.read(), 30)  # to its end
+    await eventually(lambda: _nobody(server))
+    writer.close()
+
+
 async def test_a_server_that_stops_says_so(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
     async with connect(address(server, task.id)) as socket:
         await socket.recv()
         server[2].leave()
         assert (await until_closed(socket))[1] in {1001, 1012}
-
-
-def test_the_client_is_the_real_one() -> None:
-    assert int(websockets.__version__.split(".")[0]) >= 15
