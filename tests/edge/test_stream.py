@@ -17,6 +17,7 @@ from onward.edge import stream
 from onward.errors import StoreUnavailable, Unauthorized
 from tests.edge.sse import Event, Parser, Refused, all_events, events, served
 from tests.kit import eventually, only_file, only_memory
+from tests.test_guides import code_of
 
 Client = httpx2.AsyncClient
 PROGRESS = "/api/progress"
@@ -195,6 +196,15 @@ async def test_a_failed_task_that_is_resumed_streams_on(steps: Onward) -> None:
         whole = await all_events(client, PROGRESS, task_id=task.id)
     assert [event.data for event in whole] == [event.data for event in (*first, *second)]
     assert len([event for event in whole if event.data["status"] == "error"]) >= 1
+
+
+@only_memory
+async def test_the_reader_of_the_guide_gets_all_of_it(steps: Onward) -> None:
+    watch = code_of("progress.md", "watch.py")["watch"]
+    async with served(steps) as (client, _, _), steps.worker():
+        task = await steps.submit("walk", {"n": 5, "pause": 0.02})
+        seen = await asyncio.wait_for(watch(client, task.id), 60)
+        assert seen == [event.data for event in await all_events(client, PROGRESS, task_id=task.id)]
 
 
 async def test_cancel_is_told_at_once(steps: Onward) -> None:
