@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from onward.artifacts.keeper import Artifacts, Shelf
+from onward.audit import Entries
 from onward.budgets import Spent
 from onward.config import Settings, load
 from onward.core.budget import Budget
@@ -20,12 +21,14 @@ from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
-from onward.core.task import State, Task, Tasks
+from onward.core.task import Task
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
+from onward.engine.secrets import Source
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
+from onward.keys import Keys
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
 from onward.schedules import Schedule
@@ -33,6 +36,7 @@ from onward.service import Service
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
+from onward.verbs import Verbs
 from onward.wishes import Wish
 
 if TYPE_CHECKING:
@@ -47,7 +51,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Registry):
+class Onward(Registry, Verbs):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -62,14 +66,14 @@ class Onward(Registry):
         clock: Clock | None = None,
         rng: random.Random | None = None,
         store: Store | None = None,
+        secrets: Source | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
-        self._clock = clock or SystemClock()
-        self._rng = rng or random.SystemRandom()
-        self._ids = Ids(self._clock.now, self._rng)
-        self._users = 0
+        self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
+        self._ids, self._users = Ids(self._clock.now, self._rng), 0
         self.settings: Settings = load({"db": db, **settings})
+        self.secrets.source(self.settings.secrets if secrets is None else secrets)
         self._join(store or open_store(self.settings.db, self._clock))
 
     def _join(self, store: Store) -> None:
@@ -94,6 +98,7 @@ class Onward(Registry):
 
     async def open(self, *, migrate: bool | None = None) -> None:
         """Connect. `async with app:` does it for you."""
+        self.secrets.learn()
         await self.store.open(migrate=migrate)
 
     async def close(self) -> None:
@@ -127,9 +132,7 @@ class Onward(Registry):
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""
         if not self.handlers:
-            raise UsageError(
-                "this app has no handlers, so a worker would have nothing to do; decorate a function with @app.task"
-            )
+            raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
         return Worker(
             self.store,
             self.handlers,
@@ -146,6 +149,7 @@ class Onward(Registry):
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
             artifacts=self.service.artifacts,
+            secrets=self.secrets,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
@@ -154,12 +158,12 @@ class Onward(Registry):
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
         lifespan then has `async with app:`. `hosts` are the names under which it answers; None answers under any."""
         try:
-            from onward.edge import http  # noqa: PLC0415 -- an extra
+            from onward.edge import auth, http  # noqa: PLC0415 -- an extra
         except ImportError as error:
             raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
         edge = http.Edge(
             self.service,
-            http.OpenGate(),
+            auth.Gate(self.service.keys, self._clock),
             self.store,
             self._clock,
             streams=self.settings.streams,
@@ -171,6 +175,15 @@ class Onward(Registry):
             origins=frozenset(self.settings.origins.split()),
         )
         return http.asgi(edge)
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of those who come over HTTP: `create`, `list`, `revoke`. Without any, only this machine is answered."""
+        return self.service.keys
+
+    async def audit(self, *, after: int = 0, limit: int = 100) -> Entries:
+        """Who did what, in order, after a number (`service.audit.verify` looks whether it is as it was)."""
+        return await self.service.audit.list(after, limit)
 
     # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -200,10 +213,10 @@ class Onward(Registry):
         `budget` is what the task and its children may spend on models, instead of the agent's own. `after` is the id of a task of
         an agent that has ended: this one goes on where that one was, with its state and what was said.
         """
-        if after is not None:
-            input = await self.service.states.after(after, input)  # noqa: A001 -- as above
         wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
         wish = wish._replace(group=group, budget=budget)
+        if after is not None:
+            wish = await self.service.states.after(after, wish)
         (task_id,) = await self.service.submit([wish], connection=connection)
         return Handle(self, task_id)
 
@@ -219,22 +232,6 @@ class Onward(Registry):
     def handle(self, task_id: str) -> Handle:
         """A handle for a task by its id; nothing is looked up yet."""
         return Handle(self, task_id)
-
-    async def get(self, task_id: str) -> Task:
-        """The task. Raises TaskNotFound."""
-        return await self.service.get(task_id)
-
-    async def list(
-        self,
-        *,
-        state: State | str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page (None at the end)."""
-        return await self.service.list(state=state, task=task, queue=queue, limit=limit, cursor=cursor)
 
     async def state(self, task_id: str) -> AgentState:
         """What an agent knows: the state of its task as it is now. Raises NoState for a task that has none."""
@@ -389,7 +386,7 @@ class Handle:
 
     async def get(self) -> Task:
         """The task as it is now."""
-        return await self._app.service.get(self.id)
+        return await self._app.get(self.id)
 
     async def cancel(self) -> Task:
         """End the task."""

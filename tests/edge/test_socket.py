@@ -187,6 +187,9 @@ class Gate:
             raise Unauthorized
         return ANYBODY if authorization == "Bearer good" else Caller(scopes=frozenset({READ}))
 
+    async def still(self, caller: Caller) -> bool:
+        return not self.revoked
+
 
 ATTACKS = {
     "foreign origin": {"Origin": "https://evil.example"},

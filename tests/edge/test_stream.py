@@ -367,6 +367,9 @@ async def test_a_stream_ends_when_its_key_is_no_longer_good(steps: Onward, monke
                 raise Unauthorized
             return ANYBODY
 
+        async def still(self, caller: Caller) -> bool:
+            return not self.revoked
+
     async with served(steps) as (client, edge, _):
         edge.gate = gate = Gate()
         task = await steps.submit("waits")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -98,7 +99,7 @@ async def _decide(args: Namespace, decision: str, done: str) -> int:
         ask = await door.whole_ask(app, args.id, "approval", f"onward {decision}")
         if args.id is None and not screen.json:
             _show(screen, ask)
-        await app.decide(ask.id, decision, reason=args.reason, by=_me(), hash=args.hash or ask.hash, **given)
+        await app.decide(ask.id, decision, reason=args.reason, by=me(), hash=args.hash or ask.hash, **given)
         task = await app.get(ask.task_id)
     if screen.json:
         said = {"decision": decision, "reason": args.reason or None, **given, "task_state": task.state}
@@ -175,11 +176,32 @@ async def signal(args: Namespace) -> int:
     return 0
 
 
+async def message(args: Namespace) -> int:
+    """`onward message`."""
+    screen = Screen(args)
+    text = sys.stdin.read() if args.text == "-" else args.text
+    async with door.opened(args) as app:
+        task_id = await door.whole_id(app.service, args.id)
+        await app.message(task_id, text, id=args.key)
+        task = await app.get(task_id)
+        agent = await app.service.is_agent(task.task)
+    if screen.json:
+        screen.document(task_json(task))
+        return 0
+    how = (
+        "it reads it before its next turn"
+        if agent
+        else "its handler gets it as the signal 'message', if it asks for it"
+    )
+    _said(screen, "said", how, task)
+    return 0
+
+
 def _said(screen: Screen, done: str, what: str, task: Task) -> None:
     screen.say((f"{done}: ", "green"), what, (f"  task {task.task_id} ({safe(task.task)})", "dim"))
 
 
-def _me() -> str:
+def me() -> str:
     """Who types this."""
     with contextlib.suppress(OSError, KeyError, ImportError):  # a user without a name, as in some containers
         return getpass.getuser()

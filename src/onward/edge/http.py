@@ -20,10 +20,10 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from onward.core import wire
-from onward.core.caller import ANYBODY, Caller
+from onward.core.caller import Caller
 from onward.core.clock import Clock
 from onward.core.hook import Hook
-from onward.edge import bodies, hooks, live, openapi, people, place, problem, tasks
+from onward.edge import bodies, hooks, keys, live, openapi, people, place, problem, tasks
 from onward.edge.calls import Asked, Call, Shape
 from onward.edge.door import Door
 from onward.edge.feed import Feed
@@ -35,7 +35,7 @@ from onward.store.tails import Tails
 
 log = logging.getLogger("onward.http")
 
-CALLS: Sequence[Call] = (*tasks.CALLS, *live.CALLS, *people.CALLS, *place.CALLS, *hooks.CALLS)
+CALLS: Sequence[Call] = (*tasks.CALLS, *live.CALLS, *people.CALLS, *place.CALLS, *keys.CALLS, *hooks.CALLS)
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -47,13 +47,9 @@ class Gate(Protocol):
         """Raises Unauthorized."""
         ...
 
-
-class OpenGate:
-    """No keys: everybody who reaches the server may do everything. Only for a server that nobody else can reach."""
-
-    async def caller(self, authorization: str | None) -> Caller:  # noqa: ARG002 -- whatever is shown
-        """Anybody."""
-        return ANYBODY
+    async def still(self, caller: Caller) -> bool:
+        """Whether somebody who was let in still would be: for what stays open, to ask every few seconds."""
+        ...
 
 
 class Edge:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from onward.core.caller import READ
+from onward.core.caller import Caller
 from onward.edge import shapes, stream
 from onward.edge.calls import Answer, Asked, Call, Shape
-from onward.errors import OnwardError, Unauthorized
+from onward.errors import OnwardError
 
 if TYPE_CHECKING:
     from onward.edge.http import Edge
@@ -57,20 +57,17 @@ def edge_of(asked: Asked) -> Edge:
 
 def still_allowed(asked: Asked) -> stream.StillAllowed:
     """Whether whoever began a stream may still have it."""
-    return check(edge_of(asked), asked.header("authorization"), asked.door.caller.tenant)
+    return check(edge_of(asked), asked.door.caller)
 
 
-def check(edge: Edge, authorization: str | None, tenant: str | None) -> stream.StillAllowed:
-    """Ask the gate again for what was shown. While it cannot answer, nothing changes."""
+def check(edge: Edge, caller: Caller) -> stream.StillAllowed:
+    """Ask the gate again. While it cannot answer, nothing changes."""
 
     async def allowed() -> bool:
         try:
-            caller = await edge.gate.caller(authorization)
-        except Unauthorized:
-            return False
+            return await edge.gate.still(caller)
         except OnwardError:
             return True
-        return READ in caller.scopes and caller.tenant == tenant
 
     return allowed
 

@@ -14,7 +14,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -134,7 +134,7 @@ VERBS: dict[str, tuple[type[Word], Does]] = {
     "approve": (Decide, _decide),
     "deny": (Decide, _decide),
     "answer": (Answer, lambda door, _, said: door.answer(said.question_id, said.answer)),
-    "message": (Text, lambda door, task_id, said: cast("Any", door).message(task_id, said.text)),
+    "message": (Text, lambda door, task_id, said: door.message(task_id, said.text)),
     "priority": (Priority, lambda door, task_id, said: door.prioritize(task_id, said.priority)),
     "signal": (Signal, lambda door, task_id, said: door.signal(task_id, said.name, said.value, id=said.signal_id)),
 }
@@ -153,17 +153,16 @@ class Sockets:
     async def __call__(self, socket: WebSocket) -> None:
         """One socket from its request to its end."""
         try:
-            authorization, door = await self._known(socket)
+            door = await self._known(socket)
             begin = telling.start(await self._heads(door, socket), socket.query_params.get("after"))
         except OnwardError as error:
             await _deny(socket, error)
         except (WebSocketDisconnect, TimeoutError):
             await _close(socket, REFUSED, "no key came")
         else:
-            still_allowed = live.check(self._edge, authorization, door.caller.tenant)
-            await self._talk(socket, door, begin, still_allowed)
+            await self._talk(socket, door, begin, live.check(self._edge, door.caller))
 
-    async def _known(self, socket: WebSocket) -> tuple[str | None, Door]:
+    async def _known(self, socket: WebSocket) -> Door:
         """Who it is. Raises what says why not."""
         headers = socket.headers
         origin = headers.get("origin")
@@ -175,13 +174,13 @@ class Sockets:
             if authorization is None and offered.startswith(KEY):
                 authorization = f"Bearer {offered.removeprefix(KEY)}"
         try:
-            return authorization, await self._edge.door(authorization)
+            return await self._edge.door(authorization)
         except Unauthorized:
             if authorization is not None:
                 raise
         return await self._introduced(socket)
 
-    async def _introduced(self, socket: WebSocket) -> tuple[str, Door]:
+    async def _introduced(self, socket: WebSocket) -> Door:
         """With a key in the first message."""
         if self._strangers >= STRANGERS:
             raise Problem(503, "too_many_strangers", "too many sockets wait for their first message; come back later")
@@ -197,7 +196,7 @@ class Sockets:
             raise Unauthorized
         door = await self._edge.door(f"Bearer {key}")
         await socket.send_text(json.dumps({"type": "ack", "for": "auth"}))
-        return f"Bearer {key}", door
+        return door
 
     async def _heads(self, door: Door, socket: WebSocket) -> dict[str, Any]:
         self._edge.feed.check_room()

@@ -19,10 +19,13 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from onward.core.deed import Deed
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import Message, NewTask, State, Task, Tasks
+from onward.core.task import Message, NewTask, State, Task
+from onward.store.access import Access
+from onward.store.overview import Overview
 from onward.store.purses import Purses
 from onward.store.quotas import Quotas
 from onward.store.tails import Tails
@@ -61,13 +64,15 @@ class Claimed(NamedTuple):
 
 
 class End(NamedTuple):
-    """A settle that ends a task: its queue row goes, its outcome is written."""
+    """A settle that ends a task: its queue row goes, its outcome is written. With `inbox`, a save raises Unheard, and writes
+    nothing, when it has got more messages than that."""
 
     id: str
     state: State
     attempt: int
     seq: int
     parent: str | None = None
+    inbox: int | None = None
 
 
 class Wait(NamedTuple):
@@ -82,7 +87,7 @@ class Wait(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a message came to: its number, or that of the one that was first (`first` is False), or None after the end."""
+    """What a message came to: its number, that of the one that was first (`first` is False), or None: the task has ended."""
 
     number: int | None
     first: bool = True
@@ -205,7 +210,7 @@ class Depth:
     rate: float
 
 
-class Store(Purses, Quotas, Tails, Protocol):
+class Store(Access, Overview, Purses, Quotas, Tails, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str
@@ -282,16 +287,17 @@ class Store(Purses, Quotas, Tails, Protocol):
         """Unfinished tasks whose parent was cancelled (some of them, when there are many)."""
         ...
 
-    async def send(self, task_id: str, message: Message) -> Sent:
-        """Put a message into the inbox of an unfinished task, and wake the task when it waits for one. Of messages with the
-        same id, or that answer the same record, the first counts."""
+    async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
+        """Put a message into the inbox of an unfinished task, and wake the task when it waits for one; a `message` wakes nobody.
+        Of messages with the same id, or that answer the same record, the first counts. The deed is written down with a
+        message that counts."""
         ...
 
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         """The messages with numbers above `after`, in order."""
         ...
 
-    async def asks(self, task_id: str | None = None) -> list[Ask]:
+    async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
         """What unfinished tasks, or one of them, ask of people and nobody has answered, the oldest first; and the time now."""
         ...
 
@@ -415,8 +421,8 @@ class Store(Purses, Quotas, Tails, Protocol):
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str) -> Task | None:
-        """The task, or None."""
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        """The task, or None; where it is another's as well (see `Access` for whose)."""
         ...
 
     async def census(self) -> list[tuple[str, str]]:
@@ -441,10 +447,4 @@ class Store(Purses, Quotas, Tails, Protocol):
     async def attend(self, worker: str) -> str:
         """Be reachable for nudges from other processes and hold the presence lock of this worker, as far as the
         database can; the address other processes need, or an empty text."""
-        ...
-
-    async def list(
-        self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
-    ) -> Tasks:
-        """Tasks, newest first, below the id `before`."""
         ...

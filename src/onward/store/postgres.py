@@ -17,15 +17,18 @@ from typing import Any, TypeVar
 import asyncpg
 
 from onward.core.crash import crashpoint
+from onward.core.deed import Deed
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import Message, NewTask, State, Task, Tasks
+from onward.core.task import Message, NewTask, Task
 from onward.errors import StoreUnavailable
 from onward.store import limits, migrate, rows
+from onward.store import postgres_access as access
 from onward.store import postgres_limits as gates
 from onward.store import postgres_schedules as timed
 from onward.store import postgres_steer as steer
+from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
 from onward.store.nudge import Hub, News
@@ -44,8 +47,10 @@ from onward.store.port import (
     Submitted,
     WorkerRow,
 )
+from onward.store.postgres_access import PostgresAccess
 from onward.store.postgres_fork import fork
 from onward.store.postgres_nudges import PostgresNudges
+from onward.store.postgres_overview import PostgresOverview
 from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
 from onward.store.postgres_run import S, run
@@ -59,7 +64,9 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore(PostgresNudges, PostgresPurses, PostgresQuotas, PostgresTails, PostgresTrimming):
+class PostgresStore(
+    PostgresAccess, PostgresNudges, PostgresOverview, PostgresPurses, PostgresQuotas, PostgresTails, PostgresTrimming
+):
     """See `Store` for what each verb promises."""
 
     inline = False
@@ -240,14 +247,15 @@ class PostgresStore(PostgresNudges, PostgresPurses, PostgresQuotas, PostgresTail
     async def orphans(self) -> list[str]:
         return [row["task_id"] for row in await self._fetch("orphans")]
 
-    async def send(self, task_id: str, message: Message) -> Sent:
-        return await self._from_outside(lambda c: steer.send(c, task_id, message))
+    async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
+        return await self._from_outside(lambda c: access.send(c, task_id, message, deed))
 
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after)]
 
-    async def asks(self, task_id: str | None = None) -> list[Ask]:
-        return [Ask(*row.values()) for row in await self._fetch("asks_of" if task_id else "asks", id=task_id)]
+    async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
+        name = "asks_of" if task_id else "asks"
+        return [Ask(*row.values()) for row in await self._fetch(name, id=task_id, **seen_by(whose))]
 
     async def doubts(self) -> list[str]:
         return [row["task_id"] for row in await self._fetch("doubts")]
@@ -390,8 +398,8 @@ class PostgresStore(PostgresNudges, PostgresPurses, PostgresQuotas, PostgresTail
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str) -> Task | None:
-        found = await self._fetch("get", id=task_id)
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        found = await self._fetch("get", id=task_id, **seen_by(whose))
         return rows.task(found[0]) if found else None
 
     async def census(self) -> list[tuple[str, str]]:
@@ -400,22 +408,6 @@ class PostgresStore(PostgresNudges, PostgresPurses, PostgresQuotas, PostgresTail
     async def doctor(self) -> list[tuple[str, bool, str]]:
         (row,) = await self._fetch("health")
         return health(row, pooled=self._pooled)
-
-    async def list(
-        self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
-    ) -> Tasks:
-        name = "list_all" if state is None else "list_ended" if state.ended else "list_open"
-        found = await self._fetch(
-            name,
-            state=state and state.value,
-            task=task,
-            any_task=task is None,
-            queue=queue,
-            any_queue=queue is None,
-            limit=limit,
-            before=before or "~",
-        )
-        return [rows.task(row) for row in found]
 
 
 def _count(tag: str) -> int:
