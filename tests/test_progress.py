@@ -83,7 +83,7 @@ def test_whoever_comes_in_late_is_told_the_same(parts: list[tuple[str, str, byte
 
 
 def test_every_kind_of_record_is_thought_of() -> None:
-    silent = {r.WAITED, r.SAGA, r.SAGA_DONE, r.VERSION, r.PATCHED, r.CHECKPOINT}
+    silent = {r.WAITED, r.HEARD, r.SAGA, r.SAGA_DONE, r.VERSION, r.PATCHED, r.CHECKPOINT}
     assert ALL_KINDS - progress._TELLERS.keys() == silent
 
 

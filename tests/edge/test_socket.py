@@ -148,6 +148,23 @@ async def test_approve_answer_priority_and_signal(shop: Onward, server: Any) -> 
     assert found[-1]["message"] == "3"
 
 
+async def test_a_word_to_a_task(shop: Onward, server: Any) -> None:
+    @shop.task
+    async def listens(ctx: Any) -> Any:
+        await ctx.signal("go")
+        return await ctx.messages()
+
+    task = await shop.submit(listens)
+    async with connect(address(server, task.id)) as socket:
+        assert (await say(socket, type="message", text="hurry up"))["type"] == "ack"
+        assert (await say(socket, type="message", text=""))["code"] == "invalid_request"
+        passed: list[dict[str, Any]] = []
+        assert (await say(socket, passed, type="signal", name="go"))["type"] == "ack"
+        found = passed + (await until_closed(socket))[0]
+    assert found[-1]["status"] == "completed"
+    assert "hurry up" in found[-1]["message"]
+
+
 async def test_what_is_said_wrongly_is_answered_and_nothing_more(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
     async with connect(address(server, task.id)) as socket:

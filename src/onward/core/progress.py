@@ -255,6 +255,8 @@ def _received(_record: Record, said: dict[str, Any]) -> _Told:
             return THINKING, "", f"child {_text(said.get('name'))} {_text(about.get('state')) or 'ended'}"
         case "expired":
             return THINKING, "", "the time for an answer is up"
+        case "message" if isinstance(value, str):
+            return THINKING, "", f"was told: {value}"
         case "answer":
             return THINKING, "", "received an answer"
         case _:
