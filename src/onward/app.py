@@ -167,6 +167,9 @@ class Onward(McpDoor, Registry, Verbs):
         edge = http.Edge(
             self.service,
             auth.Gate(self.service.keys, self._clock),
+            self.store,
+            self._clock,
+            streams=self.settings.streams,
             version=VERSION,
             body_limit=self.settings.body_limit,
             now=self._clock.now,

@@ -37,6 +37,7 @@ class Settings:
     metrics_host: str = "127.0.0.1"
     log: str = "text"
     mcp_expose: str = ""
+    streams: int = 1_000
 
     def __post_init__(self) -> None:
         if self.heartbeat_s * 2 > self.lease_s:

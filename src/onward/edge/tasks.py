@@ -9,7 +9,7 @@ from typing import Any
 from onward.core.budget import Budget
 from onward.core.caller import READ
 from onward.core.task import Task
-from onward.edge import shapes
+from onward.edge import live, shapes
 from onward.edge.calls import Answer, Asked, Call
 from onward.edge.problem import Problem
 from onward.errors import ResultTimeout
@@ -82,7 +82,9 @@ async def result(asked: Asked) -> Answer:
 
 
 async def events(asked: Asked) -> Answer:
-    """`GET /api/tasks/{id}/events`, as JSON."""
+    """`GET /api/tasks/{id}/events`: a page as JSON, or a stream for whoever asks for one."""
+    if live.wants_stream(asked):
+        return await live.records(asked)
     query: shapes.AfterQuery = asked.query
     await asked.door.get(asked.path["id"])
     found = await asked.door.journal(asked.path["id"], query.after, query.limit)
@@ -217,10 +219,15 @@ CALLS = [
         "/api/tasks/{id}/events",
         "events",
         events,
-        "All records of a task after a number.",
-        {200: ("Records in order.", shapes.RecordPage)},
+        "All records of a task after a number; with `Accept: text/event-stream`, as they come.",
+        {
+            200: ("Records in order.", shapes.RecordPage),
+            204: ("As a stream: all of it was seen, and nothing more will come.", None),
+        },
         query=shapes.AfterQuery,
+        headers=live.LAST_SEEN,
         errors=(404,),
+        streams=True,
     ),
     Call(
         "POST",

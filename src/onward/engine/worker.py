@@ -301,6 +301,8 @@ class Worker:
         ):  # its clock was set forward: until we know, sleepers come and go
             self._sync(claimed[0].claimed_at, self.clock.monotonic())
         self._strangers -= {one.id for one in claimed}
+        if claimed:
+            self.store.news()
         return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
 
     def _learn(self, outlook: Outlook) -> bool:

@@ -84,6 +84,21 @@ SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id
   AND seq >= COALESCE((SELECT c.seq FROM onward_journal c WHERE c.task_id = :id AND c.kind = 'checkpoint.saved' ORDER BY c.seq DESC LIMIT 1), 0)
 ORDER BY seq LIMIT :limit
 
+-- name: lead_steps
+-- How many steps a task had completed by a number.
+SELECT count(*) FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'step.completed'
+
+-- name: lead_last
+-- The last news of a task by a number.
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'progress' ORDER BY seq DESC LIMIT 1
+
+-- name: lead_lately
+-- The news of a task by a number, since its shift began or a step ended.
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'progress'
+  AND seq > COALESCE((SELECT b.seq FROM onward_journal b WHERE b.task_id = :id AND b.seq <= :seq
+                      AND b.kind IN ('shift.started', 'step.completed', 'step.failed') ORDER BY b.seq DESC LIMIT 1), 0)
+ORDER BY seq
+
 -- name: oldest_kept
 -- The oldest checkpoint that is kept: the last but so many, or one before it that is younger than a time.
 SELECT c.seq, c.shift, c.kind, c.key, c.data, c.at FROM onward_journal c,

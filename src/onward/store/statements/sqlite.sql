@@ -249,3 +249,17 @@ SELECT id, parent, task, options FROM onward_tasks WHERE id IN (SELECT value FRO
 -- name: kin_below
 -- The same of all their children.
 SELECT id, parent, task, options FROM onward_tasks WHERE parent IN (SELECT value FROM json_each(:ids))
+
+-- name: tails
+-- The next records of many tasks, each after a number; differs by necessity because of how a list of pairs is given.
+SELECT task_id, seq, shift, kind, key, data, at FROM (
+    SELECT n.*, sum(length(n.data)) OVER (ORDER BY n.task_id, n.seq) - length(n.data) AS before
+    FROM (SELECT j.* FROM json_each(:after) AS f CROSS JOIN onward_journal AS j
+          WHERE j.task_id = f.key AND j.seq > f.value AND j.seq <= f.value + :each
+          ORDER BY j.task_id, j.seq LIMIT :limit) AS n)
+WHERE before < :bytes ORDER BY task_id, seq
+
+-- name: heads
+-- Where the journals of many tasks end; differs by necessity because of how a list is given.
+SELECT j.task_id, j.seq, j.kind FROM json_each(:ids) AS f CROSS JOIN onward_journal AS j
+WHERE j.task_id = f.value AND j.seq = (SELECT max(i.seq) FROM onward_journal i WHERE i.task_id = f.value)
