@@ -25,6 +25,7 @@ from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, 
 from onward.engine.schedules import Ticker
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
+from onward.events import Events
 from onward.forks import SAME
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
@@ -47,13 +48,15 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Registry):
+class Onward(Events, Registry):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
 
     Every setting of `onward.config.Settings` can be given by name and overrides file and environment.
     """
+
+    _version = VERSION
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class Onward(Registry):
             clock=self._clock,
             ids=self._ids,
             artifacts=Artifacts(store, open_shelf(self.settings.artifacts)),
+            hooks=lambda: self.webhooks,
         )
 
     def move(self, db: str) -> None:
@@ -145,6 +149,7 @@ class Onward(Registry):
             submit=self.service.child,
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
+            relay=self.make_relay(spawn),
             artifacts=self.service.artifacts,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
@@ -184,6 +189,7 @@ class Onward(Registry):
         group: str | None = None,
         budget: Budget | None = None,
         after: str | None = None,
+        webhook: str | None = None,
         connection: Any = None,
     ) -> Handle:
         """Ask for a task; the answer comes after the commit.
@@ -193,12 +199,13 @@ class Onward(Registry):
         (a tenant, a service) is for fairness and limits; the handler may also name an argument for it.
 
         `budget` is what the task and its children may spend on models, instead of the agent's own. `after` is the id of a task of
-        an agent that has ended: this one goes on where that one was, with its state and what was said.
+        an agent that has ended: this one goes on where that one was, with its state and what was said. `webhook` is a URL that gets
+        a signed POST when the task ends.
         """
         if after is not None:
             input = await self.service.states.after(after, input)  # noqa: A001 -- as above
         wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
-        wish = wish._replace(group=group, budget=budget)
+        wish = wish._replace(group=group, budget=budget, webhook=webhook)
         (task_id,) = await self.service.submit([wish], connection=connection)
         return Handle(self, task_id)
 

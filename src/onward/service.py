@@ -11,7 +11,7 @@ import collections
 import contextlib
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from onward.artifacts.keeper import Artifacts
@@ -37,6 +37,7 @@ from onward.messages import Messages
 from onward.schedules import Schedules, row_of
 from onward.states import States
 from onward.store.port import Store, Submitted
+from onward.subscriptions import Hooks, Subscriptions, no_hooks
 from onward.wishes import UNKNOWN, Offer, Plan, Wish, anything, check_priority, named, prepared
 
 TAIL_EVERY = 0.1
@@ -55,6 +56,7 @@ class Service:
         clock: Clock,
         ids: Ids,
         artifacts: Artifacts | None = None,
+        hooks: Callable[[], Hooks] = no_hooks,
     ) -> None:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
@@ -65,6 +67,7 @@ class Service:
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
         self.states = States(store)
+        self.subscriptions = Subscriptions(store, ids, hooks)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -75,6 +78,9 @@ class Service:
         for name in {wish.task for wish in wishes} - self._offers.keys():
             await self._ask_for(name, unchecked)
         new = [self._prepared(wish) for wish in wishes]
+        for place, wish in enumerate(wishes):
+            if wish.webhook is not None:
+                new[place] = new[place]._replace(webhook=await self.subscriptions.webhook(wish.webhook))
         if len(new) > 1:
             await self._all_there(new)  # before any is written
         if wishes[0].parent is None:  # what was begun may go on: children pass the bound

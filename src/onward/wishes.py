@@ -48,6 +48,8 @@ class Wish(NamedTuple):
     budget: Budget | None = None
     purses: Mapping[str, Any] | None = None
     """The budgets above it."""
+    webhook: str | None = None
+    """Where its ends are told."""
 
 
 class Plan(NamedTuple):
@@ -80,6 +82,7 @@ def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
         own = {name: said for name, said in options.items() if name != "purses"}  # they may change with the code
         said = {"task": wish.task, "options": own, "queue": queue, "priority": wish.priority, "delay": delay}
         said |= {"group": group} if group is not None else {}
+        said |= {"webhook": wish.webhook} if wish.webhook is not None else {}
         key, fingerprint = named("key", wish.key), wire.fingerprint([said, wire.decode(data)])
     spoken = wire.encode(options, "the labels") if options else b"{}"
     name = named("task", wish.task)

@@ -46,6 +46,7 @@ from onward.store.port import (
     WorkerRow,
 )
 from onward.store.postgres_fork import fork
+from onward.store.postgres_outbox import PostgresOutbox
 from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
 from onward.store.postgres_run import S, run
@@ -58,7 +59,7 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore(PostgresPurses, PostgresQuotas, PostgresTrimming):
+class PostgresStore(PostgresOutbox, PostgresPurses, PostgresQuotas, PostgresTrimming):
     """See `Store` for what each verb promises."""
 
     inline = False
@@ -166,10 +167,10 @@ class PostgresStore(PostgresPurses, PostgresQuotas, PostgresTrimming):
 
     async def _insert(self, new: Sequence[NewTask]) -> set[str]:
         """The ids of those that were not there before."""
-        if len(new) != 1:
-            return {row[0] for row in await self._insert_many(new)}
-        (task,) = new
-        if task.group is not None:
+        if any(task.webhook for task in new):
+            return await self.insert_with_webhooks(new)
+        task = new[0]
+        if len(new) != 1 or task.group is not None:
             return {row[0] for row in await self._insert_many(new)}
         if task.key is not None or task.parent is not None:
             return {row[0] for row in await self._fetch("submit_one", **task._asdict())}

@@ -46,6 +46,7 @@ from onward.store.port import (
 from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
 from onward.store.sqlite_nudges import SqliteNudges
+from onward.store.sqlite_outbox import SqliteOutbox
 from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_quotas import SqliteQuotas
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
@@ -55,7 +56,7 @@ from onward.store.sqlite_trim import SqliteTrimming
 T = TypeVar("T")
 
 
-class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming):
+class SqliteStore(SqliteNudges, SqliteOutbox, SqlitePurses, SqliteQuotas, SqliteTrimming):
     """See `Store` for what each verb promises."""
 
     apart = True
@@ -168,6 +169,8 @@ class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming):
             return Submitted(found[0], found[0] == new.id, found[1])
         connection.execute(S["submit_queue"].sql, S["submit_queue"](**values))
         connection.execute(S["submit_record"].sql, S["submit_record"](now=now, id=new.id))
+        if new.webhook is not None:
+            run(connection, "subscribe_task", now=now, id=new.id, **new.webhook._asdict())
         crashpoint("submit.before")
         return Submitted(new.id, True, new.fingerprint)
 
