@@ -322,7 +322,7 @@ class Service:
             task=task and named("task", task),
             queue=queue and named("queue", queue),
             limit=limit + 1,
-            before=cursor and _plain_id(cursor),
+            before=cursor and _plain_cursor(cursor),
         )
         return found[:limit], found[limit - 1].task_id if len(found) > limit else None
 
@@ -349,6 +349,13 @@ class _Gauge:
 def _come_back(limit: int, rate: float) -> float:
     """When a twentieth of the queue should be gone, at the pace of the workers."""
     return float(math.ceil(min(300.0, max(1.0, limit / 20 / rate)))) if rate > 0 else 30.0
+
+
+def _plain_cursor(cursor: str) -> str:
+    try:
+        return _plain_id(cursor)
+    except TaskNotFound:
+        raise BadSetting("cursor", cursor[:80], "what `next` of the page before said") from None
 
 
 def _plain_id(task_id: str) -> str:

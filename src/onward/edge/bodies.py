@@ -34,7 +34,9 @@ async def read(request: Request, most: int) -> bytes:
                 if len(data) > most:
                     raise _too_large(most)
     except TimeoutError:
-        raise Problem(408, "slow_body", f"the body did not arrive within {PATIENCE:g} s; nothing was written") from None
+        raise Problem(
+            408, "slow_body", f"the body did not arrive within {PATIENCE:g} s; nothing was written", _GOODBYE
+        ) from None
     return bytes(data)
 
 
@@ -94,9 +96,14 @@ def _bad(why: str) -> Problem:
     return Problem(400, "bad_json", f"the body is not JSON: {why}".encode("utf-8", "replace").decode())
 
 
+_GOODBYE = {"Connection": "close"}
+"""Whoever is refused before the end of the body may be sending for ever."""
+
+
 def _too_large(most: int) -> Problem:
     return Problem(
         413,
         "body_too_large",
         f"the body is larger than {most:,} bytes; leave what is large elsewhere and send its address",
+        _GOODBYE,
     )

@@ -41,6 +41,7 @@ def document(calls: Sequence[Call], version: str) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for call in calls:
         paths.setdefault(call.path, {})[call.method.lower()] = _operation(call)
+    paths["/api/tasks"]["post"]["responses"]["202"]["links"] = _links(calls)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -56,6 +57,14 @@ def document(calls: Sequence[Call], version: str) -> dict[str, Any]:
             },
         },
         "security": [{"key": []}, {}],
+    }
+
+
+def _links(calls: Sequence[Call]) -> dict[str, Any]:
+    """What can be done with a task that was just submitted."""
+    of_a_task = [call for call in calls if re.fullmatch(r"/api/tasks/{id}(/\w+)?", call.path)]
+    return {
+        call.name: {"operationId": call.name, "parameters": {"id": "$response.body#/task_id"}} for call in of_a_task
     }
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictInt
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt
 
 from onward.core.task import State
 from onward.edge.calls import Shape
 from onward.wishes import PRIORITY_LIMIT
 
 Name = Annotated[str, Field(min_length=1, max_length=512)]
-Priority = Annotated[StrictInt, Field(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT)]
+Whole = Annotated[
+    StrictInt, BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+]
+"""A whole number; in JSON 5.0 is one."""
+Priority = Annotated[Whole, Field(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT)]
 Seconds = Annotated[float, Field(ge=0, le=315_360_000, allow_inf_nan=False, strict=True)]
 Time = Annotated[str, Field(description="ISO 8601, UTC", examples=["2026-11-15T14:00:00.000Z"])]
 Seq = Annotated[int, Field(ge=0, le=2**53)]
@@ -20,9 +24,9 @@ Seq = Annotated[int, Field(ge=0, le=2**53)]
 class NewBudget(Shape):
     """What a task and its children may spend. Absolute: the same again is the same."""
 
-    max_steps: Annotated[StrictInt, Field(ge=1, le=2**53)] | None = None
+    max_steps: Annotated[Whole, Field(ge=1, le=2**53)] | None = None
     max_wall_time_s: Seconds | None = None
-    max_llm_tokens: Annotated[StrictInt, Field(ge=1, le=2**53)] | None = None
+    max_llm_tokens: Annotated[Whole, Field(ge=1, le=2**53)] | None = None
     max_cost_usd: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False, strict=True)] | None = None
 
 
@@ -140,7 +144,7 @@ class NewSignal(Shape):
 class NewFork(Shape):
     """After which record to fork; with another input, from the first."""
 
-    at: Annotated[StrictInt, Field(ge=1, le=2**53)] | None = None
+    at: Annotated[Whole, Field(ge=1, le=2**53)] | None = None
     input: Any = None
 
 
