@@ -18,6 +18,16 @@ FUNCTION = "on:"
 MOST = 1000
 
 
+class NotSentAgain(UsageError):
+    """A delivery that cannot be sent again just now."""
+
+    code = "not_sent_again"
+    status = 409
+
+    def __init__(self, delivery: str, why: str) -> None:
+        super().__init__(f"delivery {delivery} is not sent again: {why}")
+
+
 class Hooks(Protocol):
     """What knows about webhooks."""
 
@@ -167,12 +177,12 @@ class Subscriptions:
         return [_delivery(row) for row in found[:limit]], last
 
     async def redeliver(self, delivery: str, *, tenant: str | None = None) -> Delivery:
-        """Send it again now: the same id, the same bytes. Raises NotFound, and UsageError when it cannot be sent."""
+        """Send it again now: the same id, the same bytes. Raises NotFound and NotSentAgain."""
         row = await self._row(delivery, tenant)
         if not await self._store.redeliver(row.key):
             row = await self._row(delivery, tenant)
             why = "it is being sent just now" if row.sending else "its subscription is gone or disabled; make a new one"
-            raise UsageError(f"delivery {delivery} is not sent again: {why}")
+            raise NotSentAgain(delivery, why)
         self._store.nudge("outbox")
         return _delivery(await self._row(delivery, tenant))
 

@@ -18,6 +18,7 @@ from onward.forks import SAME
 from onward.messages import Ask, Doubt
 from onward.schedules import Schedule
 from onward.service import Service
+from onward.subscriptions import Deliveries, Delivery, Subscription
 from onward.wishes import Wish
 
 if TYPE_CHECKING:
@@ -220,6 +221,36 @@ class Door:
         """Submit the task of a schedule now; its id."""
         self.need(ADMIN)
         return await self.service.schedules.trigger(name)
+
+    async def subscribe(self, url: str, types: Sequence[str]) -> Subscription:
+        """Have events of the caller's tasks sent to a URL; with the secret that signs them."""
+        self.need(ADMIN)
+        return await self.service.subscriptions.make(url, types, tenant=self._tenant)
+
+    async def subscriptions(self, limit: int, cursor: str | None) -> tuple[Sequence[Subscription], str | None]:
+        """Who hears of the caller's tasks, and the cursor for the next page."""
+        self.need(ADMIN)
+        return await self.service.subscriptions.list(tenant=self._tenant, limit=limit, cursor=cursor)
+
+    async def unsubscribe(self, subscription_id: str) -> None:
+        """Tell of nothing more. Raises NotFound."""
+        self.need(ADMIN)
+        await self.service.subscriptions.remove(subscription_id, tenant=self._tenant)
+
+    async def deliveries(self, **asked: Any) -> tuple[Deliveries, str | None]:
+        """Events on their way out, newest first, and the cursor for the next page."""
+        self.need(ADMIN)
+        return await self.service.subscriptions.deliveries(tenant=self._tenant, **asked)
+
+    async def redeliver(self, delivery_id: str) -> Delivery:
+        """Send an event again now. Raises NotFound."""
+        self.need(ADMIN)
+        return await self.service.subscriptions.redeliver(delivery_id, tenant=self._tenant)
+
+    @property
+    def _tenant(self) -> str:
+        """The caller's tenant as subscriptions have it: there, None would be everybody's."""
+        return self.caller.tenant or ""
 
     async def _ask(self, ask_id: str) -> Ask:
         """A question or approval of a task of this tenant. Raises NotFound."""

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from onward.core import wire
 from onward.core.caller import ANYBODY, Caller
-from onward.edge import bodies, openapi, people, place, problem, tasks
+from onward.edge import bodies, openapi, people, place, problem, subscriptions, tasks
 from onward.edge.calls import Asked, Call
 from onward.edge.door import Door
 from onward.edge.problem import Problem
@@ -30,7 +30,7 @@ from onward.service import Service
 
 log = logging.getLogger("onward.http")
 
-CALLS: Sequence[Call] = (*tasks.CALLS, *people.CALLS, *place.CALLS)
+CALLS: Sequence[Call] = (*tasks.CALLS, *people.CALLS, *subscriptions.CALLS, *place.CALLS)
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 

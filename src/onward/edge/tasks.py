@@ -39,6 +39,7 @@ async def submit(asked: Asked) -> Answer:
         labels=body.labels,
         group=body.group,
         budget=None if body.budget is None else _budget(body.budget),
+        webhook=body.webhook_url,
     )
     (task_id,) = await asked.door.submit([wish], after=body.after)
     headers = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}

@@ -111,7 +111,7 @@ class Relay:
         self._nap: asyncio.Future[None] | None = None
         self._subscribed = self._woken = False
         self._after = ""
-        self._next_sweep = -math.inf
+        self._next_sweep = clock.monotonic() + SWEEP
         self.stopping = False
 
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
@@ -198,7 +198,7 @@ class Relay:
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
         if found and self._clock.monotonic() >= self._next_sweep:
-            await self._sweep([lane.name for lane in found])
+            await self._sweep([lane.name for lane in found], [lane.name for lane in found if lane not in lanes])
         self._paces = {
             name: pace for name, pace in self._paces.items() if pace.busy or name in {one.name for one in lanes}
         }
@@ -209,11 +209,11 @@ class Relay:
             return lane.removeprefix(FUNCTION) in self._functions
         return self._sink().serves(lane)
 
-    async def _sweep(self, lanes: list[str]) -> None:
+    async def _sweep(self, lanes: list[str], strange: list[str]) -> None:
         self._next_sweep = self._clock.monotonic() + SWEEP * self._rng.uniform(0.8, 1.2)
         await self._save()
         await self._store.sweep(
-            lanes, delivered=KEEP_DELIVERED, failed=KEEP_FAILED, waiting=KEEP_WAITING, most=MOST_WAITING
+            lanes, strange, delivered=KEEP_DELIVERED, failed=KEEP_FAILED, waiting=KEEP_WAITING, most=MOST_WAITING
         )
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -36,6 +36,9 @@ _CLOSED = tuple(
         "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
     )
 )  # fmt: skip
+_UNICAST = ipaddress.ip_network("2000::/3")
+"""All that was ever given to anybody."""
+
 _NUMBER = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}\.?", re.IGNORECASE)
 _INSIDE = ("localhost", ".localhost", ".local", ".internal", ".localdomain", ".home.arpa")
 
@@ -136,6 +139,8 @@ def _literal(host: str, url: str) -> Address | None:
 
 def closed(address: Address) -> bool:
     """Whether this is not an address of the open internet."""
+    if address.version == 6 and address not in _UNICAST:
+        return True
     return not address.is_global or any(address in network for network in _CLOSED if network.version == address.version)
 
 

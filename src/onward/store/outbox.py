@@ -185,9 +185,12 @@ class Outbox(Protocol):
         it is being sent just now."""
         ...
 
-    async def sweep(self, lanes: Sequence[str], *, delivered: float, failed: float, waiting: float, most: int) -> int:
-        """Remove what was delivered, or failed, so many seconds ago; give up what nobody took for `waiting` seconds; drop what
-        goes beyond `most` rows for one receiver. How many rows that were. Some at a time."""
+    async def sweep(
+        self, lanes: Sequence[str], strange: Sequence[str], *, delivered: float, failed: float, waiting: float, most: int
+    ) -> int:
+        """Remove what was delivered, or failed, so many seconds ago; drop what goes beyond `most` rows for one receiver; for the
+        `strange` of them, whom the caller cannot tell anything, give up what nobody took for `waiting` seconds. How many rows
+        that were. Some at a time."""
         ...
 
 

@@ -140,25 +140,26 @@ class PostgresOutbox:
     async def redeliver(self, key: Key) -> bool:
         return bool(await self._fetch("redeliver", **key._asdict()))
 
-    async def sweep(self, lanes: Sequence[str], *, delivered: float, failed: float, waiting: float, most: int) -> int:
+    async def sweep(
+        self, lanes: Sequence[str], strange: Sequence[str], *, delivered: float, failed: float, waiting: float, most: int
+    ) -> int:
         done = 0
         for state, age in ((outbox.DELIVERED, delivered), (outbox.FAILED, failed)):
             gone = [row[0] for row in await self._fetch("forget_deliveries", state=state, age=age, some=SOME)]
             done += len(gone)
             for subscription in sorted(set(gone)):
                 await self._execute("forget_webhook", id=subscription)
-        for lane in lanes:
-            done += await self._crowd(lane, waiting, most)
-        return done
+        for lane in strange:
+            done += len(await self._fetch("give_up", lane=lane, age=waiting, some=SOME))
+        return done + sum([await self._crowd(lane, most) for lane in lanes])
 
-    async def _crowd(self, lane: str, waiting: float, most: int) -> int:
-        done = len(await self._fetch("give_up", lane=lane, age=waiting, some=SOME))
+    async def _crowd(self, lane: str, most: int) -> int:
         crowd = await self._fetch("crowd", lane=lane, most=most)
         if not crowd:
-            return done
+            return 0
         async with self._connection() as connection, connection.transaction():
             statement = S["drop_crowd"]
             dropped = await connection.fetch(statement.sql, *statement(lane=lane, due_at=crowd[0][0], some=SOME))
             for subscription, count in sorted(collections.Counter(row[0] for row in dropped).items()):
                 await run(connection, "count_dropped", id=subscription, count=count)
-        return done + len(dropped)
+        return len(dropped)

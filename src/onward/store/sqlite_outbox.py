@@ -138,7 +138,9 @@ class SqliteOutbox:
     async def redeliver(self, key: Key) -> bool:
         return await self._writing(lambda c: first(c, "redeliver", **key._asdict())) is not None
 
-    async def sweep(self, lanes: Sequence[str], *, delivered: float, failed: float, waiting: float, most: int) -> int:
+    async def sweep(
+        self, lanes: Sequence[str], strange: Sequence[str], *, delivered: float, failed: float, waiting: float, most: int
+    ) -> int:
         def job(connection: apsw.Connection) -> int:
             done = 0
             for state, age in ((outbox.DELIVERED, delivered), (outbox.FAILED, failed)):
@@ -146,17 +148,18 @@ class SqliteOutbox:
                 done += len(gone)
                 for subscription in set(gone):
                     run(connection, "forget_webhook", id=subscription)
-            return done + sum(_crowd(connection, lane, waiting, most) for lane in lanes)
+            for lane in strange:
+                done += len(list(run(connection, "give_up", lane=lane, age=waiting, some=SOME)))
+            return done + sum(_crowd(connection, lane, most) for lane in lanes)
 
         return int(await self._writing(job))
 
 
-def _crowd(connection: apsw.Connection, lane: str, waiting: float, most: int) -> int:
-    done = len(list(run(connection, "give_up", lane=lane, age=waiting, some=SOME)))
+def _crowd(connection: apsw.Connection, lane: str, most: int) -> int:
     crowd = first(connection, "crowd", lane=lane, most=most)
     if crowd is None:
-        return done
+        return 0
     dropped = [row[0] for row in run(connection, "drop_crowd", lane=lane, due_at=crowd[0], some=SOME)]
     for subscription, count in collections.Counter(dropped).items():
         run(connection, "count_dropped", id=subscription, count=count)
-    return done + len(dropped)
+    return len(dropped)
