@@ -20,7 +20,7 @@ from onward.sinks.errors import BadWebhook
 from onward.store.port import Batch, End, Store
 from tests.events.conftest import SECRET, Office
 from tests.events.receiver import OK, Received, Receiver, answer
-from tests.kit import Time, entry, sql
+from tests.kit import Time, entry, eventually, sql
 
 
 def verified(secret: str, got: Received) -> Any:
@@ -261,6 +261,10 @@ async def test_what_is_not_http_is_a_failure(office: Office, receiver: Receiver,
     assert [one.state for one in await office.deliveries()] == ["pending"]
 
 
+async def _is_there(receiver: Receiver) -> bool:
+    return bool(receiver.got)
+
+
 async def test_a_slow_receiver_delays_no_other(office: Office, receiver: Receiver) -> None:
     release = asyncio.Event()
 
@@ -274,8 +278,7 @@ async def test_a_slow_receiver_delays_no_other(office: Office, receiver: Receive
         await office.complete(webhook=receiver.url())
         relay = office.relay()
         await relay.look()
-        while not receiver.got:  # the others of the slow one are still under way
-            await asyncio.sleep(0.001)
+        await eventually(lambda: _is_there(receiver))  # the others of the slow one are still under way
         assert slow.connections <= relays.EACH, "and it is not asked by all at once"
         assert not [one for one in await office.deliveries(state="delivered") if "slow" in (one.sink or "")]
         release.set()

@@ -88,22 +88,19 @@ class Webhooks:
             return Said(False, f"{type(error).__name__}: {error}"[:300], down=True)
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Said:
-        if (
-            self._tls is None
-        ):  # in a thread: what speaks HTTP takes a while to load, and a worker has other things to do
-            self._tls = await asyncio.to_thread(_load)
-        from httpcore2 import URL, AsyncConnectionPool  # noqa: PLC0415 -- an extra
-
         target = guard.check(url, self._allowed)
         addresses = await guard.resolved(url, target, self._allowed, self._resolve)
-        pool = AsyncConnectionPool(
-            ssl_context=self._tls, network_backend=_pinned(addresses), max_keepalive_connections=0
-        )
+        # In a thread: what speaks HTTP takes a while to load, and a worker has other things to do meanwhile.
+        await asyncio.to_thread(_load)
+        if target.scheme == "https" and self._tls is None:
+            self._tls = await asyncio.to_thread(_trusted)
+        from httpcore2 import URL, AsyncConnectionPool  # noqa: PLC0415 -- an extra
+
+        pool = AsyncConnectionPool(ssl_context=self._tls, network_backend=_pinned(addresses), max_keepalive_connections=0)
         where = URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
         async with pool, pool.stream("POST", where, headers=headers, content=body) as response:
-            with contextlib.suppress(
-                Exception
-            ):  # the status is all we need; the rest is read for the other side's peace
+            # The status is all we need. The rest, or some of it, is read for the other side's peace.
+            with contextlib.suppress(Exception):
                 async with asyncio.timeout(1.0):
                     await _drained(response)
             return self._said(response.status, dict(response.headers))
@@ -130,9 +127,11 @@ class Webhooks:
         return None
 
 
-def _load() -> ssl.SSLContext:
+def _load() -> None:
     import httpcore2  # noqa: F401, PLC0415 -- an extra
 
+
+def _trusted() -> ssl.SSLContext:
     context = ssl.create_default_context()
     with contextlib.suppress(ImportError):  # beside the system's certificates, of which there may be none
         import certifi  # noqa: PLC0415 -- comes with the extra
