@@ -55,7 +55,7 @@ async def test_from_subscription_to_redelivery_over_http(hooked: Onward, receive
         assert (await client.delete(f"/api/subscriptions/{subscription['id']}")).status_code == 204
         assert (await client.delete(f"/api/subscriptions/{subscription['id']}")).status_code == 404
         gone = await client.post(f"/api/deliveries/{task_id}.3.{subscription['id']}/redeliver")
-        assert gone.status_code == 409
+        assert gone.status_code == 404, "and so is what was sent for it"
 
 
 async def _count(receiver: Receiver, count: int) -> bool:
@@ -74,7 +74,7 @@ async def _delivered(client: httpx2.AsyncClient, count: int) -> bool:
         ("POST", "/api/subscriptions", {"url": "https://example.com/", "types": ["nonsense"]}, 400),
         ("POST", "/api/subscriptions", {"url": "https://example.com/", "types": []}, 422),
         ("POST", "/api/subscriptions", {"url": "https://example.com/", "types": ["*"], "x": 1}, 422),
-        ("POST", "/api/tasks", {"task": "work", "webhook_url": "https://localhost/"}, 422),
+        ("POST", "/api/tasks", {"task": "work", "webhook_url": "https://10.0.0.1/"}, 422),
         ("POST", "/api/tasks", {"task": "work", "webhook_url": ""}, 422),
         ("POST", "/api/deliveries/nonsense/redeliver", None, 404),
         ("POST", "/api/deliveries/a.1.b/redeliver", None, 404),
@@ -121,9 +121,8 @@ def test_the_command_line(onward: Run, tmp_path: Any, monkeypatch: pytest.Monkey
 
     async def one_that_fails() -> str:
         async with Receiver(answer(410)).open() as receiver:
-            task_id = onward(
-                "submit", "work", "--anyway", "--db", db, "--webhook", receiver.url("/x?token=s3cret")
-            ).out.strip()
+            words = ("submit", "work", "--anyway", "--db", db, "--webhook", receiver.url("/x?token=s3cret"))
+            task_id = (await asyncio.to_thread(onward, *words)).out.strip()
             app = Onward(db, poll_s=0.05)
             app.task(name="work")(lambda ctx: 1)
             async with app.worker():
