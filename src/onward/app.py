@@ -84,7 +84,7 @@ class Onward(Events, Registry):
             clock=self._clock,
             ids=self._ids,
             artifacts=Artifacts(store, open_shelf(self.settings.artifacts)),
-            hooks=lambda: self.webhooks,
+            webhooks=lambda: self.webhooks,
         )
 
     def move(self, db: str) -> None:
@@ -167,6 +167,8 @@ class Onward(Events, Registry):
             http.OpenGate(),
             version=VERSION,
             body_limit=self.settings.body_limit,
+            now=self._clock.now,
+            hooks=self.hooks,
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from onward.core.checkpoint import Checkpoints, checkpoints
 from onward.core.durations import Duration, seconds
 from onward.core.event import Event, known_types
+from onward.core.hook import Hook, hook
 from onward.core.limit import Limit
 from onward.core.retry import Retry
 from onward.core.schedule import MISSED, Rhythm
@@ -42,6 +43,7 @@ class Registry:
         self._models: list[Chosen] = []
         self._listeners: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {}
         """The functions that are called with events, and with which."""
+        self.hooks: dict[str, Hook] = {}
 
     @overload
     def task(self, function: F, /) -> F: ...
@@ -179,6 +181,28 @@ class Registry:
         checks = {one.name: one.check for one in made.tools.values()}
         self._offers[name] = dataclasses.replace(self._offers[name], tools=checks)
         return handler
+
+    def hook(
+        self, name: str, *, secret: str | Sequence[str], scheme: str = "standard", timeout: Duration = 10
+    ) -> Callable[[F], F]:
+        """Make a function the receiver of signed requests at `POST /api/hooks/NAME`: it gets an `Event` and submits a task or
+        sends a signal, with `event.id` as key, so that a request that comes twice counts once.
+
+            @app.hook("payments", secret=os.environ["PAYMENTS_SECRET"], scheme="stripe")
+            async def paid(event):
+                await app.signal(event.data["task_id"], "paid", event.data, id=event.id)
+
+        `scheme` is how it is signed: "standard" (Standard Webhooks), "github" or "stripe". Several secrets count while one is
+        being replaced by another.
+        """
+
+        def register(function: F) -> F:
+            if name in self.hooks:
+                raise UsageError(f"two hooks are named {name!r}; give one of them another name")
+            self.hooks[name] = hook(name, function, secret, scheme, timeout)
+            return function
+
+        return register
 
     def _agent_named(self, tool: object) -> str | None:
         """The name of the agent that is meant; None for a tool of any other kind."""

@@ -37,7 +37,7 @@ from onward.messages import Messages
 from onward.schedules import Schedules, row_of
 from onward.states import States
 from onward.store.port import Store, Submitted
-from onward.subscriptions import Hooks, Subscriptions, no_hooks
+from onward.subscriptions import Subscriptions, Webhooks, no_webhooks
 from onward.wishes import UNKNOWN, Offer, Plan, Wish, anything, check_priority, named, prepared
 
 TAIL_EVERY = 0.1
@@ -56,7 +56,7 @@ class Service:
         clock: Clock,
         ids: Ids,
         artifacts: Artifacts | None = None,
-        hooks: Callable[[], Hooks] = no_hooks,
+        webhooks: Callable[[], Webhooks] = no_webhooks,
     ) -> None:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
@@ -67,7 +67,7 @@ class Service:
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
         self.states = States(store)
-        self.subscriptions = Subscriptions(store, ids, hooks)
+        self.subscriptions = Subscriptions(store, ids, webhooks)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -28,7 +28,7 @@ class NotSentAgain(UsageError):
         super().__init__(f"delivery {delivery} is not sent again: {why}")
 
 
-class Hooks(Protocol):
+class Webhooks(Protocol):
     """What knows about webhooks."""
 
     def check(self, url: str, *, own: bool) -> str:
@@ -40,7 +40,7 @@ class Hooks(Protocol):
         ...
 
 
-def no_hooks() -> Hooks:
+def no_webhooks() -> Webhooks:
     """For a service that tells nobody of anything."""
     raise UsageError("webhooks are sent by an app (onward.Onward), and this service has none")
 
@@ -99,24 +99,24 @@ class Declared:
 class Subscriptions:
     """All verbs about subscriptions and deliveries. A tenant of None is whoever runs the place, and sees all."""
 
-    def __init__(self, store: Store, ids: Ids, hooks: Callable[[], Hooks]) -> None:
-        self._store, self._ids, self._hooks = store, ids, hooks
+    def __init__(self, store: Store, ids: Ids, webhooks: Callable[[], Webhooks]) -> None:
+        self._store, self._ids, self._webhooks = store, ids, webhooks
         self._watching: set[bool] = set()
 
     async def make(self, url: str, types: Iterable[str], *, tenant: str | None = None) -> Subscription:
         """Have events of these types sent to a URL, from now on; with the secret that signs them. Raises BadWebhook."""
         wanted = event.known_types(types)
-        hooks, name = self._hooks(), self._ids()
-        lane = hooks.check(url, own=True)
+        webhooks, name = self._webhooks(), self._ids()
+        lane = webhooks.check(url, own=True)
         row = SubscriptionRow(name, None, tenant, " ".join(wanted), event.kinds(wanted), url, lane)
         await self._watch(row.kinds)
         await self._store.subscribe(row)
         (made,) = await self._store.subscriptions(tenant=tenant, own=False, limit=1, id=name)
-        return dataclasses.replace(_subscription(made), secret=hooks.secret(name))
+        return dataclasses.replace(_subscription(made), secret=webhooks.secret(name))
 
     async def webhook(self, url: str) -> Webhook:
         """What a submit with a webhook writes beside the task. Raises BadWebhook, before anything is written."""
-        lane, kinds = self._hooks().check(url, own=False), event.kinds(event.ENDINGS)
+        lane, kinds = self._webhooks().check(url, own=False), event.kinds(event.ENDINGS)
         await self._watch(kinds)
         return Webhook(url, lane, " ".join(event.ENDINGS), kinds)
 

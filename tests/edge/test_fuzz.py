@@ -19,6 +19,7 @@ import httpx2
 import pytest
 
 from onward import Onward
+from onward.edge import heads
 from rig.processes import Child
 from tests.edge.conftest import serving
 from tests.kit import not_memory
@@ -201,18 +202,20 @@ async def test_strings_are_data_wherever_they_stand(url: str) -> None:
         assert len((await client.get("/api/tasks", params={"limit": 1000})).json()["tasks"]) == made
 
 
-async def _raw(address: str, data: bytes, *, then: bytes = b"") -> bytes:
-    """What comes back for bytes that no client would send."""
+async def _raw(address: str, *parts: bytes) -> bytes:
+    """What comes back, until the end, for bytes that no client would send; each part after an answer to the one before."""
     host, _, port = address.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
+    told = b""
     try:
-        writer.write(data)
-        await writer.drain()
-        if then:
-            writer.write(then)
-        return await asyncio.wait_for(reader.read(65536), 20)
+        for number, part in enumerate(parts):
+            if number:
+                told += await asyncio.wait_for(reader.read(65536), 20)
+            writer.write(part)
+            await writer.drain()
+        return told + await asyncio.wait_for(reader.read(), 20)
     except ConnectionError:
-        return b""
+        return told
     finally:
         writer.close()
 
@@ -247,3 +250,16 @@ async def test_large_and_packed_bodies_are_refused_without_being_kept(tmp_path: 
             told = await _raw(address, request)
             assert told == b"" or int(told.split(b" ", 2)[1]) >= 400, told[:200]
         assert (await client.get("/api/tasks")).json() == {"tasks": [], "next": None}
+
+
+async def test_a_head_that_never_ends_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Onward(f"sqlite:///{tmp_path / 'onward.db'}")
+    async with app, serving(app) as address:
+        large = await _raw(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 100_000)
+        assert large == b"" or b" 431 " in large, large[:200]
+        monkeypatch.setattr(heads, "PATIENCE", 0.1)
+        slow = await _raw(address, b"GET /healthz HTTP/1.1\r\nHost")
+        assert b" 408 " in slow, slow[:200]
+        again = await _raw(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /health")
+        assert b" 200 " in again
+        assert b" 408 " in again, again

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from onward.edge.http import Edge
+
 S = TypeVar("S", bound="Shape")
 
 
@@ -39,6 +41,7 @@ class Asked:
     body: Any
     """What the row's `body` is, or None."""
     request: Request
+    edge: Edge
 
     def header(self, name: str) -> str | None:
         """A header of the request."""

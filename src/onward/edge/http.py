@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -21,7 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from onward.core import wire
 from onward.core.caller import ANYBODY, Caller
-from onward.edge import bodies, openapi, people, place, problem, subscriptions, tasks
+from onward.core.hook import Hook
+from onward.edge import bodies, hooks, openapi, people, place, problem, subscriptions, tasks
 from onward.edge.calls import Asked, Call
 from onward.edge.door import Door
 from onward.edge.problem import Problem
@@ -30,7 +31,7 @@ from onward.service import Service
 
 log = logging.getLogger("onward.http")
 
-CALLS: Sequence[Call] = (*tasks.CALLS, *people.CALLS, *subscriptions.CALLS, *place.CALLS)
+CALLS: Sequence[Call] = (*tasks.CALLS, *people.CALLS, *subscriptions.CALLS, *place.CALLS, *hooks.CALLS)
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -61,11 +62,13 @@ class Edge:
         *,
         version: str,
         body_limit: int,
+        now: Callable[[], float],
         hosts: frozenset[str] | None = None,
         origins: frozenset[str] = frozenset(),
+        hooks: Mapping[str, Hook] | None = None,
     ) -> None:
-        self.service, self.gate, self.version, self.body_limit = service, gate, version, body_limit
-        self.hosts, self.origins = hosts, origins
+        self.service, self.gate, self.version, self.body_limit, self.now = service, gate, version, body_limit, now
+        self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks
         self.closing = asyncio.Event()
         """Set when the server stops: what would go on for ever ends."""
 
@@ -139,7 +142,7 @@ class _Place:
         )
         query = None if call.query is None else bodies.shaped(call.query, _query(request), "the query")
         body = None if call.body is None else await bodies.body(request, call.body, edge.body_limit)
-        answer = await call.does(Asked(door, request.path_params, query, body, request))
+        answer = await call.does(Asked(door, request.path_params, query, body, request, edge))
         if answer.response is not None:
             return answer.response
         return Response(

@@ -9,6 +9,8 @@ from typing import Any
 
 import uvicorn
 
+from onward.edge.heads import BoundedHeads
+
 MESSAGE_LIMIT = 65_536
 """Bytes of one message over a WebSocket."""
 
@@ -24,6 +26,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 server_header=False,
+                http=BoundedHeads,
                 ws_max_size=MESSAGE_LIMIT,
                 timeout_graceful_shutdown=max(1, round(grace)),
             )

@@ -294,3 +294,9 @@ class Health(Shape):
     """Well, or what is wrong."""
 
     status: Literal["ok"] = "ok"
+
+
+class Taken(Shape):
+    """A request from outside that was taken."""
+
+    id: str

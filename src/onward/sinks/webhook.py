@@ -96,7 +96,9 @@ class Webhooks:
             self._tls = await asyncio.to_thread(_trusted)
         from httpcore2 import URL, AsyncConnectionPool  # noqa: PLC0415 -- an extra
 
-        pool = AsyncConnectionPool(ssl_context=self._tls, network_backend=_pinned(addresses), max_keepalive_connections=0)
+        pool = AsyncConnectionPool(
+            ssl_context=self._tls, network_backend=_pinned(addresses), max_keepalive_connections=0
+        )
         where = URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
         async with pool, pool.stream("POST", where, headers=headers, content=body) as response:
             # The status is all we need. The rest, or some of it, is read for the other side's peace.

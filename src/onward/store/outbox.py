@@ -186,7 +186,14 @@ class Outbox(Protocol):
         ...
 
     async def sweep(
-        self, lanes: Sequence[str], strange: Sequence[str], *, delivered: float, failed: float, waiting: float, most: int
+        self,
+        lanes: Sequence[str],
+        strange: Sequence[str],
+        *,
+        delivered: float,
+        failed: float,
+        waiting: float,
+        most: int,
     ) -> int:
         """Remove what was delivered, or failed, so many seconds ago; drop what goes beyond `most` rows for one receiver; for the
         `strange` of them, whom the caller cannot tell anything, give up what nobody took for `waiting` seconds. How many rows

@@ -141,7 +141,14 @@ class PostgresOutbox:
         return bool(await self._fetch("redeliver", **key._asdict()))
 
     async def sweep(
-        self, lanes: Sequence[str], strange: Sequence[str], *, delivered: float, failed: float, waiting: float, most: int
+        self,
+        lanes: Sequence[str],
+        strange: Sequence[str],
+        *,
+        delivered: float,
+        failed: float,
+        waiting: float,
+        most: int,
     ) -> int:
         done = 0
         for state, age in ((outbox.DELIVERED, delivered), (outbox.FAILED, failed)):

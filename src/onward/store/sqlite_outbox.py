@@ -139,7 +139,14 @@ class SqliteOutbox:
         return await self._writing(lambda c: first(c, "redeliver", **key._asdict())) is not None
 
     async def sweep(
-        self, lanes: Sequence[str], strange: Sequence[str], *, delivered: float, failed: float, waiting: float, most: int
+        self,
+        lanes: Sequence[str],
+        strange: Sequence[str],
+        *,
+        delivered: float,
+        failed: float,
+        waiting: float,
+        most: int,
     ) -> int:
         def job(connection: apsw.Connection) -> int:
             done = 0

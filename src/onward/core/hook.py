@@ -1,0 +1,135 @@
+"""Hooks: signed requests from outside that wake a task or ask for one. Pure: what a signature has to be.
+
+Three ways of signing, each HMAC-SHA256 over the bytes that were sent:
+
+    standard   Standard Webhooks: `webhook-signature: v1,BASE64 …` over `ID.TIME.BODY`
+    github     `x-hub-signature-256: sha256=HEX` over the body; others (Shopify's kin, GitLab's) use the same form
+    stripe     `stripe-signature: t=TIME,v1=HEX` over `TIME.BODY`
+
+Where a time is signed it must be near: an old request that somebody kept is none.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from onward.core.durations import Duration, seconds
+from onward.errors import BadSetting, Unauthorized
+
+TOLERANCE: Final = 300.0
+"""Seconds between the time that was signed and now."""
+PREFIX: Final = "whsec_"
+
+Headers = Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """A request whose signature was right."""
+
+    id: str
+    """The sender's own id of it where there is one, else the hash of its bytes: the same when it is sent again. Use it as `key`
+    of a submit or `id` of a signal, and twice is once."""
+    data: Any
+    """The body, read as JSON."""
+    headers: Headers
+    type: str = ""
+    """What the sender calls it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hook:
+    """One hook: its name, how it is signed, and what is done about what comes."""
+
+    name: str
+    function: Callable[[Event], Any]
+    secrets: tuple[str, ...] = dataclasses.field(repr=False)
+    scheme: str = "standard"
+    timeout: float = 10.0
+
+    def event(self, headers: Headers, body: bytes, data: Any, now: float) -> Event:
+        """What came, if it is signed. Raises Unauthorized."""
+        if not any(SCHEMES[self.scheme](headers, body, secret, now) for secret in self.secrets):
+            raise Unauthorized
+        named = next((headers[name] for name in _IDS if headers.get(name)), None)
+        if named is None and isinstance(data, dict) and isinstance(data.get("id"), str):
+            named = data["id"]
+        kind = next((headers[name] for name in _TYPES if headers.get(name)), None)
+        if kind is None and isinstance(data, dict) and isinstance(data.get("type"), str):
+            kind = data["type"]
+        return Event(named or hashlib.sha256(body).hexdigest(), data, headers, kind or "")
+
+
+_IDS = ("webhook-id", "x-github-delivery", "ce-id", "idempotency-key")
+_TYPES = ("x-github-event", "ce-type")
+
+
+def hook(
+    name: str, function: Callable[[Event], Any], secret: str | Sequence[str], scheme: str, timeout: Duration
+) -> Hook:
+    """A hook, checked. Raises BadSetting."""
+    if scheme not in SCHEMES:
+        raise BadSetting("scheme", scheme, f"one of {', '.join(SCHEMES)}")
+    secrets = (secret,) if isinstance(secret, str) else tuple(secret)
+    if not secrets or not all(isinstance(one, str) and len(one) >= 16 for one in secrets):
+        raise BadSetting(
+            f"the secret of hook {name!r}", "…", "a text of 16 or more characters, or several while it changes"
+        )
+    if scheme == "standard":
+        for one in secrets:
+            _decoded(one)
+    return Hook(name, function, secrets, scheme, seconds(timeout, "timeout"))
+
+
+def sign(secret: bytes, data: bytes) -> bytes:
+    """HMAC-SHA256."""
+    return hmac.new(secret, data, hashlib.sha256).digest()
+
+
+def _standard(headers: Headers, body: bytes, secret: str, now: float) -> bool:
+    sent, at, given = (headers.get(f"webhook-{part}", "") for part in ("id", "timestamp", "signature"))
+    if not sent or not _near(at, now):
+        return False
+    wanted = base64.b64encode(sign(_decoded(secret), f"{sent}.{at}.".encode() + body)).decode()
+    return any(_same(one, f"v1,{wanted}") for one in given.split())
+
+
+def _github(headers: Headers, body: bytes, secret: str, _now: float) -> bool:
+    return _same(headers.get("x-hub-signature-256", ""), f"sha256={sign(secret.encode(), body).hex()}")
+
+
+def _stripe(headers: Headers, body: bytes, secret: str, now: float) -> bool:
+    parts = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")]
+    at = next((value for name, _, value in parts if name == "t"), "")
+    if not _near(at, now):
+        return False
+    wanted = sign(secret.encode(), f"{at}.".encode() + body).hex()
+    return any(name == "v1" and _same(value, wanted) for name, _, value in parts)
+
+
+SCHEMES: Final[Mapping[str, Callable[[Headers, bytes, str, float], bool]]] = {
+    "standard": _standard,
+    "github": _github,
+    "stripe": _stripe,
+}
+
+
+def _same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+
+
+def _near(at: str, now: float) -> bool:
+    return at.isascii() and at.isdecimal() and len(at) < 15 and abs(int(at) - now) <= TOLERANCE
+
+
+def _decoded(secret: str) -> bytes:
+    try:
+        return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        raise BadSetting("the secret of a hook", "…", f"of the form {PREFIX}BASE64") from None

@@ -1,0 +1,57 @@
+"""Hooks: `POST /api/hooks/{name}`. The signature is the key."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+from starlette.concurrency import run_in_threadpool
+
+from onward.core.hook import Event, Hook
+from onward.edge import bodies, shapes
+from onward.edge.calls import Answer, Asked, Call
+from onward.edge.problem import Problem
+from onward.errors import NotFound
+
+
+async def receive(asked: Asked) -> Answer:
+    """Check the signature over the bytes as they came, then do what the hook is for."""
+    hook = asked.edge.hooks.get(asked.path["name"])
+    if hook is None:
+        raise NotFound(f"there is no hook {asked.path['name']!r:.80}; `@app.hook(NAME, secret=…)` makes one")
+    data = await bodies.read(asked.request, asked.edge.body_limit)
+    headers = {name.lower(): value for name, value in asked.request.headers.items()}
+    event = hook.event(headers, data, None, asked.edge.now())  # before anything else looks at the bytes
+    event = hook.event(headers, data, bodies.parse(data), asked.edge.now())
+    await _do(hook, event)
+    return Answer({"id": event.id})
+
+
+async def _do(hook: Hook, event: Event) -> None:
+    try:
+        async with asyncio.timeout(hook.timeout):
+            if inspect.iscoroutinefunction(hook.function):
+                await hook.function(event)
+            else:
+                await run_in_threadpool(hook.function, event)
+    except TimeoutError:
+        raise Problem(
+            503,
+            "hook_timeout",
+            f"hook {hook.name!r} took longer than {hook.timeout:g} s; a task is the place for long work",
+        ) from None
+
+
+CALLS = [
+    Call(
+        "POST",
+        "/api/hooks/{name}",
+        "hook",
+        receive,
+        "A signed request from outside, for a hook of the app (`@app.hook`).",
+        {200: ("It was taken.", shapes.Taken)},
+        errors=(401, 404, 408, 409, 410, 413, 415, 422, 429),
+        open=True,
+        tag="hooks",
+    )
+]

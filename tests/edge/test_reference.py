@@ -1,0 +1,20 @@
+"""The page of the API says what the server says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onward.app import VERSION
+from onward.edge.http import CALLS
+from onward.edge.openapi import document
+from rig.reference import page
+
+
+def test_the_page_is_made_from_the_document() -> None:
+    there = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    assert there == page(document(CALLS, VERSION)), "python -m rig.reference > docs/api.md"
+
+
+def test_names_of_calls_are_their_own() -> None:
+    names = [call.name for call in CALLS]
+    assert len(set(names)) == len(names)
