@@ -24,9 +24,9 @@ class SqliteOutbox:
     _writing: Any
 
     async def watch(self, *, busy: bool) -> None:
-        wanted = {"onward_outbox_tasks": S["watch_tasks"].sql} | (
-            {"onward_outbox_busy": S["watch_busy"].sql} if busy else {}
-        )
+        wanted = {"onward_outbox_tasks": f"{S['watch_tasks'].sql}\n{S['to_outbox'].sql}"}
+        if busy:
+            wanted["onward_outbox_busy"] = f"{S['watch_busy'].sql}\n{S['to_outbox'].sql}"
 
         def job(connection: apsw.Connection) -> None:
             there = dict(run(connection, "watched"))

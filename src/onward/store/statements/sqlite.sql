@@ -169,12 +169,10 @@ INSERT INTO onward_purses (task_id, data) VALUES (?1, ?2) ON CONFLICT (task_id) 
 -- name: watch_tasks
 -- What becomes of tasks goes to the outbox, in the transaction that writes it. Made with the first subscription.
 CREATE TRIGGER onward_outbox_tasks AFTER INSERT ON onward_journal WHEN NEW.kind LIKE 'task.%' AND NEW.kind <> 'task.submitted'
-{to_outbox}
 
 -- name: watch_busy
 -- All other records.
 CREATE TRIGGER onward_outbox_busy AFTER INSERT ON onward_journal WHEN NEW.kind NOT LIKE 'task.%' OR NEW.kind = 'task.submitted'
-{to_outbox}
 
 -- name: to_outbox
 -- A row for everybody who wants to hear of a record. Nothing here is a function of ours: other connections do not have them.
