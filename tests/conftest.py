@@ -79,7 +79,8 @@ class Recycled:
 
     TABLES = (
         "onward_tasks, onward_queue, onward_journal, onward_outcomes, onward_inbox, onward_workers, onward_handlers, "
-        "onward_schedules, onward_limits, onward_buckets, onward_quotas, onward_subscriptions, onward_outbox, hand_clock"
+        "onward_schedules, onward_limits, onward_buckets, onward_quotas, onward_subscriptions, onward_outbox, onward_keys, onward_audit, "
+        "hand_clock"
     )
     CLOCK = """
         CREATE TABLE hand_clock (t float8);
@@ -92,6 +93,7 @@ class Recycled:
         asyncio.run(_open_and_close(self.url))
         self.connection = psycopg.connect(self.url, autocommit=True)
         self.connection.execute(self.CLOCK)
+        self.connection.execute("SET session_replication_role = replica")  # the audit refuses to be emptied otherwise
 
     def empty(self) -> str:
         self.connection.execute(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from onward.artifacts.keeper import Artifacts, Shelf
+from onward.audit import Entries
 from onward.budgets import Spent
 from onward.config import Settings, load
 from onward.core.budget import Budget
@@ -27,6 +28,7 @@ from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.events import Events
 from onward.forks import SAME
+from onward.keys import Keys
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
 from onward.schedules import Schedule
@@ -55,8 +57,6 @@ class Onward(Events, Registry):
 
     Every setting of `onward.config.Settings` can be given by name and overrides file and environment.
     """
-
-    _version = VERSION
 
     def __init__(
         self,
@@ -159,12 +159,12 @@ class Onward(Events, Registry):
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
         lifespan then has `async with app:`. `hosts` are the names under which it answers; None answers under any."""
         try:
-            from onward.edge import http  # noqa: PLC0415 -- an extra
+            from onward.edge import auth, http  # noqa: PLC0415 -- an extra
         except ImportError as error:
             raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
         edge = http.Edge(
             self.service,
-            http.OpenGate(),
+            auth.Gate(self.service.keys, self._clock),
             version=VERSION,
             body_limit=self.settings.body_limit,
             now=self._clock.now,
@@ -173,6 +173,15 @@ class Onward(Events, Registry):
             origins=frozenset(self.settings.origins.split()),
         )
         return http.asgi(edge)
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of those who come over HTTP: `create`, `list`, `revoke`. Without any, only this machine is answered."""
+        return self.service.keys
+
+    async def audit(self, *, after: int = 0, limit: int = 100) -> Entries:
+        """Who did what, in order, after a number (`service.audit.verify` looks whether it is as it was)."""
+        return await self.service.audit.list(after, limit)
 
     # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -198,16 +207,14 @@ class Onward(Events, Registry):
 
         The same `key` with the same everything gives the same task, however often and from wherever it is sent. With
         `connection` (asyncpg, psycopg, SQLAlchemy, sqlite3) the task becomes part of the caller's own transaction. `group`
-        (a tenant, a service) is for fairness and limits; the handler may also name an argument for it.
-
-        `budget` is what the task and its children may spend on models, instead of the agent's own. `after` is the id of a task of
-        an agent that has ended: this one goes on where that one was, with its state and what was said. `webhook` is a URL that gets
-        a signed POST when the task ends.
+        (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. `webhook` is a URL that gets
+        a signed POST when the task ends. `budget` is what the task and its children may spend on models, instead of the agent's own.
+        `after` is the id of an agent's task that has ended: this one goes on where that one was, with its state and what was said.
         """
-        if after is not None:
-            input = await self.service.states.after(after, input)  # noqa: A001 -- as above
         wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
         wish = wish._replace(group=group, budget=budget, webhook=webhook)
+        if after is not None:
+            wish = await self.service.states.after(after, wish)
         (task_id,) = await self.service.submit([wish], connection=connection)
         return Handle(self, task_id)
 
@@ -328,8 +335,7 @@ class Onward(Events, Registry):
         )
 
     async def artifacts(self, task_id: str) -> Refs:
-        """What a task has left behind (`ctx.artifact`, large outputs of tools): id, type, summary, bytes, step. Raises
-        TaskNotFound."""
+        """What a task has left behind (`ctx.artifact`, large outputs of tools). Raises TaskNotFound."""
         return await self.service.artifacts.of(task_id)
 
     async def artifact(self, task_id: str, artifact_id: str) -> bytes:

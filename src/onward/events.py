@@ -30,7 +30,6 @@ class Events:
     _clock: Clock
     _rng: random.Random
     _ids: Ids
-    _version: str
     _listeners: dict[str, Any]
     __aenter__: Any
     __aexit__: Any
@@ -40,8 +39,7 @@ class Events:
         """The way out to URLs."""
         from onward.sinks.webhook import Webhooks  # noqa: PLC0415 -- most programs send none
 
-        said = self.settings
-        return Webhooks(said.webhook_secret, said.webhook_allow_private, self._clock, f"onward/{self._version}")
+        return Webhooks(self.settings.webhook_secret, self.settings.webhook_allow_private, self._clock)
 
     @contextlib.asynccontextmanager
     async def relay(self) -> AsyncIterator[Relay]:

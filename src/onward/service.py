@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from onward.artifacts.keeper import Artifacts
+from onward.audit import Audit
 from onward.budgets import Budgets
 from onward.core import wire
 from onward.core.clock import Clock
@@ -33,6 +34,7 @@ from onward.errors import (
     UnknownTask,
 )
 from onward.forks import Forks
+from onward.keys import Keys
 from onward.messages import Messages
 from onward.schedules import Schedules, row_of
 from onward.states import States
@@ -68,6 +70,8 @@ class Service:
         self.budgets = Budgets(store, clock)
         self.states = States(store)
         self.subscriptions = Subscriptions(store, ids, webhooks)
+        self.keys = Keys(store)
+        self.audit = Audit(store)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -166,9 +170,9 @@ class Service:
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str) -> Task:
-        """The task. Raises TaskNotFound."""
-        task = await self._store.get(_plain_id(task_id))
+    async def get(self, task_id: str, whose: str | None = None) -> Task:
+        """The task. Raises TaskNotFound, also where it is not of this tenant ("": of none; None: of any will do)."""
+        task = await self._store.get(_plain_id(task_id), whose)
         if task is None:
             raise TaskNotFound(task_id)
         return task
@@ -309,8 +313,9 @@ class Service:
         queue: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        whose: str | None = None,
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page."""
+        """Tasks, newest first, and the cursor for the next page; `whose` as for get."""
         if not 1 <= limit <= 1000:
             raise BadSetting("limit", limit, "between 1 and 1000")
         try:
@@ -323,6 +328,7 @@ class Service:
             queue=queue and named("queue", queue),
             limit=limit + 1,
             before=cursor and _plain_cursor(cursor),
+            whose=whose,
         )
         return found[:limit], found[limit - 1].task_id if len(found) > limit else None
 
@@ -330,7 +336,7 @@ class Service:
 def _no_conflict(task: NewTask, there: Submitted) -> None:
     if not there.created and there.fingerprint != task.fingerprint:
         assert task.key is not None
-        raise KeyConflict(task.key, there.id)
+        raise KeyConflict(task.key.rpartition("\n")[2], there.id)
 
 
 class _Gauge:

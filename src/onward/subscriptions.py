@@ -86,6 +86,8 @@ class Delivery:
 
 
 Deliveries = Sequence[Delivery]
+Heard = Sequence[Subscription]
+"""For classes that have a verb named `list`, or `subscriptions`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,6 +105,11 @@ class Subscriptions:
         self._store, self._ids, self._webhooks = store, ids, webhooks
         self._watching: set[bool] = set()
 
+    def check(self, url: str, types: Iterable[str]) -> None:
+        """Raises what is wrong with a subscription."""
+        event.known_types(types)
+        self._webhooks().check(url, own=True)
+
     async def make(self, url: str, types: Iterable[str], *, tenant: str | None = None) -> Subscription:
         """Have events of these types sent to a URL, from now on; with the secret that signs them. Raises BadWebhook."""
         wanted = event.known_types(types)
@@ -111,8 +118,7 @@ class Subscriptions:
         row = SubscriptionRow(name, None, tenant, " ".join(wanted), event.kinds(wanted), url, lane)
         await self._watch(row.kinds)
         await self._store.subscribe(row)
-        (made,) = await self._store.subscriptions(tenant=tenant, own=False, limit=1, id=name)
-        return dataclasses.replace(_subscription(made), secret=webhooks.secret(name))
+        return dataclasses.replace(await self.get(name), secret=webhooks.secret(name))
 
     async def webhook(self, url: str) -> Webhook:
         """What a submit with a webhook writes beside the task. Raises BadWebhook, before anything is written."""
@@ -143,12 +149,17 @@ class Subscriptions:
         found = await self._store.subscriptions(tenant=tenant, own=False, limit=_limit(limit) + 1, after=cursor or "")
         return [_subscription(row) for row in found[:limit]], found[limit - 1].id if len(found) > limit else None
 
+    async def get(self, subscription: str, *, tenant: str | None = None) -> Subscription:
+        """One of them. Raises NotFound."""
+        for row in await self._store.subscriptions(tenant=tenant, own=True, limit=1, id=subscription):
+            return _subscription(row)
+        raise NotFound(f"there is no subscription {subscription!r:.80}; `app.subscriptions.list()` shows them")
+
     async def remove(self, subscription: str, *, tenant: str | None = None) -> None:
         """Tell of nothing more; what was still to be sent is not. Where code still declares it (`@app.on`), the next worker that
         starts brings it back. Raises NotFound."""
-        there = await self._store.subscriptions(tenant=tenant, own=True, limit=1, id=subscription)
-        if not there or not await self._store.unsubscribe(subscription):
-            raise NotFound(f"there is no subscription {subscription!r:.80}; `app.subscriptions.list()` shows them")
+        await self.get(subscription, tenant=tenant)
+        await self._store.unsubscribe(subscription)
 
     async def deliveries(
         self,
@@ -175,6 +186,10 @@ class Subscriptions:
         )
         last = str(found[limit - 1].number) if len(found) > limit else None
         return [_delivery(row) for row in found[:limit]], last
+
+    async def delivery(self, delivery: str, *, tenant: str | None = None) -> Delivery:
+        """One of them. Raises NotFound."""
+        return _delivery(await self._row(delivery, tenant))
 
     async def redeliver(self, delivery: str, *, tenant: str | None = None) -> Delivery:
         """Send it again now: the same id, the same bytes. Raises NotFound and NotSentAgain."""

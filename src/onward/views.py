@@ -6,9 +6,12 @@ import datetime
 import math
 from typing import Any
 
+from onward.core import wire
+from onward.core.deed import Entry
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import OnwardError
+from onward.keys import Key
 from onward.messages import Ask
 from onward.schedules import Schedule
 from onward.subscriptions import Delivery, Subscription
@@ -42,6 +45,7 @@ def task_json(task: Task) -> dict[str, Any]:
         "key": task.key,
         "labels": task.labels,
         "group": task.group,
+        "tenant": task.tenant,
         "worker": task.worker,
         "parent": task.parent,
         **({} if task.in_flight is None else {"in_flight": task.in_flight}),
@@ -105,6 +109,7 @@ def subscription_json(subscription: Subscription) -> dict[str, Any]:
     return {
         "id": subscription.id,
         "types": list(subscription.types),
+        "tenant": subscription.tenant,
         "sink": subscription.sink,
         "created_at": iso(subscription.created_at),
         "offered_at": iso(subscription.offered_at),
@@ -130,6 +135,27 @@ def delivery_json(delivery: Delivery) -> dict[str, Any]:
         "done_at": iso(delivery.done_at),
         "sending": delivery.sending,
     }
+
+
+def key_json(key: Key) -> dict[str, Any]:
+    """A key for programs: all but the key itself."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "tenant": key.tenant,
+        "scopes": list(key.scopes),
+        "agent": key.agent,
+        "created_at": iso(key.created_at),
+        "expires_at": iso(key.expires_at),
+        "revoked_at": iso(key.revoked_at),
+        "last_used_at": iso(key.last_used_at),
+        "valid": key.valid,
+    }
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """An entry of the audit for programs. `at` is a number here, as it was sealed: with it the hash can be made anew."""
+    return {**entry._asdict(), "data": wire.decode(entry.data)}
 
 
 def payload(record: Record) -> Any:

@@ -50,6 +50,10 @@ class Wish(NamedTuple):
     """The budgets above it."""
     webhook: str | None = None
     """Where its ends are told."""
+    tenant: str | None = None
+    """Whose it is: tenants never see each other's tasks, and their keys are their own."""
+    agent: str | None = None
+    """The agent that asks, with its own key."""
 
 
 class Plan(NamedTuple):
@@ -79,14 +83,38 @@ def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
     group = _group(wish, offer)
     key, fingerprint = None, ""
     if wish.key is not None:
-        own = {name: said for name, said in options.items() if name != "purses"}  # they may change with the code
+        own = {name: said for name, said in options.items() if name not in _BESIDE}
         said = {"task": wish.task, "options": own, "queue": queue, "priority": wish.priority, "delay": delay}
         said |= {"group": group} if group is not None else {}
         said |= {"webhook": wish.webhook} if wish.webhook is not None else {}
-        key, fingerprint = named("key", wish.key), wire.fingerprint([said, wire.decode(data)])
+        key, fingerprint = stored_key(wish), wire.fingerprint([said, wire.decode(data)])
     spoken = wire.encode(options, "the labels") if options else b"{}"
     name = named("task", wish.task)
-    return NewTask(task_id, name, data, spoken, queue, wish.priority, delay, key, fingerprint, wish.parent, group)
+    return NewTask(
+        task_id,
+        name,
+        data,
+        spoken,
+        queue,
+        wish.priority,
+        delay,
+        key,
+        fingerprint,
+        wish.parent,
+        wish.tenant if group is None else group,  # tenants get their turns, where nobody says otherwise
+        wish.tenant,
+    )
+
+
+_BESIDE = frozenset({"purses", "tenant", "agent"})
+"""Options that a task with the same key may have otherwise: they change with the code, or with who asks."""
+
+
+def stored_key(wish: Wish) -> str:
+    """An idempotency key as the store has it: behind its tenant, and a line break that no name has, so that the same key of two
+    tenants is two keys. (That of a child has the id of its parent in it.)"""
+    key = named("key", wish.key)
+    return key if wish.tenant is None or wish.parent is not None else f"{wish.tenant}\n{key}"
 
 
 def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
@@ -104,6 +132,12 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         said["budget"] = wish.budget.told()
     if wish.purses:
         said["purses"] = dict(wish.purses)
+    if wish.tenant is not None:
+        said["tenant"] = named(
+            "tenant", wish.tenant
+        )  # for the worker, which has its children submitted for the same one
+    if wish.agent is not None:
+        said["agent"] = wish.agent
     return said
 
 

@@ -194,7 +194,7 @@ async def inside() -> AsyncIterator[Receiver]:
 
 
 def hooks(names: Names, allow: str = "") -> Webhooks:
-    return Webhooks(SECRET, allow, SystemClock(), "test", resolve=names)
+    return Webhooks(SECRET, allow, SystemClock(), resolve=names)
 
 
 @pytest.mark.parametrize("address", INSIDE)

@@ -58,7 +58,18 @@ def build() -> Parser:
         add(Commands(commands))
     for add in (_approvals, _approve, _deny, _questions, _answer, _signal, _resolve):
         add(Commands(commands))
-    for add in (_artifacts, _schedules, place.deliveries, _check, _replay, _fork, _migrate, _doctor):
+    for add in (
+        _artifacts,
+        _schedules,
+        place.deliveries,
+        place.keys,
+        place.audit,
+        _check,
+        _replay,
+        _fork,
+        _migrate,
+        _doctor,
+    ):
         add(Commands(commands))
     return parser
 

@@ -20,9 +20,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from onward.core import wire
-from onward.core.caller import ANYBODY, Caller
+from onward.core.caller import Caller
 from onward.core.hook import Hook
-from onward.edge import bodies, hooks, openapi, people, place, problem, subscriptions, tasks
+from onward.edge import bodies, hooks, keys, openapi, people, place, problem, subscriptions, tasks
 from onward.edge.calls import Asked, Call
 from onward.edge.door import Door
 from onward.edge.problem import Problem
@@ -31,7 +31,14 @@ from onward.service import Service
 
 log = logging.getLogger("onward.http")
 
-CALLS: Sequence[Call] = (*tasks.CALLS, *people.CALLS, *subscriptions.CALLS, *place.CALLS, *hooks.CALLS)
+CALLS: Sequence[Call] = (
+    *tasks.CALLS,
+    *people.CALLS,
+    *subscriptions.CALLS,
+    *place.CALLS,
+    *keys.CALLS,
+    *hooks.CALLS,
+)
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -43,13 +50,9 @@ class Gate(Protocol):
         """Raises Unauthorized."""
         ...
 
-
-class OpenGate:
-    """No keys: everybody who reaches the server may do everything. Only for a server that nobody else can reach."""
-
-    async def caller(self, authorization: str | None) -> Caller:  # noqa: ARG002 -- whatever is shown
-        """Anybody."""
-        return ANYBODY
+    async def still(self, caller: Caller) -> bool:
+        """Whether somebody who was let in still would be: for what stays open, to ask every few seconds."""
+        ...
 
 
 class Edge:

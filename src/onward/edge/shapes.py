@@ -75,6 +75,7 @@ class TaskShape(Shape):
     key: str | None
     labels: dict[str, str]
     group: str | None
+    tenant: str | None
     worker: str | None
     parent: str | None
     in_flight: int | None = None

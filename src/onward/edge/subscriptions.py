@@ -20,6 +20,7 @@ class NewSubscription(Shape):
 
     url: Annotated[str, Field(min_length=1, max_length=2048, examples=["https://example.com/hook"])]
     types: Annotated[list[Type], Field(min_length=1, max_length=100)]
+    tenant: Annotated[Name | None, Field(description="Of whose tasks; of all, where the key has no tenant.")] = None
 
 
 class SubscriptionShape(Shape):
@@ -27,6 +28,7 @@ class SubscriptionShape(Shape):
 
     id: str
     types: list[str]
+    tenant: Annotated[str | None, Field(description="Of whose tasks: null for all, empty for those without a tenant.")]
     sink: str
     created_at: Time
     offered_at: Time | None
@@ -90,7 +92,7 @@ class DeliveryQuery(PageQuery):
 async def make(asked: Asked) -> Answer:
     """`POST /api/subscriptions`."""
     body: NewSubscription = asked.body
-    made = await asked.door.subscribe(body.url, body.types)
+    made = await asked.door.subscribe(body.url, body.types, tenant=body.tenant)
     return Answer(subscription_json(made) | {"secret": made.secret}, 201)
 
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from onward.core.budget import Budget
+from onward.core.caller import READ
 from onward.core.task import Task
 from onward.edge import shapes
 from onward.edge.calls import Answer, Asked, Call
@@ -44,7 +45,7 @@ async def submit(asked: Asked) -> Answer:
     (task_id,) = await asked.door.submit([wish], after=body.after)
     headers = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
     wanted = _WAIT.search(asked.header("prefer") or "")
-    if wanted is None:
+    if wanted is None or READ not in asked.door.caller.scopes:  # who may not look has nothing to wait for
         return Answer({"task_id": task_id, "state": "pending"}, 202, headers)
     held = min(float(wanted[1]), LONGEST_WAIT)
     task = await _waited(asked, task_id, held)
@@ -104,7 +105,7 @@ async def fork(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/fork`."""
     body: shapes.NewFork = asked.body
     given = body.input if "input" in body.model_fields_set else SAME
-    return _task(await asked.door.get(await asked.door.fork(asked.path["id"], body.at, input=given)))
+    return _task(await asked.door.service.get(await asked.door.fork(asked.path["id"], body.at, input=given)))
 
 
 async def signal(asked: Asked) -> Answer:

@@ -66,7 +66,8 @@ class Belongings:
         await self._pen.flushed()
 
     async def other(self, task_id: str) -> tuple[Task | None, list[r.Record]]:
-        task = await self._pen.patiently(lambda: self._desk.store.get(task_id))
+        whose = self._options.get("tenant", "")  # an input may name whatever it likes
+        task = await self._pen.patiently(lambda: self._desk.store.get(task_id, whose))
         return task, [] if task is None else await self._since_checkpoint(task_id)
 
     def hurried(self) -> bool:

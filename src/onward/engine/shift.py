@@ -295,12 +295,13 @@ class Shift(Belongings):
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         deadline = self._deadline_at()
-        purses = {"purses": budgets} if (budgets := self._budgets()) else {}
+        beside = {"purses": budgets} if (budgets := self._budgets()) else {}
+        beside["tenant"] = self._options.get("tenant")
 
         async def start() -> str:
             key = f"{self.task_id}:{SCOPE.get().key}"
             until = None if deadline == NEVER else deadline
-            return await self._desk.submit(name, value, {**options, **purses}, key, self.task_id, until)
+            return await self._desk.submit(name, value, {**options, **beside}, key, self.task_id, until)
 
         call = Call(f"submit {name}", start)
         call.mark = wire.fingerprint([value, {k: v for k, v in options.items() if k != "connection"}])

@@ -38,10 +38,10 @@ class Webhooks:
     """The way out to URLs."""
 
     def __init__(
-        self, secret: str, allow_private: str, clock: Clock, agent: str, *, resolve: guard.Resolve = guard.look_up
+        self, secret: str, allow_private: str, clock: Clock, *, resolve: guard.Resolve = guard.look_up
     ) -> None:
         self._secrets, self._allowed = signature.parse(secret), guard.Allowed.parse(allow_private)
-        self._clock, self._agent, self._resolve = clock, agent, resolve
+        self._clock, self._resolve = clock, resolve
         self._tls: ssl.SSLContext | None = None
 
     def check(self, url: str, *, own: bool) -> str:
@@ -70,7 +70,7 @@ class Webhooks:
         now = int(self._clock.now())
         headers = {
             "content-type": "application/cloudevents+json; charset=utf-8",
-            "user-agent": self._agent,
+            "user-agent": "onward",
             "accept-encoding": "identity",
             "connection": "close",
             "webhook-id": message,

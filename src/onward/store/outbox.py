@@ -229,7 +229,7 @@ def taken(row: Any) -> Taken:
         tuple(types.split(" ")),
         sink,
         Record(seq, shift, kind, key, data, at),
-        Origin(task, created, own, labels, not again),
+        Origin(task, created, own and own.rpartition("\n")[2], labels, not again),  # as in rows.py: without the tenant
         body,
     )
 

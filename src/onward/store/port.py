@@ -19,10 +19,12 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from onward.core.deed import Deed
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import Message, NewTask, State, Task, Tasks
+from onward.core.task import Message, NewTask, State, Task
+from onward.store.access import Access
 from onward.store.outbox import Outbox
 from onward.store.purses import Purses
 from onward.store.quotas import Quotas
@@ -205,7 +207,7 @@ class Depth:
     rate: float
 
 
-class Store(Outbox, Purses, Quotas, Protocol):
+class Store(Access, Outbox, Purses, Quotas, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str
@@ -282,16 +284,16 @@ class Store(Outbox, Purses, Quotas, Protocol):
         """Unfinished tasks whose parent was cancelled (some of them, when there are many)."""
         ...
 
-    async def send(self, task_id: str, message: Message) -> Sent:
+    async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
         """Put a message into the inbox of an unfinished task, and wake the task when it waits for one. Of messages with the
-        same id, or that answer the same record, the first counts."""
+        same id, or that answer the same record, the first counts. The deed is written down with a message that counts."""
         ...
 
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         """The messages with numbers above `after`, in order."""
         ...
 
-    async def asks(self, task_id: str | None = None) -> list[Ask]:
+    async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
         """What unfinished tasks, or one of them, ask of people and nobody has answered, the oldest first; and the time now."""
         ...
 
@@ -415,8 +417,8 @@ class Store(Outbox, Purses, Quotas, Protocol):
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str) -> Task | None:
-        """The task, or None."""
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        """The task, or None; where it is another's as well (see `Access` for whose)."""
         ...
 
     async def census(self) -> list[tuple[str, str]]:
@@ -441,10 +443,4 @@ class Store(Outbox, Purses, Quotas, Protocol):
     async def attend(self, worker: str) -> str:
         """Be reachable for nudges from other processes and hold the presence lock of this worker, as far as the
         database can; the address other processes need, or an empty text."""
-        ...
-
-    async def list(
-        self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
-    ) -> Tasks:
-        """Tasks, newest first, below the id `before`."""
         ...

@@ -18,12 +18,14 @@ from typing import Any, TypeVar
 import asyncpg
 
 from onward.core.crash import crashpoint
+from onward.core.deed import Deed
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import Message, NewTask, State, Task, Tasks
+from onward.core.task import Message, NewTask, Task
 from onward.errors import StoreUnavailable
 from onward.store import limits, migrate, rows
+from onward.store import postgres_access as access
 from onward.store import postgres_limits as gates
 from onward.store import postgres_schedules as timed
 from onward.store import postgres_steer as steer
@@ -45,6 +47,7 @@ from onward.store.port import (
     Submitted,
     WorkerRow,
 )
+from onward.store.postgres_access import PostgresAccess
 from onward.store.postgres_fork import fork
 from onward.store.postgres_outbox import PostgresOutbox
 from onward.store.postgres_purses import PostgresPurses
@@ -59,7 +62,7 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore(PostgresOutbox, PostgresPurses, PostgresQuotas, PostgresTrimming):
+class PostgresStore(PostgresAccess, PostgresOutbox, PostgresPurses, PostgresQuotas, PostgresTrimming):
     """See `Store` for what each verb promises."""
 
     inline = False
@@ -237,14 +240,15 @@ class PostgresStore(PostgresOutbox, PostgresPurses, PostgresQuotas, PostgresTrim
     async def orphans(self) -> list[str]:
         return [row["task_id"] for row in await self._fetch("orphans")]
 
-    async def send(self, task_id: str, message: Message) -> Sent:
-        return await self._from_outside(lambda c: steer.send(c, task_id, message))
+    async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
+        return await self._from_outside(lambda c: access.send(c, task_id, message, deed))
 
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after)]
 
-    async def asks(self, task_id: str | None = None) -> list[Ask]:
-        return [Ask(*row.values()) for row in await self._fetch("asks_of" if task_id else "asks", id=task_id)]
+    async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
+        name = "asks_of" if task_id else "asks"
+        return [Ask(*row.values()) for row in await self._fetch(name, id=task_id, **rows.seen_by(whose))]
 
     async def doubts(self) -> list[str]:
         return [row["task_id"] for row in await self._fetch("doubts")]
@@ -387,8 +391,8 @@ class PostgresStore(PostgresOutbox, PostgresPurses, PostgresQuotas, PostgresTrim
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str) -> Task | None:
-        found = await self._fetch("get", id=task_id)
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        found = await self._fetch("get", id=task_id, **rows.seen_by(whose))
         return rows.task(found[0]) if found else None
 
     async def census(self) -> list[tuple[str, str]]:
@@ -428,22 +432,6 @@ class PostgresStore(PostgresOutbox, PostgresPurses, PostgresQuotas, PostgresTrim
         """Outside of every hot transaction: NOTIFY inside one would make all commits queue behind each other."""
         with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):  # a hint may be lost
             await self._fetch("notify", topics=list(topics))
-
-    async def list(
-        self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
-    ) -> Tasks:
-        name = "list_all" if state is None else "list_ended" if state.ended else "list_open"
-        found = await self._fetch(
-            name,
-            state=state and state.value,
-            task=task,
-            any_task=task is None,
-            queue=queue,
-            any_queue=queue is None,
-            limit=limit,
-            before=before or "~",
-        )
-        return [rows.task(row) for row in found]
 
 
 def _count(tag: str) -> int:

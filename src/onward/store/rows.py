@@ -36,11 +36,12 @@ def task(row: Mapping[str, Any]) -> Task:
         # A fork has the shifts of another task before its own: its time counts from when it was made, at the earliest.
         deadline_at=None if deadline is None or started is None else max(started, row["created_at"]) + deadline,
         due_at=row["due_at"],
-        key=row["key"],
+        key=row["key"] and row["key"].rpartition("\n")[2],  # a tenant's own keys stand behind its name; see wishes.py
         labels=options.get("labels", {}),
         worker=row["worker"],
         parent=row["parent"],
         group=row["grp"],
+        tenant=row["tenant"],
     )
 
 
@@ -97,7 +98,33 @@ def submit_values(new: Sequence[NewTask]) -> dict[str, Any]:
         "delays": [n.delay for n in new],
         "parents": [n.parent for n in new],
         "groups": [n.group for n in new],
+        "tenants": [n.tenant for n in new],
     }
+
+
+def listing(
+    whose: str | None, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
+) -> tuple[str, dict[str, Any]]:
+    """The section that lists tasks, and its parameters."""
+    name = "list_all" if state is None else "list_ended" if state.ended else "list_open"
+    if whose and (state is None or state is State.COMPLETED):
+        name = "list_tenant"
+    return name, {
+        "state": state and state.value,
+        "any_state": state is None,
+        "task": task,
+        "any_task": task is None,
+        "queue": queue,
+        "any_queue": queue is None,
+        "limit": limit,
+        "before": before or "~",
+        **seen_by(whose),
+    }
+
+
+def seen_by(whose: str | None) -> dict[str, Any]:
+    """The parameters of all sections that show what is a tenant's: of this one, of none (""), or of all (None)."""
+    return {"tenant": whose, "of_all": whose is None}
 
 
 def schedule(row: Sequence[Any]) -> ScheduleRow:

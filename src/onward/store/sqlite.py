@@ -17,12 +17,14 @@ import apsw
 
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
+from onward.core.deed import Deed
 from onward.core.limit import LimitRow
 from onward.core.record import SHIFT, Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import Message, NewTask, State, Task, Tasks
+from onward.core.task import Message, NewTask, Task
 from onward.errors import StoreUnavailable
 from onward.store import limits, migrate, rows, sqlite_file
+from onward.store import sqlite_access as access
 from onward.store import sqlite_limits as gates
 from onward.store import sqlite_schedules as timed
 from onward.store import sqlite_steer as steer
@@ -43,6 +45,7 @@ from onward.store.port import (
     Submitted,
     WorkerRow,
 )
+from onward.store.sqlite_access import SqliteAccess
 from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
 from onward.store.sqlite_nudges import SqliteNudges
@@ -56,7 +59,7 @@ from onward.store.sqlite_trim import SqliteTrimming
 T = TypeVar("T")
 
 
-class SqliteStore(SqliteNudges, SqliteOutbox, SqlitePurses, SqliteQuotas, SqliteTrimming):
+class SqliteStore(SqliteAccess, SqliteNudges, SqliteOutbox, SqlitePurses, SqliteQuotas, SqliteTrimming):
     """See `Store` for what each verb promises."""
 
     apart = True
@@ -205,14 +208,15 @@ class SqliteStore(SqliteNudges, SqliteOutbox, SqlitePurses, SqliteQuotas, Sqlite
     async def orphans(self) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "orphans")])
 
-    async def send(self, task_id: str, message: Message) -> Sent:
-        return await self._writing(lambda c: steer.send(c, task_id, message))
+    async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
+        return await self._writing(lambda c: access.send(c, task_id, message, deed))
 
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         return await self._reading(lambda c: [Message(*row) for row in run(c, "inbox", id=task_id, after=after)])
 
-    async def asks(self, task_id: str | None = None) -> list[Ask]:
-        return await self._reading(lambda c: [*map(Ask._make, run(c, "asks_of" if task_id else "asks", id=task_id))])
+    async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
+        name, values = "asks_of" if task_id else "asks", {"id": task_id, **rows.seen_by(whose)}
+        return await self._reading(lambda c: [*map(Ask._make, run(c, name, **values))])
 
     async def doubts(self) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "doubts")])
@@ -401,8 +405,8 @@ class SqliteStore(SqliteNudges, SqliteOutbox, SqlitePurses, SqliteQuotas, Sqlite
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str) -> Task | None:
-        found = await self._reading(lambda c: views(run(c, "get", id=task_id)))
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        found = await self._reading(lambda c: views(run(c, "get", id=task_id, **rows.seen_by(whose))))
         return rows.task(found[0]) if found else None
 
     async def census(self) -> list[tuple[str, str]]:
@@ -410,18 +414,3 @@ class SqliteStore(SqliteNudges, SqliteOutbox, SqlitePurses, SqliteQuotas, Sqlite
 
     async def doctor(self) -> list[tuple[str, bool, str]]:
         return await self._reading(lambda c: health(c, self.path))
-
-    async def list(
-        self, *, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
-    ) -> Tasks:
-        name = "list_all" if state is None else "list_ended" if state.ended else "list_open"
-        values = {
-            "state": state and state.value,
-            "task": task,
-            "any_task": task is None,
-            "queue": queue,
-            "any_queue": queue is None,
-            "limit": limit,
-            "before": before or "~",
-        }
-        return [rows.task(row) for row in await self._reading(lambda c: views(run(c, name, **values)))]

@@ -2,8 +2,8 @@
 
 -- name: submit_task
 -- Nothing is inserted where the id or the key is taken; changes() tells.
-INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp)
-VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group) ON CONFLICT DO NOTHING
+INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
+VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, :tenant) ON CONFLICT DO NOTHING
 
 -- name: submit_queue
 -- Its queue row.
@@ -183,7 +183,8 @@ BEGIN
         UNION ALL
         SELECT * FROM onward_subscriptions WHERE task_id IS NULL
     ) s
-    WHERE s.disabled IS NULL AND (s.task_id IS NOT NULL OR COALESCE(s.tenant, '') = '') AND (s.kinds = '*' OR instr(s.kinds, '|' || NEW.kind || '|') > 0);
+    WHERE s.disabled IS NULL AND (s.task_id IS NOT NULL OR s.tenant IS NULL OR s.tenant = COALESCE((SELECT t.tenant FROM onward_tasks t WHERE t.id = NEW.task_id), ''))
+      AND (s.kinds = '*' OR instr(s.kinds, '|' || NEW.kind || '|') > 0);
 END
 
 -- name: watched
@@ -267,3 +268,11 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
 -- name: addresses
 -- Where workers listen for nudges.
 SELECT address FROM onward_workers WHERE address <> '' AND lease_until > onward_now()
+
+-- name: kin
+-- These tasks: whose children they are, their names, and how they were asked for.
+SELECT id, parent, task, options FROM onward_tasks WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: kin_below
+-- The same of all their children.
+SELECT id, parent, task, options FROM onward_tasks WHERE parent IN (SELECT value FROM json_each(:ids))

@@ -41,7 +41,8 @@ CREATE INDEX onward_outbox_line ON onward_outbox (subscription, task_id, seq) WH
 CREATE INDEX onward_outbox_done ON onward_outbox (state, done_at) WHERE state <> 'pending';
 CREATE INDEX onward_outbox_number ON onward_outbox (number);
 
--- What the trigger does: a row for everybody who wants to hear of a record, in the transaction that writes it.
+-- What the trigger does: a row for everybody who wants to hear of a record, in the transaction that writes it. (The tenant of a task
+-- comes with the next migration, and no trigger is made before that.)
 CREATE FUNCTION onward_to_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at)
@@ -50,7 +51,8 @@ BEGIN
         UNION ALL
         SELECT * FROM onward_subscriptions WHERE task_id IS NULL
     ) s
-    WHERE s.disabled IS NULL AND (s.task_id IS NOT NULL OR COALESCE(s.tenant, '') = '') AND (s.kinds = '*' OR strpos(s.kinds, '|' || NEW.kind || '|') > 0)
+    WHERE s.disabled IS NULL AND (s.task_id IS NOT NULL OR s.tenant IS NULL OR s.tenant = COALESCE((SELECT t.tenant FROM onward_tasks t WHERE t.id = NEW.task_id), ''))
+      AND (s.kinds = '*' OR strpos(s.kinds, '|' || NEW.kind || '|') > 0)
     ON CONFLICT DO NOTHING;
     RETURN NULL;
 END $$;
