@@ -131,9 +131,7 @@ class Onward(Events, Registry):
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""
         if not self.handlers:
-            raise UsageError(
-                "this app has no handlers, so a worker would have nothing to do; decorate a function with @app.task"
-            )
+            raise UsageError("this app has no handlers, so a worker would have nothing to do; add one with @app.task")
         return Worker(
             self.store,
             self.handlers,

@@ -101,15 +101,32 @@ def caller(tenant: str | None, scopes: frozenset[str] = ALL, **more: Any) -> Cal
     return Caller(tenant, scopes, f"key-of-{tenant}", f"somebody of {tenant}", **more)
 
 
+async def subscribed(app: Onward, subscription: str, tenant: str | None) -> None:
+    """A subscription of this tenant, also where it was removed."""
+    kinds = event.kinds(["task.completed"])
+    row = SubscriptionRow(
+        subscription, None, tenant or "", "task.completed", kinds, "https://192.0.2.1/", "url:https://192.0.2.1:443"
+    )
+    await app.store.subscribe(row)
+
+
+async def subscribed_again(app: Onward, of: Belongings) -> None:
+    """What somebody removed, or sent, who should not have been able to."""
+    await subscribed(app, of.subscription, "acme")
+    task_id, seq, _ = of.delivery.split(".")
+    await sql(
+        app.store,
+        "INSERT INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at) "
+        f"VALUES ('{task_id}', {seq}, '{of.subscription}', 'task.completed', 'url:x', 0, 0) ON CONFLICT DO NOTHING",
+    )
+
+
 async def settle(app: Onward, tenant: str | None) -> Belongings:
     """Submit what a tenant has, and wait until nothing moves any more. Needs a worker."""
     door = Door(app.service, caller(tenant, ALL if tenant else WORK))
     await app.store.watch(busy=False)
     subscription = app._ids()
-    kinds = event.kinds(["task.completed"])
-    await app.store.subscribe(
-        SubscriptionRow(subscription, None, tenant or "", "task.completed", kinds, "https://192.0.2.1/", "url:x")
-    )
+    await subscribed(app, subscription, tenant)
     asker, done = await door.submit([Wish("asker", key="the-same"), Wish("quick", {"goal": "be quick"})])
 
     async def asks() -> dict[str, Any]:
@@ -164,4 +181,17 @@ async def everything(app: Onward) -> dict[str, list[str]]:
     return found
 
 
-__all__ = ["ADMIN", "ALL", "DECIDE", "GHOST", "READ", "SUBMIT", "WORK", "Belongings", "caller", "everything", "town"]
+__all__ = [
+    "ADMIN",
+    "ALL",
+    "DECIDE",
+    "GHOST",
+    "READ",
+    "SUBMIT",
+    "WORK",
+    "Belongings",
+    "caller",
+    "everything",
+    "subscribed_again",
+    "town",
+]

@@ -100,7 +100,7 @@ class Webhooks:
             ssl_context=self._tls, network_backend=_pinned(addresses), max_keepalive_connections=0
         )
         where = URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
-        async with pool, pool.stream("POST", where, headers=headers, content=body) as response:
+        async with pool, pool.stream("POST", where, headers=list(headers.items()), content=body) as response:
             # The status is all we need. The rest, or some of it, is read for the other side's peace.
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(1.0):

@@ -75,7 +75,7 @@ class PostgresOutbox:
         after: str = "",
         id: str | None = None,  # noqa: A002
     ) -> list[SubscriptionRow]:
-        asked = {"tenant": tenant, "any_tenant": tenant is None, "id": id, "any_id": id is None}
+        asked: dict[str, Any] = {"tenant": tenant, "any_tenant": tenant is None, "id": id, "any_id": id is None}
         asked |= {"own": own, "limit": limit, "after": after}
         return [SubscriptionRow(*row) for row in await self._fetch("subscriptions", **asked)]
 

@@ -65,7 +65,7 @@ class SqliteOutbox:
         after: str = "",
         id: str | None = None,  # noqa: A002
     ) -> list[SubscriptionRow]:
-        asked = {"tenant": tenant, "any_tenant": tenant is None, "id": id, "any_id": id is None}
+        asked: dict[str, Any] = {"tenant": tenant, "any_tenant": tenant is None, "id": id, "any_id": id is None}
         asked |= {"own": own, "limit": limit, "after": after}
         found = await self._reading(lambda c: list(run(c, "subscriptions", **asked)))
         return [SubscriptionRow(*row) for row in found]
@@ -133,7 +133,7 @@ class SqliteOutbox:
         }
         asked |= {f"any_{name}": value is None for name, value in asked.items()}
         found = await self._reading(lambda c: list(run(c, "deliveries", limit=limit, before=before, **asked)))
-        return [DeliveryRow(*row[:-1], bool(row[-1])) for row in found]
+        return [DeliveryRow._make((*row[:-1], bool(row[-1]))) for row in found]
 
     async def redeliver(self, key: Key) -> bool:
         return await self._writing(lambda c: first(c, "redeliver", **key._asdict())) is not None
