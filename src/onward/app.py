@@ -21,7 +21,7 @@ from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
-from onward.core.task import State, Task, Tasks
+from onward.core.task import Task
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
 from onward.engine.worker import Spawn, Worker, spawn
@@ -36,6 +36,7 @@ from onward.service import Service
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
+from onward.verbs import Verbs
 from onward.wishes import Wish
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Events, Registry):
+class Onward(Events, Registry, Verbs):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -229,22 +230,6 @@ class Onward(Events, Registry):
         """A handle for a task by its id; nothing is looked up yet."""
         return Handle(self, task_id)
 
-    async def get(self, task_id: str) -> Task:
-        """The task. Raises TaskNotFound."""
-        return await self.service.get(task_id)
-
-    async def list(
-        self,
-        *,
-        state: State | str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page (None at the end)."""
-        return await self.service.list(state=state, task=task, queue=queue, limit=limit, cursor=cursor)
-
     async def state(self, task_id: str) -> AgentState:
         """What an agent knows: the state of its task as it is now. Raises NoState for a task that has none."""
         return await self.service.states.get(task_id)
@@ -397,7 +382,7 @@ class Handle:
 
     async def get(self) -> Task:
         """The task as it is now."""
-        return await self._app.service.get(self.id)
+        return await self._app.get(self.id)
 
     async def cancel(self) -> Task:
         """End the task."""

@@ -179,7 +179,8 @@ class Registry:
         self._agents[name] = description or instructions
         self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
         checks = {one.name: one.check for one in made.tools.values()}
-        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks)
+        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks, agent=True)
+        self.handlers[name] = dataclasses.replace(self.handlers[name], agent=True)
         return handler
 
     def hook(

@@ -10,7 +10,7 @@ from onward.core import wire
 from onward.core.budget import Budget
 from onward.core.durations import Duration, seconds
 from onward.core.schedule import Rhythm
-from onward.core.task import NewTask
+from onward.core.task import NewTask, Task
 from onward.errors import BadSetting, InvalidInput, UsageError
 
 PRIORITY_LIMIT = 1_000_000
@@ -27,6 +27,7 @@ class Offer:
     """The argument whose value is the group, and whether an input that is no object is that argument."""
     tools: Mapping[str, Callable[[dict[str, Any]], object]] = dataclasses.field(default_factory=dict)
     """What checks the arguments of each tool, where the handler is an agent."""
+    agent: bool = False
 
 
 class Wish(NamedTuple):
@@ -169,3 +170,13 @@ def _labels(labels: Mapping[str, str]) -> dict[str, str]:
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in labels.items()):
         raise InvalidInput("labels must be texts with texts as values")
     return dict(labels)
+
+
+def label_in(labels: Mapping[str, str]) -> bytes:
+    """How the first of these labels stands in the options of a task. (Something else may read the same.)"""
+    return wire.encode(dict([next(iter(_labels(labels).items()))]), "the label")[1:-1]
+
+
+def has_labels(task: Task, labels: Mapping[str, str] | None) -> bool:
+    """Whether a task has all of these."""
+    return not labels or labels.items() <= task.labels.items()

@@ -26,7 +26,7 @@ from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall, q
 from onward.agent.policy import Answer, Ask, Do, Policy, Say, Seen, Stop, usual
 from onward.agent.saved import saved, saved_state
 from onward.agent.tools import Tool
-from onward.core import wire
+from onward.core import usage, wire
 from onward.core.budget import Budget
 from onward.core.checkpoint import EVERY_ITERATION, EVERY_STEP
 from onward.core.retry import Retry
@@ -104,8 +104,9 @@ class Agent:
                 case Do(calls):
                     await run.do(calls)
                 case Answer(value):
-                    await run.account.settle()
-                    return value
+                    if not await run.listen(last=True):
+                        await run.account.settle()
+                        return value
                 case Stop(why):
                     await run.account.settle()
                     raise NoAnswer(why)
@@ -203,6 +204,7 @@ class _Run:
         self._pages, self._saved, self._moves = [*self._pages, page], len(self._talk.turns), 0
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
         told = {"pages": self._pages, "steps": self._steps, "counts": counts, "always": sorted(self._calls.always)}
+        told["usage"] = usage.saved(self.account.usage, self._ctx.task_id)
         await self._ctx.checkpoint(saved(self._state, **told))
         await self._ctx.patch(self._state)
 
@@ -227,6 +229,16 @@ class _Run:
         self._repeated, self._moves = 0, self._moves + 1
         self._say({"role": "user", "content": text})
 
+    async def listen(self, *, last: bool = False) -> bool:
+        """Take in what people said meanwhile: when nothing is open, so that no call is parted from its result. An answer that
+        the model had given is only something it said before."""
+        said = await self._ctx.messages(last=last)
+        for text in said:
+            self._say({"role": "user", "content": text if isinstance(text, str) else wire.encode(text).decode()})
+        if said:
+            self._reply, self._useless, self._repeated, self._moves = None, 0, 0, self._moves + 1
+        return bool(said)
+
     def _say(self, message: Message) -> None:
         self._talk.say(self._write(message))
 
@@ -238,6 +250,7 @@ class _Run:
 
     async def ask(self) -> None:
         """The model's next words, asked for once."""
+        await self.listen()
         await self._make_room()
         self._steps += 1
         shown, left_out = self._talk.shown(self._agent.context_bytes, self._artifact_bytes)

@@ -23,6 +23,7 @@ from onward.store.writer import Hold
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
+    from onward.core.usage import Usage
     from onward.engine.spending import Spending
 
 
@@ -40,6 +41,8 @@ class Belongings:
     _options: dict[str, Any]
     _allowed: float | None
     _spending: Spending | None = None
+    usage: Usage | None = None
+    """What the task has taken of models so far, where it says so; its last record tells."""
 
     def now(self) -> float:
         """The database's time."""
@@ -101,6 +104,10 @@ class Belongings:
 
     async def within_quota(self, name: str, ask: Callable[[], Awaitable[Any]]) -> Any:
         return await ask_within(self._desk, self._pen, name, ask)
+
+    def _used(self) -> dict[str, Any]:
+        """How the data of a last record begins."""
+        return {} if self.usage is None else {"usage": self.usage.told()}
 
     # ── journals and time ────────────────────────────────────────────────────────────────────────────────────────
 

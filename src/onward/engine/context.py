@@ -138,6 +138,15 @@ class Context:
         message = await self._host.wait(r.SIGNAL, f"signal {name}", {"signal": name}, _timeout(timeout))
         return message["value"] if message is not None else _default(default, f"no signal {name!r} came in time")
 
+    async def messages(self, *, last: bool = False) -> list[Any]:
+        """What people said to this task (`app.message`) since this was asked last, in order; nothing is waited for. An agent
+        reads it before every turn.
+
+        With `last` there is no message that the task could complete without having read: when one comes before its result is
+        written, it is not, and the handler begins anew as after a crash.
+        """
+        return await self._host.messages(last=last)
+
     async def ask(
         self, question: str, *, choices: Iterable[str] = (), timeout: Duration | None = None, default: Any = RAISE
     ) -> Any:

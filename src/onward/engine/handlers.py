@@ -30,6 +30,7 @@ class Handler:
     group: str | None = None
     limit: Limit | None = None
     checkpoint: Checkpoints = DEFAULT
+    agent: bool = False
 
     @functools.cached_property
     def takes(self) -> Arguments:
@@ -56,4 +57,4 @@ class Handler:
     def offer(self) -> bytes:
         """What others need to know of it: its queue, deadline and grouping for submits from afar, its schema for forms."""
         said = {"queue": self.queue, "deadline": self.deadline, "group": self.grouping, "input": self.takes.schema()}
-        return json.dumps(said).encode()
+        return json.dumps(said | ({"agent": True} if self.agent else {})).encode()

@@ -29,6 +29,7 @@ from onward.engine.scope import SCOPE, Scope
 from onward.engine.shift import Shift
 from onward.engine.spending import Spending
 from onward.engine.threads import Threads
+from onward.engine.waits import Waits
 from onward.errors import OnwardError, UnfitCheckpoint
 from onward.store.port import Claimed, Store
 from onward.store.writer import Hold
@@ -105,6 +106,13 @@ class _BlindPen(Pen):
         raise self.end(Walked(key))
 
 
+class _DeafWaits(Waits):
+    """Nobody can say anything new."""
+
+    async def _heard(self, key: str, *, last: bool) -> list[int]:  # noqa: ARG002 -- as the waits they stand for
+        return []
+
+
 class _BareDesk:
     """What a shift finds on its desk when there is no worker: a clock, threads, what its task keeps, and nobody to write to."""
 
@@ -122,6 +130,7 @@ class Rehearsal(Shift):
     """One task, rehearsed."""
 
     pen = _BlindPen
+    waits = _DeafWaits
 
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         super().__init__(desk, claimed, handler)
