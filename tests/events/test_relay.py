@@ -11,11 +11,14 @@ import pytest
 
 from onward import Onward
 from onward.core import record as r
+from onward.core.caller import Caller
 from onward.core.event import Event
+from onward.edge.door import Door
 from onward.engine import relay as relays
 from onward.errors import NotFound, UsageError
 from onward.store.port import Batch, Store
 from onward.testing import drain, memory_app
+from onward.wishes import Wish
 from tests.events.conftest import Office
 from tests.events.receiver import Receiver
 from tests.kit import Time, calm, claim, completion, entry, eventually, not_memory, row, sql, together
@@ -298,23 +301,34 @@ def test_two_of_one_name_and_nonsense_are_refused() -> None:
 
 
 async def test_tenants_hear_of_their_own(office: Office, receiver: Receiver) -> None:
-    """Without tenants of tasks: a subscription of a tenant hears nothing of those who name none."""
-    await office.app.subscriptions.make(receiver.url("/all"), ["task.completed"])
-    await office.app.subscriptions.make(receiver.url("/none"), ["task.completed"], tenant="")
-    await office.app.subscriptions.make(receiver.url("/acme"), ["task.completed"], tenant="acme")
-    await office.complete()
+    whose = {"/all": None, "/none": "", "/acme": "acme", "/globex": "globex"}
+    for path, tenant in whose.items():
+        await office.app.subscriptions.make(receiver.url(path), ["task.cancelled"], tenant=tenant)
+    tasks: dict[str | None, str] = {}
+    for tenant in (None, "acme", "globex"):
+        door = Door(office.app.service, Caller(tenant))
+        wish = Wish("work", key="the same", tenant=tenant, webhook=receiver.url(f"/webhook-{tenant}"))
+        (tasks[tenant],) = await door.submit([wish])
+        await door.cancel(tasks[tenant])
     await office.send_all()
-    assert sorted(got.path for got in receiver.got) == ["/all", "/none"]
+    heard = sorted((got.path, got.json["subject"]) for got in receiver.got)
+    wanted = [(path, tasks[tenant or None]) for path, tenant in whose.items() if tenant is not None]
+    wanted += [("/all", task_id) for task_id in tasks.values()]
+    wanted += [(f"/webhook-{tenant}", task_id) for tenant, task_id in tasks.items()]
+    assert heard == sorted(wanted)
+    assert {got.json["data"]["key"] for got in receiver.got} == {"the same"}, "without the name of the tenant"
+
     mine, _ = await office.app.subscriptions.list(tenant="acme")
     assert [one.sink.rpartition("/")[2] for one in mine] == ["acme"]
     seen, _ = await office.app.subscriptions.deliveries(tenant="acme")
-    assert seen == []
-    theirs, _ = await office.app.subscriptions.deliveries(tenant="")
-    assert len(theirs) == 1
-    with pytest.raises(NotFound):
-        await office.app.subscriptions.redeliver(theirs[0].id, tenant="acme")
-    with pytest.raises(NotFound):
-        await office.app.subscriptions.remove(theirs[0].subscription, tenant="acme")
+    assert {one.task_id for one in seen} == {tasks["acme"]}
+    assert len(seen) == 2
+    theirs, _ = await office.app.subscriptions.deliveries(tenant="globex")
+    for one in theirs:
+        with pytest.raises(NotFound):
+            await office.app.subscriptions.redeliver(one.id, tenant="acme")
+        with pytest.raises(NotFound):
+            await office.app.subscriptions.remove(one.subscription, tenant="acme")
 
 
 async def test_pages(office: Office) -> None:

@@ -220,9 +220,14 @@ class Relay:
 
     async def _serve(self, lane: str, pace: _Pace) -> None:
         """Send what a lane has, until there is no more just now."""
+        rounds = 0
         try:
             while not self.stopping and await self._round(lane, pace):
-                pass
+                rounds += 1
+            if (
+                rounds == 0 and pace.rests_until <= self._clock.monotonic()
+            ):  # what is due stands behind what others are sending
+                pace.rests_until = self._clock.monotonic() + self._poll
         except StoreUnavailable as error:
             log.warning("cannot go on with what goes to %s, trying again: %s", lane, error)
         except Exception:

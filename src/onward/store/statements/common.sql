@@ -381,16 +381,17 @@ SELECT o.task_id, o.seq, o.subscription, o.attempts, s.types, s.sink, o.body, j.
        j.kind = 'shift.started' AND EXISTS (SELECT 1 FROM onward_journal f WHERE f.task_id = j.task_id AND f.seq < j.seq AND f.kind = 'shift.started') AS again
 
 -- name: line_up
--- What is due but stands behind another of its line comes up when that one does.
+-- What is due but stands behind another of its line that waits for its next attempt comes up when that one does. (Behind one that is
+-- being sent it stays where it is: whoever sends that one may be done, and have looked for the next, before this is written.)
 UPDATE onward_outbox SET due_at = (
     SELECT max(e.due_at) FROM onward_outbox e WHERE e.subscription = onward_outbox.subscription AND e.task_id = onward_outbox.task_id
-      AND e.seq < onward_outbox.seq AND e.state = 'pending')
+      AND e.seq < onward_outbox.seq AND e.state = 'pending' AND e.holder IS NULL)
 WHERE (task_id, seq, subscription) IN (
     SELECT o.task_id, o.seq, o.subscription FROM (
         SELECT task_id, seq, subscription FROM onward_outbox WHERE lane = :lane AND state = 'pending' AND due_at <= onward_now() ORDER BY due_at LIMIT :wide
     ) AS o
     WHERE EXISTS (SELECT 1 FROM onward_outbox e WHERE e.subscription = o.subscription AND e.task_id = o.task_id AND e.seq < o.seq
-                    AND e.state = 'pending' AND e.due_at > onward_now()))
+                    AND e.state = 'pending' AND e.due_at > onward_now() AND e.holder IS NULL))
 
 -- name: next_in_line
 -- One of a line is done: the next comes up.
