@@ -224,15 +224,13 @@ class Relay:
         try:
             while not self.stopping and await self._round(lane, pace):
                 rounds += 1
-            if (
-                rounds == 0 and pace.rests_until <= self._clock.monotonic()
-            ):  # what is due stands behind what others are sending
-                pace.rests_until = self._clock.monotonic() + self._poll
         except StoreUnavailable as error:
             log.warning("cannot go on with what goes to %s, trying again: %s", lane, error)
         except Exception:
             log.exception("sending to %s failed", lane)
         finally:
+            if rounds == 0:  # an error, or all that is due stands behind what others are sending
+                pace.rests_until = max(pace.rests_until, self._clock.monotonic() + self._poll)
             pace.busy = False
             self._wake()
 
