@@ -19,8 +19,9 @@ FILE = "onward.toml"
 class Settings:
     """Every setting of Onward, with its default. `docs/settings.md` explains each."""
 
-    db: str = "sqlite:///onward.db"
+    db: str = dataclasses.field(default="sqlite:///onward.db", repr=False)
     artifacts: str = "database"
+    secrets: str = "environment"
     lease_s: float = 10.0
     heartbeat_s: float = 2.0
     poll_s: float = 0.5
@@ -53,7 +54,7 @@ def load(
     values |= {name: value for name, value in arguments.items() if value is not None}
     known = {f.name: f for f in dataclasses.fields(Settings)}
     for name in values.keys() - known.keys():
-        raise BadSetting(name, values[name], f"one of {', '.join(known)}")
+        raise BadSetting(name, "…", f"one of {', '.join(known)}")  # a slip of the pen may stand before a password
     return Settings(**{name: _convert(name, known[name].default, value) for name, value in values.items()})
 
 

@@ -27,6 +27,7 @@ from onward.errors import Forbidden
 from onward.forks import SAME
 from onward.keys import Key, KeyList, NewKey
 from onward.messages import Ask, Doubt
+from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
 from onward.service import Service
 from onward.wishes import Wish, named
@@ -39,6 +40,8 @@ Refs = list["ArtifactRef"]
 Records = list[Record]
 Schedules = list[Schedule]
 Doubts = list[Doubt]
+Queues = list[Queue]
+Workers = list[WorkerView]
 
 
 class Door:
@@ -92,8 +95,8 @@ class Door:
     # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, task_id: str) -> Task:
-        """The task. Raises TaskNotFound."""
-        return await self._own(READ, task_id)
+        """The task, with its usage. Raises TaskNotFound."""
+        return await self.service.usages.of(await self._own(READ, task_id))
 
     async def list(
         self,
@@ -103,11 +106,12 @@ class Door:
         queue: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        **more: Any,
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page."""
+        """Tasks, newest first, and the cursor for the next page; more as for `Service.list`."""
         self.need(READ)
         return await self.service.list(
-            state=state, task=task, queue=queue, limit=limit, cursor=cursor, whose=self.caller.sees
+            state=state, task=task, queue=queue, limit=limit, cursor=cursor, whose=self.caller.sees, **more
         )
 
     async def wait(self, task_id: str, timeout: float) -> Task:
@@ -207,6 +211,12 @@ class Door:
         await self._own(SUBMIT, task_id)
         await self.service.messages.signal(task_id, name, value, id=id)
 
+    async def message(self, task_id: str, text: str, *, id: str | None = None) -> Task:  # noqa: A002
+        """Say something to a task under way; with `id`, twice is once. Raises StateConflict."""
+        await self._own(SUBMIT, task_id)
+        await self.service.messages.message(task_id, text, id=id)
+        return await self.service.get(task_id)
+
     # ── decide ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def answer(self, question_id: str, answer: Any) -> Ask:
@@ -268,6 +278,31 @@ class Door:
         return await self.service.budgets.raise_(task_id, deed=deed, **limits)
 
     # ── run the place ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def queues(self) -> Queues:
+        """All queues with what is unfinished in them."""
+        self._place(READ, "the queues")
+        return await self.service.place.queues()
+
+    async def pause_queue(self, name: str) -> Queue:
+        """Let nobody start anything of a queue until it is unpaused."""
+        await self._runs("pause_queue", name)
+        return await self.service.place.pause_queue(name)
+
+    async def unpause_queue(self, name: str) -> Queue:
+        """Let a queue go on."""
+        await self._runs("unpause_queue", name)
+        return await self.service.place.unpause_queue(name)
+
+    async def workers(self) -> Workers:
+        """All workers that were not declared dead."""
+        self._place(READ, "the workers")
+        return await self.service.place.workers()
+
+    async def stats(self) -> Stats:
+        """How many tasks there are, by state and reason, and what the workers manage."""
+        self._place(READ, "the numbers of all tasks")
+        return await self.service.place.stats()
 
     async def pause_schedule(self, name: str) -> Schedule:
         """No tick until it is unpaused."""

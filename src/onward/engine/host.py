@@ -12,6 +12,8 @@ from onward.engine.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
+    from onward.core.usage import Usage
+    from onward.engine.secrets import Keyring
     from onward.engine.spending import Spending
 
 _NOTHING: Mapping[str, Any] = {}
@@ -54,6 +56,8 @@ class Host(Surroundings, Protocol):
     task_id: str
     attempt: int
     rng: random.Random
+    usage: Usage | None
+    """What the task has taken of models so far: for its last record."""
 
     async def run(self, call: Call) -> Any:
         """The recorded result of the step, or the result of running it now, recorded. Raises StepFailed."""
@@ -61,6 +65,10 @@ class Host(Surroundings, Protocol):
 
     async def wait(self, kind: str, name: str, data: dict[str, Any], timeout: float | None) -> dict[str, Any] | None:
         """The message that this waits for, with the slot free meanwhile; None when the time was up."""
+        ...
+
+    async def messages(self, *, last: bool = False) -> list[Any]:
+        """What people said to this task since this was asked last; nothing is waited for."""
         ...
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
@@ -120,6 +128,11 @@ class Host(Surroundings, Protocol):
 
     def now(self) -> float:
         """The database's time."""
+        ...
+
+    @property
+    def keyring(self) -> Keyring:
+        """The secrets that this task may use."""
         ...
 
 

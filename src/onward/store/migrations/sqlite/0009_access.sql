@@ -9,8 +9,6 @@ BEGIN
     UPDATE onward_tasks SET tenant = (SELECT p.tenant FROM onward_tasks p WHERE p.id = NEW.parent)
     WHERE id = NEW.id AND EXISTS (SELECT 1 FROM onward_tasks p WHERE p.id = NEW.parent AND p.tenant IS NOT NEW.tenant);
 END;
--- All children of a task, also those that have ended.
-CREATE INDEX onward_tasks_parent ON onward_tasks (parent) WHERE parent IS NOT NULL;
 
 -- Keys. Of the key itself only its hash is here. A key is revoked, never deleted.
 CREATE TABLE onward_keys (
