@@ -33,7 +33,7 @@ from tests.edge.tenants import (
     everything,
     town,
 )
-from tests.kit import Through, only_memory, sql
+from tests.kit import Through, only_memory, only_postgres, sql
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,6 +271,7 @@ async def test_children_forks_and_what_goes_on_belong_to_the_same_tenant(app: On
     assert (await (await app.submit("quick", {"goal": "on"}, after=acme.done)).get()).tenant == "acme"
 
 
+@only_postgres
 async def test_an_old_worker_that_knows_of_no_tenants_submits_children_for_the_right_one(app: Onward) -> None:
     @app.task
     async def work(ctx: Any) -> None: ...

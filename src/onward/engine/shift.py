@@ -314,8 +314,8 @@ class Shift(Belongings):
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         deadline = self._deadline_at()
-        beside: dict[str, Any] = {"purses": budgets} if (budgets := self._budgets()) else {}
-        beside["tenant"] = self._options.get("tenant")
+        beside: dict[str, Any] = {"tenant": self._options.get("tenant")}
+        beside |= {"purses": budgets} if (budgets := self._budgets()) else {}
 
         async def start() -> str:
             key = f"{self.task_id}:{SCOPE.get().key}"

@@ -1,9 +1,9 @@
 -- SQLite's own: there is one writer at a time, so a verb is a few plain statements inside one transaction.
 
 -- name: submit_task
--- Nothing is inserted where the id or the key is taken; changes() tells.
+-- Nothing is inserted where the id or the key is taken; changes() tells. A child is of its parent's tenant.
 INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
-VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, :tenant) ON CONFLICT DO NOTHING
+VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, COALESCE((SELECT p.tenant FROM onward_tasks p WHERE p.id = :parent), :tenant)) ON CONFLICT DO NOTHING
 
 -- name: submit_queue
 -- Its queue row.
