@@ -14,6 +14,7 @@ from onward import Budget, Client, Onward, State, SyncClient, service, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.artifacts.errors import ArtifactNotFound
 from onward.client.asking import Asking
+from onward.client.errors import Unreachable
 from onward.client.verbs import Verbs
 from onward.core.task import Task
 from onward.errors import (
@@ -35,7 +36,6 @@ from onward.errors import (
     TaskNotFound,
     Unauthorized,
     UnknownTask,
-    Unreachable,
     UsageError,
 )
 from tests.client.conftest import listed
@@ -257,6 +257,10 @@ async def test_a_key_opens_what_it_is_for(app: Onward, either: Any) -> None:
         with pytest.raises(Forbidden) as told:
             await client.submit("work")
         assert told.value.scope == "submit"
+        other = either(address, key=(await app.keys.create("other", scopes=["admin"], tenant="acme")).token)
+        with pytest.raises(Forbidden) as shut:
+            await other.pause_queue("default")
+        assert shut.value.code == "not_for_tenants", "a code that clients need not know"
 
 
 async def test_effects_in_doubt_and_schedules(app: Onward, client: Any) -> None:

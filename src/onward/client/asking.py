@@ -14,13 +14,13 @@ import random
 import urllib.parse
 from typing import Any, Final
 
+from onward.client.errors import Unreachable
 from onward.client.reading import error_of
 from onward.client.script import NOTHING, Answer, Lost, Pause, Request, Script
 from onward.core.clock import SystemClock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.retry import Retry
-from onward.errors import Unreachable
 
 REFUSED: Final = frozenset({408, 429})
 """Whoever says this has not done anything."""

@@ -17,7 +17,7 @@ from onward.core.budget import KINDS, Amount, Budget, Purse
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.core.usage import Usage
-from onward.errors import InvalidInput, OnwardError
+from onward.errors import Forbidden, InvalidInput, NotFound, OnwardError, Unauthorized
 from onward.messages import Ask, Doubt
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
@@ -148,13 +148,15 @@ def _kinds() -> dict[str, type[OnwardError]]:
 
 
 KINDS_OF_ERROR = _kinds()
+BY_STATUS: dict[int, type[OnwardError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound}
+"""Classes for codes that this version does not know."""
 
 
 def error_of(answer: Answer) -> OnwardError:
-    """The error that a problem tells of: of the class that has its code, else an OnwardError with code and status. It has the
+    """The error that a problem tells of: of the class that has its code, else of that of its status, with the code. It has the
     sentence that the server wrote, and whatever else the server tells."""
     said = _problem(answer)
-    kind = KINDS_OF_ERROR.get(str(said["code"]), OnwardError)
+    kind = KINDS_OF_ERROR.get(str(said["code"]), BY_STATUS.get(answer.status, OnwardError))
     error = kind.__new__(kind, said["detail"])  # its own sentence stands in the document already
     Exception.__init__(error, said["detail"])
     for name, value in said.items():
