@@ -22,6 +22,7 @@ from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
 from onward.core.task import Task
+from onward.edge.metrics import exposed
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
 from onward.engine.secrets import Source
@@ -29,6 +30,7 @@ from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
 from onward.keys import Keys
+from onward.mcp_door import McpDoor
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
 from onward.schedules import Schedule
@@ -51,7 +53,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Registry, Verbs):
+class Onward(McpDoor, Registry, Verbs):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -122,12 +124,13 @@ class Onward(Registry, Verbs):
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Work in this process while the block lasts."""
         async with self:
-            worker = self.make_worker(slots=slots, queues=queues)
-            await worker.start()
-            try:
-                yield worker
-            finally:
-                await worker.stop(self.settings.grace_s)
+            with exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
+                worker = self.make_worker(slots=slots, queues=queues)
+                await worker.start()
+                try:
+                    yield worker
+                finally:
+                    await worker.stop(self.settings.grace_s)
 
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""
@@ -171,7 +174,7 @@ class Onward(Registry, Verbs):
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
         )
-        return http.asgi(edge)
+        return http.asgi(edge, more=[self._mcp_route(edge)])
 
     @property
     def keys(self) -> Keys:

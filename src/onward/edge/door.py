@@ -23,7 +23,7 @@ from onward.core.durations import Duration
 from onward.core.record import Record
 from onward.core.task import Task, Tasks
 from onward.edge.errors import NotForTenants, OwnCall
-from onward.errors import Forbidden
+from onward.errors import Forbidden, NoState
 from onward.forks import SAME
 from onward.keys import Key, KeyList, NewKey
 from onward.messages import Ask, Doubt
@@ -33,7 +33,7 @@ from onward.service import Service
 from onward.wishes import Wish, named
 
 if TYPE_CHECKING:
-    from onward.core.state import AgentState, ArtifactRef
+    from onward.core.state import AgentState, ArtifactRef, StatePatch
 
 Asks = list[Ask]
 Refs = list["ArtifactRef"]
@@ -154,6 +154,10 @@ class Door:
         self.need(READ)
         return await self.service.messages.asks(kind, self.caller.sees)
 
+    async def asks_of(self, task_id: str) -> Asks:
+        """What a task asks of people, and, where it waits for its children, what those below it ask."""
+        return await self.service.messages.asks_of(await self._own(READ, task_id))
+
     async def ask(self, ask_id: str) -> Ask:
         """One of them, answered or not. Raises NotFound."""
         return await self._ask(READ, ask_id)
@@ -216,6 +220,23 @@ class Door:
         await self._own(SUBMIT, task_id)
         await self.service.messages.message(task_id, text, id=id)
         return await self.service.get(task_id)
+
+    async def patch(
+        self,
+        task_id: str,
+        change: StatePatch | dict[str, Any],
+        *,
+        id: str | None = None,  # noqa: A002 -- as for a signal
+    ) -> AgentState | None:
+        """Change the state of a task; what it is now, for who may read it and when it has begun one. Raises StateConflict, NoState."""
+        await self._own(SUBMIT, task_id)
+        await self.service.states.patch(task_id, change, by=self.caller.name, id=id)
+        if READ not in self.caller.scopes:
+            return None
+        try:
+            return await self.service.states.get(task_id)
+        except NoState:
+            return None
 
     # ── decide ───────────────────────────────────────────────────────────────────────────────────────────────────
 
