@@ -21,7 +21,8 @@ from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
-from onward.core.task import State, Task, Tasks
+from onward.core.task import Task
+from onward.edge.metrics import exposed
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
 from onward.engine.secrets import Source
@@ -29,6 +30,7 @@ from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
 from onward.keys import Keys
+from onward.mcp_door import McpDoor
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
 from onward.schedules import Schedule
@@ -36,6 +38,7 @@ from onward.service import Service
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
+from onward.verbs import Verbs
 from onward.wishes import Wish
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Registry):
+class Onward(McpDoor, Registry, Verbs):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -121,12 +124,13 @@ class Onward(Registry):
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Work in this process while the block lasts."""
         async with self:
-            worker = self.make_worker(slots=slots, queues=queues)
-            await worker.start()
-            try:
-                yield worker
-            finally:
-                await worker.stop(self.settings.grace_s)
+            with exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
+                worker = self.make_worker(slots=slots, queues=queues)
+                await worker.start()
+                try:
+                    yield worker
+                finally:
+                    await worker.stop(self.settings.grace_s)
 
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""
@@ -170,7 +174,7 @@ class Onward(Registry):
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
         )
-        return http.asgi(edge)
+        return http.asgi(edge, more=[self._mcp_route(edge)])
 
     @property
     def keys(self) -> Keys:
@@ -228,22 +232,6 @@ class Onward(Registry):
     def handle(self, task_id: str) -> Handle:
         """A handle for a task by its id; nothing is looked up yet."""
         return Handle(self, task_id)
-
-    async def get(self, task_id: str) -> Task:
-        """The task. Raises TaskNotFound."""
-        return await self.service.get(task_id)
-
-    async def list(
-        self,
-        *,
-        state: State | str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page (None at the end)."""
-        return await self.service.list(state=state, task=task, queue=queue, limit=limit, cursor=cursor)
 
     async def state(self, task_id: str) -> AgentState:
         """What an agent knows: the state of its task as it is now. Raises NoState for a task that has none."""
@@ -398,7 +386,7 @@ class Handle:
 
     async def get(self) -> Task:
         """The task as it is now."""
-        return await self._app.service.get(self.id)
+        return await self._app.get(self.id)
 
     async def cancel(self) -> Task:
         """End the task."""

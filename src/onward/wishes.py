@@ -10,7 +10,7 @@ from onward.core import mask, secret, wire
 from onward.core.budget import Budget
 from onward.core.durations import Duration, seconds
 from onward.core.schedule import Rhythm
-from onward.core.task import NewTask
+from onward.core.task import NewTask, Task
 from onward.errors import BadSetting, InvalidInput, UsageError
 
 PRIORITY_LIMIT = 1_000_000
@@ -27,6 +27,7 @@ class Offer:
     """The argument whose value is the group, and whether an input that is no object is that argument."""
     tools: Mapping[str, Callable[[dict[str, Any]], object]] = dataclasses.field(default_factory=dict)
     """What checks the arguments of each tool, where the handler is an agent."""
+    agent: bool = False
     secrets: Collection[str] | None = None
     """The secrets that an input may name; None when nobody knows."""
 
@@ -66,6 +67,8 @@ class Wish(NamedTuple):
     """Whose it is: tenants never see each other's tasks, and their keys are their own."""
     agent: str | None = None
     """The agent that asks, with its own key."""
+    trace: Mapping[str, str] | None = None
+    """The trace of whoever asks (`telemetry.incoming`); it is no part of what is asked."""
 
 
 class Plan(NamedTuple):
@@ -95,7 +98,8 @@ def from_afar(said: Mapping[str, Any]) -> Offer:
             if secret.in_clear(item, known.get(name)):
                 raise InvalidInput(secret.in_clear_text(name))
 
-    return Offer(check, said["queue"], said["deadline"], said.get("group"), secrets=said.get("secrets"))
+    agent, secrets = said.get("agent", False), said.get("secrets")
+    return Offer(check, said["queue"], said["deadline"], said.get("group"), agent=agent, secrets=secrets)
 
 
 def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
@@ -130,7 +134,7 @@ def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
     )
 
 
-_BESIDE = frozenset({"purses", "tenant", "agent"})
+_BESIDE = frozenset({"purses", "tenant", "agent", "trace"})
 """Options that a task with the same key may have otherwise: they change with the code, or with who asks."""
 
 
@@ -156,6 +160,8 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         said["budget"] = wish.budget.told()
     if wish.purses:
         said["purses"] = dict(wish.purses)
+    if wish.trace:
+        said["trace"] = dict(wish.trace)
     if wish.tenant is not None:
         said["tenant"] = named(
             "tenant", wish.tenant
@@ -197,3 +203,13 @@ def _labels(labels: Mapping[str, str]) -> dict[str, str]:
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in labels.items()):
         raise InvalidInput("labels must be texts with texts as values")
     return dict(labels)
+
+
+def label_in(labels: Mapping[str, str]) -> bytes:
+    """How the first of these labels stands in the options of a task. (Something else may read the same.)"""
+    return wire.encode(dict([next(iter(_labels(labels).items()))]), "the label")[1:-1]
+
+
+def has_labels(task: Task, labels: Mapping[str, str] | None) -> bool:
+    """Whether a task has all of these."""
+    return not labels or labels.items() <= task.labels.items()

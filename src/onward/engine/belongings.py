@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from onward.artifacts.keeper import beside
 from onward.core import mask, wire
 from onward.core import record as r
-from onward.core.task import NEVER, Task
+from onward.core.task import NEVER, Message, Task
 from onward.engine.desk import Desk
 from onward.engine.pen import Pen
 from onward.engine.quota import ask_within
@@ -25,6 +25,7 @@ from onward.store.writer import Hold
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
+    from onward.core.usage import Usage
     from onward.engine.spending import Spending
 
 
@@ -42,6 +43,8 @@ class Belongings:
     _options: dict[str, Any]
     _allowed: float | None
     _spending: Spending | None = None
+    usage: Usage | None = None
+    """What the task has taken of models so far, where it says so; its last record tells."""
     _keyring: Keyring | None = None
 
     @property
@@ -76,10 +79,16 @@ class Belongings:
     async def flush(self) -> None:
         await self._pen.flushed()
 
-    async def other(self, task_id: str) -> tuple[Task | None, list[r.Record]]:
+    async def other(self, task_id: str) -> tuple[Task | None, list[r.Record], list[Message]]:
+        from onward.core.state import last_message  # noqa: PLC0415 -- pydantic, which most tasks do not need
+
         whose = self._options.get("tenant", "")  # an input may name whatever it likes
         task = await self._pen.patiently(lambda: self._desk.store.get(task_id, whose))
-        return task, [] if task is None else await self._since_checkpoint(task_id)
+        if task is None:
+            return None, [], []
+        records = await self._since_checkpoint(task_id)
+        copied = last_message(records)
+        return task, records, await self._pen.patiently(lambda: self._desk.store.inbox(task_id, copied))
 
     def hurried(self) -> bool:
         started, deadline = self._pen.replay.started_at or self._claimed.claimed_at, self._deadline_at()
@@ -114,6 +123,10 @@ class Belongings:
 
     async def within_quota(self, name: str, ask: Callable[[], Awaitable[Any]]) -> Any:
         return await ask_within(self._desk, self._pen, name, ask)
+
+    def _used(self) -> dict[str, Any]:
+        """How the data of a last record begins."""
+        return {} if self.usage is None else {"usage": self.usage.told()}
 
     # ── journals and time ────────────────────────────────────────────────────────────────────────────────────────
 

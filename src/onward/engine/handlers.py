@@ -30,6 +30,8 @@ class Handler:
     group: str | None = None
     limit: Limit | None = None
     checkpoint: Checkpoints = DEFAULT
+    agent: bool = False
+    """Whether a model decides what it does."""
     secrets: Collection[str] = ()
     """The secrets that may be named in an input."""
 
@@ -66,5 +68,6 @@ class Handler:
             "deadline": self.deadline,
             "group": self.grouping,
             "input": self.takes.schema(),
+            "secrets": sorted(self.secrets),
         }
-        return json.dumps(said | {"secrets": sorted(self.secrets)}).encode()
+        return json.dumps(said | ({"agent": True} if self.agent else {})).encode()

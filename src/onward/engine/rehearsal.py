@@ -31,6 +31,7 @@ from onward.engine.secrets import StandIns
 from onward.engine.shift import Shift
 from onward.engine.spending import Spending
 from onward.engine.threads import Threads
+from onward.engine.waits import Waits
 from onward.errors import OnwardError, UnfitCheckpoint
 from onward.store.port import Claimed, Store
 from onward.store.writer import Hold
@@ -107,6 +108,13 @@ class _BlindPen(Pen):
         raise self.end(Walked(key))
 
 
+class _DeafWaits(Waits):
+    """Nobody can say anything new."""
+
+    async def _heard(self, key: str, *, last: bool) -> list[int]:  # noqa: ARG002 -- as the waits they stand for
+        return []
+
+
 class _BareDesk:
     """What a shift finds on its desk when there is no worker: a clock, threads, what its task keeps, and nobody to write to."""
 
@@ -124,6 +132,7 @@ class Rehearsal(Shift):
     """One task, rehearsed."""
 
     pen = _BlindPen
+    waits = _DeafWaits
 
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         super().__init__(desk, claimed, handler)
@@ -134,6 +143,10 @@ class Rehearsal(Shift):
 
     def spending(self, budget: Budget) -> Spending:  # noqa: ARG002 -- nothing is spent
         return Spending(self._desk, self._pen, {}, Budget())
+
+    async def patches(self) -> list[Any]:
+        """Only those that the journal has."""
+        return await self._waits.patches(look=False)
 
     def keep(self, data: bytes) -> str:
         """It is kept while the rehearsal lasts."""
