@@ -284,6 +284,10 @@ class Door:
         await self._runs("trigger", name)
         return await self.service.schedules.trigger(name)
 
+    def measures(self) -> None:
+        """Raises Forbidden for whoever may not see the numbers of all tenants together."""
+        self._place(ADMIN, "the metrics")
+
     async def keys(self) -> KeyList:
         """All keys; for a caller of a tenant, those of the tenant."""
         self.need(ADMIN)

@@ -308,7 +308,7 @@ class Shift(Belongings):
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         deadline = self._deadline_at()
-        beside = {"purses": budgets} if (budgets := self._budgets()) else {}
+        beside: dict[str, Any] = {"purses": budgets} if (budgets := self._budgets()) else {}
         beside |= {"tenant": self._options.get("tenant"), "trace": self._options.get("trace")}
 
         async def start() -> str:

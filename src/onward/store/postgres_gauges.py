@@ -15,6 +15,6 @@ class PostgresGauges:
     async def standing(self) -> Standing:
         waiting = [Waiting(*row) for row in await self._fetch("standing")]
         asks = {kind: count for kind, count in await self._fetch("open_asks_by_kind")}  # noqa: C416 -- rows are no pairs
-        (workers,) = await self._fetch("crew")
+        ((workers, slots, late),) = await self._fetch("crew")
         outbox = await self._fetch("outbox_depth") if await self._fetch("outbox_there") else []
-        return Standing(waiting, asks, *workers, tuple(outbox[0]) if outbox else None)
+        return Standing(waiting, asks, workers, slots, late, tuple(outbox[0]) if outbox else None)

@@ -21,8 +21,8 @@ class SqliteGauges:
 
 
 def _standing(connection: apsw.Connection) -> Standing:
-    workers = first(connection, "crew")
-    assert workers is not None
     waiting = [Waiting(*row) for row in run(connection, "standing")]
-    outbox = first(connection, "outbox_depth") if first(connection, "outbox_there") else None
-    return Standing(waiting, dict(run(connection, "open_asks_by_kind")), *workers, outbox)  # type: ignore[arg-type]
+    asks = dict(run(connection, "open_asks_by_kind"))
+    ((workers, slots, late),) = run(connection, "crew")
+    outbox: Any = first(connection, "outbox_depth") if first(connection, "outbox_there") else None
+    return Standing(waiting, asks, workers, slots, late, outbox)
