@@ -20,6 +20,7 @@ from hypothesis.internal.conjecture import providers
 
 from onward import Onward
 from onward.app import open_store
+from onward.core import mask
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.telemetry import counters
@@ -67,6 +68,13 @@ def _nobody_counts() -> Iterator[None]:
     yield
     counters.on = False
     counters.clear()
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_from_outside() -> Iterator[None]:
+    """What one test calls a secret is a word like any other in the next."""
+    yield
+    mask.clear()
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,9 @@ FILE = "onward.toml"
 class Settings:
     """Every setting of Onward, with its default. `docs/settings.md` explains each."""
 
-    db: str = "sqlite:///onward.db"
+    db: str = dataclasses.field(default="sqlite:///onward.db", repr=False)
     artifacts: str = "database"
+    secrets: str = "environment"
     lease_s: float = 10.0
     heartbeat_s: float = 2.0
     poll_s: float = 0.5
@@ -35,6 +36,8 @@ class Settings:
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"
     log: str = "text"
+    mcp_expose: str = ""
+    streams: int = 1_000
 
     def __post_init__(self) -> None:
         if self.heartbeat_s * 2 > self.lease_s:
@@ -60,7 +63,7 @@ def load(
     values |= {name: value for name, value in arguments.items() if value is not None}
     known = {f.name: f for f in dataclasses.fields(Settings)}
     for name in values.keys() - known.keys():
-        raise BadSetting(name, values[name], f"one of {', '.join(known)}")
+        raise BadSetting(name, "…", f"one of {', '.join(known)}")  # a slip of the pen may stand before a password
     return Settings(**{name: _convert(name, known[name].default, value) for name, value in values.items()})
 
 

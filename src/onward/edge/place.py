@@ -1,4 +1,4 @@
-"""Calls about the place itself: schedules, health, metrics."""
+"""Calls about the place itself: schedules, queues, workers, numbers, health, metrics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,37 @@ from onward.edge.calls import Answer, Asked, Call
 from onward.edge.metrics import Metrics
 from onward.edge.problem import Problem
 from onward.errors import SchemaMismatch, UsageError
-from onward.views import schedule_json
+from onward.views import queue_json, schedule_json, stats_json, worker_json
 
 
 async def schedules(asked: Asked) -> Answer:
     """`GET /api/schedules`."""
     return Answer({"schedules": [schedule_json(schedule) for schedule in await asked.door.schedules()]})
+
+
+async def queues(asked: Asked) -> Answer:
+    """`GET /api/queues`."""
+    return Answer({"queues": [queue_json(queue) for queue in await asked.door.queues()]})
+
+
+async def pause_queue(asked: Asked) -> Answer:
+    """`POST /api/queues/{name}/pause`."""
+    return Answer(queue_json(await asked.door.pause_queue(asked.path["name"])))
+
+
+async def unpause_queue(asked: Asked) -> Answer:
+    """`POST /api/queues/{name}/unpause`."""
+    return Answer(queue_json(await asked.door.unpause_queue(asked.path["name"])))
+
+
+async def workers(asked: Asked) -> Answer:
+    """`GET /api/workers`."""
+    return Answer({"workers": [worker_json(worker) for worker in await asked.door.workers()]})
+
+
+async def stats(asked: Asked) -> Answer:
+    """`GET /api/stats`."""
+    return Answer(stats_json(await asked.door.stats()))
 
 
 async def healthz(_asked: Asked) -> Answer:
@@ -44,6 +69,7 @@ async def readyz(asked: Asked) -> Answer:
     return Answer({"status": "ok"})
 
 
+_QUEUE = {200: ("The queue.", shapes.QueueShape)}
 _WELL = {200: ("It is well.", shapes.Health)}
 CALLS = [
     Call(
@@ -64,6 +90,51 @@ CALLS = [
         schedules,
         "What submits tasks by the clock.",
         {200: ("All schedules.", shapes.Schedules)},
+        tag="place",
+    ),
+    Call(
+        "GET",
+        "/api/queues",
+        "queues",
+        queues,
+        "What is unfinished, by queue.",
+        {200: ("All queues.", shapes.Queues)},
+        tag="place",
+    ),
+    Call(
+        "POST",
+        "/api/queues/{name}/pause",
+        "pause_queue",
+        pause_queue,
+        "Let nobody start anything of a queue until it is unpaused; what runs goes on.",
+        _QUEUE,
+        tag="place",
+    ),
+    Call(
+        "POST",
+        "/api/queues/{name}/unpause",
+        "unpause_queue",
+        unpause_queue,
+        "Let a queue go on.",
+        _QUEUE,
+        tag="place",
+    ),
+    Call(
+        "GET",
+        "/api/workers",
+        "workers",
+        workers,
+        "Workers that were not declared dead.",
+        {200: ("All workers.", shapes.Workers)},
+        tag="place",
+    ),
+    Call(
+        "GET",
+        "/api/stats",
+        "stats",
+        stats,
+        "How many tasks there are, by state and reason, and what the workers manage.",
+        {200: ("Numbers.", shapes.StatsShape)},
         tag="place",
     ),
     Call("GET", "/healthz", "healthz", healthz, "Whether this process answers.", _WELL, open=True, tag="place"),

@@ -26,6 +26,7 @@ from onward.engine.handlers import Handler
 from onward.engine.lease import Heart, Lease
 from onward.engine.presence import machine
 from onward.engine.schedules import Ticker
+from onward.engine.secrets import Secrets
 from onward.engine.shift import Shift
 from onward.engine.threads import Threads
 from onward.engine.upkeep import CancelChildren, Upkeep
@@ -93,6 +94,7 @@ class Worker:
         ticker: Ticker,
         limits: tuple[LimitRow, ...] = (),
         artifacts: Artifacts | None = None,
+        secrets: Secrets | None = None,
         spawn: Spawn = spawn,
     ) -> None:
         self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
@@ -101,6 +103,7 @@ class Worker:
         self._poll, self._ids, self._spawn = poll, ids, spawn
         self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
         self.submit, self._ticker, self.artifacts = submit, ticker, artifacts or Artifacts(store)
+        self.secrets = secrets or Secrets()
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
@@ -298,6 +301,8 @@ class Worker:
         ):  # its clock was set forward: until we know, sleepers come and go
             self._sync(claimed[0].claimed_at, self.clock.monotonic())
         self._strangers -= {one.id for one in claimed}
+        if claimed:
+            self.store.news()
         return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
 
     def _learn(self, outlook: Outlook) -> bool:

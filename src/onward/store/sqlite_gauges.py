@@ -6,6 +6,7 @@ from typing import Any
 
 import apsw
 
+from onward.store.access import seen_by
 from onward.store.gauges import Standing, Waiting
 from onward.store.sqlite_run import first, run
 
@@ -21,8 +22,8 @@ class SqliteGauges:
 
 
 def _standing(connection: apsw.Connection) -> Standing:
-    waiting = [Waiting(*row) for row in run(connection, "standing")]
-    asks = dict(run(connection, "open_asks_by_kind"))
     ((workers, slots, late),) = run(connection, "crew")
+    waiting = [Waiting(*row) for row in run(connection, "standing")]
     outbox: Any = first(connection, "outbox_depth") if first(connection, "outbox_there") else None
+    asks = dict(run(connection, "open_asks_by_kind", **seen_by(None)))
     return Standing(waiting, asks, workers, slots, late, outbox)
