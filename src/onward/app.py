@@ -125,14 +125,13 @@ class Onward(Events, McpDoor, Registry, Verbs):
     @contextlib.asynccontextmanager
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Work in this process while the block lasts."""
-        async with self:
-            with exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
-                worker = self.make_worker(slots=slots, queues=queues)
-                await worker.start()
-                try:
-                    yield worker
-                finally:
-                    await worker.stop(self.settings.grace_s)
+        async with self, exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
+            worker = self.make_worker(slots=slots, queues=queues)
+            await worker.start()
+            try:
+                yield worker
+            finally:
+                await worker.stop(self.settings.grace_s)
 
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""

@@ -380,6 +380,10 @@ class Door:
         """What is done about what goes out is written down."""
         await self.service.audit.write_down(self._deed(action, subject, self.caller.tenant, **data))
 
+    def measures(self) -> None:
+        """Raises Forbidden for whoever may not see the numbers of all tenants together."""
+        self._place(ADMIN, "the metrics")
+
     async def keys(self) -> KeyList:
         """All keys; for a caller of a tenant, those of the tenant."""
         self.need(ADMIN)
