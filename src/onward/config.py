@@ -33,6 +33,9 @@ class Settings:
     hosts: str = ""
     origins: str = ""
     body_limit: int = 4_194_304
+    metrics_port: int = 0
+    metrics_host: str = "127.0.0.1"
+    log: str = "text"
     mcp_expose: str = ""
 
     def __post_init__(self) -> None:
@@ -40,6 +43,10 @@ class Settings:
             raise BadSetting("heartbeat_s", self.heartbeat_s, f"at most half of lease_s ({self.lease_s:g})")
         if self.slots < 1:
             raise BadSetting("slots", self.slots, "1 or more")
+        if self.log not in {"text", "json"}:
+            raise BadSetting("log", self.log, "text or json")
+        if not 0 <= self.metrics_port < 65536:
+            raise BadSetting("metrics_port", self.metrics_port, "a port, or 0 for none")
 
 
 def load(

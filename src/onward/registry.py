@@ -189,6 +189,7 @@ class Registry:
 
         self._agents[name] = description or instructions
         self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
+        self.handlers[name] = dataclasses.replace(self.handlers[name], agent=True)
         checks = {one.name: one.check for one in made.tools.values()}
         self._offers[name] = dataclasses.replace(self._offers[name], tools=checks, agent=True)
         self.handlers[name] = dataclasses.replace(self.handlers[name], agent=True)

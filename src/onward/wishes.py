@@ -67,6 +67,8 @@ class Wish(NamedTuple):
     """Whose it is: tenants never see each other's tasks, and their keys are their own."""
     agent: str | None = None
     """The agent that asks, with its own key."""
+    trace: Mapping[str, str] | None = None
+    """The trace of whoever asks (`telemetry.incoming`); it is no part of what is asked."""
 
 
 class Plan(NamedTuple):
@@ -132,7 +134,7 @@ def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
     )
 
 
-_BESIDE = frozenset({"purses", "tenant", "agent"})
+_BESIDE = frozenset({"purses", "tenant", "agent", "trace"})
 """Options that a task with the same key may have otherwise: they change with the code, or with who asks."""
 
 
@@ -158,6 +160,8 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         said["budget"] = wish.budget.told()
     if wish.purses:
         said["purses"] = dict(wish.purses)
+    if wish.trace:
+        said["trace"] = dict(wish.trace)
     if wish.tenant is not None:
         said["tenant"] = named(
             "tenant", wish.tenant

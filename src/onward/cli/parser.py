@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from onward.cli import parser_place as place
-from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, positive
+from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, port, positive
 
 EPILOG = """\
 exit status:
@@ -143,6 +143,9 @@ def _worker(commands: Commands) -> None:
     of_app(parser)
     parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
     parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
+    parser.add_argument(
+        "--metrics-port", type=port, metavar="N", help="answer /metrics there (ONWARD_METRICS_PORT; none)"
+    )
 
 
 def _submit(commands: Commands) -> None:

@@ -30,9 +30,11 @@ from onward.engine.secrets import Secrets
 from onward.engine.shift import Shift
 from onward.engine.threads import Threads
 from onward.engine.upkeep import CancelChildren, Upkeep
+from onward.engine.watched import WatchedShift, watching
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port import Beat, Claimed, Outlook, Store, WorkerRow
 from onward.store.writer import Writer
+from onward.telemetry import LOST, WORKING, counters
 
 log = logging.getLogger("onward.worker")
 
@@ -231,6 +233,7 @@ class Worker:
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _claim_forever(self) -> None:
+        WORKING.set(self)  # and for all that is begun from here
         while not self._stopping:
             self._woken = False
             try:
@@ -325,8 +328,9 @@ class Worker:
                     return
 
     def _begin(self, claimed: list[Claimed]) -> None:
+        make = WatchedShift if watching() else Shift
         for one in claimed:
-            shift = Shift(self, one, self._handlers[one.task])
+            shift = make(self, one, self._handlers[one.task])
             self._shifts[one.id] = shift
             if self._stopping:
                 shift.stop(HandBack(), now=False)
@@ -411,6 +415,7 @@ class Worker:
         log.warning(
             "this worker was declared dead: its lease ended while it was away; it starts anew under another name"
         )
+        counters.add(LOST)
         self.lease.drop()
         self.lease.doubt()
         self.writer.lose([shift.hold for shift in self._shifts.values()])

@@ -50,6 +50,7 @@ from onward.store.port import (
 )
 from onward.store.postgres_access import PostgresAccess
 from onward.store.postgres_fork import fork
+from onward.store.postgres_gauges import PostgresGauges
 from onward.store.postgres_overview import PostgresOverview
 from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
@@ -63,7 +64,7 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore(PostgresAccess, PostgresOverview, PostgresPurses, PostgresQuotas, PostgresTrimming):
+class PostgresStore(PostgresAccess, PostgresGauges, PostgresOverview, PostgresPurses, PostgresQuotas, PostgresTrimming):
     """See `Store` for what each verb promises."""
 
     inline = False

@@ -49,6 +49,7 @@ from onward.store.port import (
 from onward.store.sqlite_access import SqliteAccess
 from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
+from onward.store.sqlite_gauges import SqliteGauges
 from onward.store.sqlite_nudges import SqliteNudges
 from onward.store.sqlite_overview import SqliteOverview
 from onward.store.sqlite_purses import SqlitePurses
@@ -60,7 +61,7 @@ from onward.store.sqlite_trim import SqliteTrimming
 T = TypeVar("T")
 
 
-class SqliteStore(SqliteAccess, SqliteOverview, SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming):
+class SqliteStore(SqliteAccess, SqliteGauges, SqliteNudges, SqliteOverview, SqlitePurses, SqliteQuotas, SqliteTrimming):
     """See `Store` for what each verb promises."""
 
     apart = True

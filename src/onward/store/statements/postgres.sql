@@ -421,6 +421,10 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('f
 -- The tables that are ours, for a look at all that is in them.
 SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema() AND tablename LIKE 'onward\_%' ORDER BY name
 
+-- name: outbox_there
+-- Whether there is an outbox: the tables may be of an older version than the program.
+SELECT 1 WHERE to_regclass('onward_outbox') IS NOT NULL
+
 -- name: kin
 -- These tasks: whose children they are, their names, and how they were asked for.
 SELECT id, parent, task, options FROM onward_tasks WHERE id = ANY(:ids::text[])

@@ -238,6 +238,10 @@ SELECT address FROM onward_workers WHERE address <> '' AND lease_until > onward_
 -- The tables that are ours, for a look at all that is in them.
 SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'onward\_%' ESCAPE '\' ORDER BY name
 
+-- name: outbox_there
+-- Whether there is an outbox: the tables may be of an older version than the program.
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onward_outbox'
+
 -- name: kin
 -- These tasks: whose children they are, their names, and how they were asked for.
 SELECT id, parent, task, options FROM onward_tasks WHERE id IN (SELECT value FROM json_each(:ids))
