@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import importlib
 from typing import Any
 
 import pytest
@@ -116,6 +118,19 @@ async def test_no_claim_that_begins_after_the_answer_takes_anything(store: Store
     assert late == []
     assert 0 in got
     assert 1 in got
+
+
+async def test_a_claim_that_does_not_look_is_seen(store: Store, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof of those above: as claims were before queues could be paused."""
+    module, name = ("postgres_run", "claim") if kind == "postgres" else ("sqlite_run", "ready")
+    statements = importlib.import_module(f"onward.store.{module}").S
+    blind = dataclasses.replace(statements[name], sql=statements[name].sql.replace("<> 'task'", "= 'queue'"))
+    assert blind != statements[name]
+    monkeypatch.setitem(statements, name, blind)
+    await join(store, "w1")
+    await submit(store)
+    await store.pause_queue("default", paused=True)
+    assert len(await claim(store)) == 1
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
