@@ -20,6 +20,7 @@ from hypothesis.internal.conjecture import providers
 
 from onward import Onward
 from onward.app import open_store
+from onward.core import mask
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from rig.postgres import Postgres
@@ -60,6 +61,13 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def _no_secrets_from_outside() -> Iterator[None]:
+    """What one test calls a secret is a word like any other in the next."""
+    yield
+    mask.clear()
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """Nothing here pulls the plug, so nothing has to reach the disk; tests that crash a server start their own."""
@@ -79,7 +87,7 @@ class Recycled:
 
     TABLES = (
         "onward_tasks, onward_queue, onward_journal, onward_outcomes, onward_inbox, onward_workers, onward_handlers, "
-        "onward_schedules, onward_limits, onward_buckets, onward_quotas, hand_clock"
+        "onward_schedules, onward_limits, onward_buckets, onward_quotas, onward_keys, onward_audit, hand_clock"
     )
     CLOCK = """
         CREATE TABLE hand_clock (t float8);
@@ -92,6 +100,7 @@ class Recycled:
         asyncio.run(_open_and_close(self.url))
         self.connection = psycopg.connect(self.url, autocommit=True)
         self.connection.execute(self.CLOCK)
+        self.connection.execute("SET session_replication_role = replica")  # the audit refuses to be emptied otherwise
 
     def empty(self) -> str:
         self.connection.execute(

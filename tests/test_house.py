@@ -49,7 +49,7 @@ def test_public_names_have_docstrings() -> None:
 
 
 def test_there_is_about_a_dozen_public_names_and_each_is_there() -> None:
-    assert len(onward.__all__) <= 18
+    assert len(onward.__all__) <= 20
     assert onward.__all__ == sorted(onward.__all__)
     assert {name for name in onward.__all__ if not hasattr(onward, name)} == set()
     assert set(onward.__all__) <= set(dir(onward))
@@ -217,7 +217,7 @@ def test_no_print_outside_the_command_line(path: Path) -> None:
 
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-HEAVY = ("pydantic", "asyncpg", "cronsim", "zoneinfo", "rich", "psycopg", "sqlalchemy", "uvloop", "obstore")
+HEAVY = ("pydantic", "asyncpg", "cronsim", "zoneinfo", "rich", "psycopg", "sqlalchemy", "uvloop", "obstore", "httpx2")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from onward.artifacts.keeper import Artifacts, Shelf
+from onward.audit import Entries
 from onward.budgets import Spent
 from onward.config import Settings, load
 from onward.core.budget import Budget
@@ -21,11 +22,14 @@ from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
 from onward.core.task import Task
+from onward.edge.metrics import exposed
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
+from onward.engine.secrets import Source
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
+from onward.keys import Keys
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
 from onward.schedules import Schedule
@@ -63,14 +67,14 @@ class Onward(Registry, Verbs):
         clock: Clock | None = None,
         rng: random.Random | None = None,
         store: Store | None = None,
+        secrets: Source | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
-        self._clock = clock or SystemClock()
-        self._rng = rng or random.SystemRandom()
-        self._ids = Ids(self._clock.now, self._rng)
-        self._users = 0
+        self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
+        self._ids, self._users = Ids(self._clock.now, self._rng), 0
         self.settings: Settings = load({"db": db, **settings})
+        self.secrets.source(self.settings.secrets if secrets is None else secrets)
         self._join(store or open_store(self.settings.db, self._clock))
 
     def _join(self, store: Store) -> None:
@@ -95,6 +99,7 @@ class Onward(Registry, Verbs):
 
     async def open(self, *, migrate: bool | None = None) -> None:
         """Connect. `async with app:` does it for you."""
+        self.secrets.learn()
         await self.store.open(migrate=migrate)
 
     async def close(self) -> None:
@@ -118,19 +123,18 @@ class Onward(Registry, Verbs):
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Work in this process while the block lasts."""
         async with self:
-            worker = self.make_worker(slots=slots, queues=queues)
-            await worker.start()
-            try:
-                yield worker
-            finally:
-                await worker.stop(self.settings.grace_s)
+            with exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
+                worker = self.make_worker(slots=slots, queues=queues)
+                await worker.start()
+                try:
+                    yield worker
+                finally:
+                    await worker.stop(self.settings.grace_s)
 
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""
         if not self.handlers:
-            raise UsageError(
-                "this app has no handlers, so a worker would have nothing to do; decorate a function with @app.task"
-            )
+            raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
         return Worker(
             self.store,
             self.handlers,
@@ -147,6 +151,7 @@ class Onward(Registry, Verbs):
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
             artifacts=self.service.artifacts,
+            secrets=self.secrets,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
@@ -155,12 +160,12 @@ class Onward(Registry, Verbs):
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
         lifespan then has `async with app:`. `hosts` are the names under which it answers; None answers under any."""
         try:
-            from onward.edge import http  # noqa: PLC0415 -- an extra
+            from onward.edge import auth, http  # noqa: PLC0415 -- an extra
         except ImportError as error:
             raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
         edge = http.Edge(
             self.service,
-            http.OpenGate(),
+            auth.Gate(self.service.keys, self._clock),
             version=VERSION,
             body_limit=self.settings.body_limit,
             now=self._clock.now,
@@ -169,6 +174,15 @@ class Onward(Registry, Verbs):
             origins=frozenset(self.settings.origins.split()),
         )
         return http.asgi(edge)
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of those who come over HTTP: `create`, `list`, `revoke`. Without any, only this machine is answered."""
+        return self.service.keys
+
+    async def audit(self, *, after: int = 0, limit: int = 100) -> Entries:
+        """Who did what, in order, after a number (`service.audit.verify` looks whether it is as it was)."""
+        return await self.service.audit.list(after, limit)
 
     # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -198,10 +212,10 @@ class Onward(Registry, Verbs):
         `budget` is what the task and its children may spend on models, instead of the agent's own. `after` is the id of a task of
         an agent that has ended: this one goes on where that one was, with its state and what was said.
         """
-        if after is not None:
-            input = await self.service.states.after(after, input)  # noqa: A001 -- as above
         wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
         wish = wish._replace(group=group, budget=budget)
+        if after is not None:
+            wish = await self.service.states.after(after, wish)
         (task_id,) = await self.service.submit([wish], connection=connection)
         return Handle(self, task_id)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from onward.core.budget import KINDS, Granted, Purse
 from onward.core.clock import Clock
+from onward.core.deed import Deed
 from onward.errors import NotFound, TaskNotFound, UsageError
 from onward.store.port import Store
 
@@ -51,8 +52,9 @@ class Budgets:
         """The budget that a task spends from. Raises TaskNotFound, or NotFound where there is none."""
         return self._spent(*await self._nearest(task_id))
 
-    async def raise_(self, task_id: str, **limits: Any) -> Spent:
-        """Set limits of that budget, absolute and not in addition; all that wait for it are told and try again."""
+    async def raise_(self, task_id: str, *, deed: Deed | None = None, **limits: Any) -> Spent:
+        """Set limits of that budget, absolute and not in addition; all that wait for it are told and try again. The deed is
+        written down with it."""
         if not any(value is not None for value in limits.values()):
             raise UsageError("say which limit is raised, and to what")
         holder, found = await self._nearest(task_id)
@@ -66,7 +68,7 @@ class Budgets:
             purse, wake = there[holder].raised(**limits).wake(holder, 0.0, everybody=True)
             return Granted({holder: purse}, tuple(wake))
 
-        granted = await self._store.change_purses([holder], change)
+        granted = await self._store.change_purses([holder], change, deed)
         self._store.nudge("ready")
         return self._spent(holder, granted.purses[holder])
 

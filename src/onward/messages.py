@@ -13,6 +13,7 @@ from typing import Any
 
 from onward.core import record as r
 from onward.core import wire
+from onward.core.deed import Deed
 from onward.core.ids import Ids
 from onward.core.task import SAID, Message, State, Task
 from onward.errors import (
@@ -121,15 +122,15 @@ class Messages:
         if not agent:
             self._store.nudge("ready")
 
-    async def asks(self, kind: str | None = None) -> list[Ask]:
-        """What waits for people, the oldest first."""
-        found = _still_open(await self._store.asks())
+    async def asks(self, kind: str | None = None, whose: str | None = None) -> list[Ask]:
+        """What waits for people, the oldest first; `whose` as for `Service.get`."""
+        found = _still_open(await self._store.asks(whose=whose))
         return [ask for ask in found if kind in (None, ask.kind)]
 
-    async def ask(self, ask_id: str) -> Ask:
-        """One of them, answered or not."""
+    async def ask(self, ask_id: str, whose: str | None = None) -> Ask:
+        """One of them, answered or not. Raises NotFound, also where its task is not of this tenant."""
         task_id, _, seq = ask_id.rpartition(".") if _AN_ID.fullmatch(ask_id) else ("", "", "")
-        task = await self._store.get(task_id) if task_id else None
+        task = await self._store.get(task_id, whose) if task_id else None
         records = await self._store.journal(task_id, int(seq) - 1, 1) if task is not None else []
         if task is None or not records or records[0].kind not in {r.QUESTION, r.APPROVAL}:
             raise NotFound(
@@ -137,14 +138,15 @@ class Messages:
             )
         return _ask(task_id, task.task, int(seq), records[0].kind, records[0].value, records[0].at)
 
-    async def answer(self, question_id: str, answer: Any) -> None:
-        """Answer a question. Raises AlreadyDecided when somebody, or the time, was quicker."""
+    async def answer(self, question_id: str, answer: Any, *, deed: Deed | None = None) -> None:
+        """Answer a question. Raises AlreadyDecided when somebody, or the time, was quicker. The deed, here and below, is
+        written down with what counts, in one transaction."""
         ask = await self.ask(question_id)
         if ask.kind != "question":
             raise UsageError(f"{question_id} is an approval; `onward approve` and `onward deny` decide it")
         if ask.choices and answer not in ask.choices:
             raise InvalidInput(f"question {question_id} takes one of {', '.join(ask.choices)}, and not {answer!r:.80}")
-        await self._reply(ask, "answer", answer, f"question {question_id}")
+        await self._reply(ask, "answer", answer, f"question {question_id}", deed)
 
     async def decide(
         self,
@@ -156,6 +158,7 @@ class Messages:
         arguments: dict[str, Any] | None = None,
         always: bool = False,
         hash: str | None = None,  # noqa: A002 -- the word for it at every door
+        deed: Deed | None = None,
     ) -> None:
         """Approve or deny; see `Onward.decide`."""
         if decision not in {"approve", "deny"}:
@@ -170,11 +173,10 @@ class Messages:
             self._check_changes(ask, decision, arguments)
         said = {"decision": decision, "reason": reason, "by": by, "always": always, "hash": ask.hash}
         said = {name: value for name, value in said.items() if value}
-        beside = await self._reply(
-            ask, "decision", said | ({} if arguments is None else {"arguments": arguments}), what
-        )
+        given = {} if arguments is None else {"arguments": arguments}
+        beside = await self._reply(ask, "decision", said | given, what, deed)
         if always:
-            await self._release(ask, beside, said)
+            await self._release(ask, beside, said, deed)
 
     def _check_changes(self, ask: Ask, decision: str, arguments: dict[str, Any] | None) -> None:
         if decision != "approve":
@@ -189,17 +191,18 @@ class Messages:
                 raise InvalidInput(f"the arguments of {ask.tool!r} are an object, not {type(arguments).__name__}")
             self._check_call(ask.task, ask.tool, wire.decode(wire.encode(arguments, "the changed arguments")))
 
-    async def _release(self, ask: Ask, beside: list[Ask], said: dict[str, Any]) -> None:
+    async def _release(self, ask: Ask, beside: list[Ask], said: dict[str, Any], deed: Deed | None) -> None:
         """'Always' also answers what is asked for the same tool in the same task already, each for itself. One that somebody
         else decides in this moment stays as they say."""
         for other in beside:
             if other.kind == "approval" and other.tool == ask.tool:
                 value = {**said, "hash": other.hash, "through": ask.id}
                 message = Message(self._ids(), "decision", "", other.seq, wire.encode(value, "the answer"))
-                await self._store.send(ask.task_id, message)
+                also = deed and deed._replace(subject=other.id, data={"hash": other.hash, "through": ask.id})
+                await self._store.send(ask.task_id, message, also)
         self._store.nudge("ready")
 
-    async def _reply(self, ask: Ask, kind: str, value: Any, what: str) -> list[Ask]:
+    async def _reply(self, ask: Ask, kind: str, value: Any, what: str, deed: Deed | None) -> list[Ask]:
         """Answer it, if it is still open; what else the task asks."""
         rows = await self._store.asks(ask.task_id)
         if ask.seq not in {row.seq for row in rows}:
@@ -208,7 +211,7 @@ class Messages:
         if ask.seq not in {one.seq for one in open_}:
             raise AskExpired(what)
         message = Message(self._ids(), kind, "", ask.seq, wire.encode(value, "the answer"))
-        sent = await self._send(ask.task_id, message)
+        sent = await self._send(ask.task_id, message, deed)
         if not sent.first and sent.there is not None:
             raise _decided(what, sent.there)
         return [one for one in open_ if one.seq != ask.seq]
@@ -244,7 +247,9 @@ class Messages:
         answered = {message.ref for message in await self._store.inbox(task_id)}
         return [doubt for doubt in doubts.values() if doubt.seq not in answered]
 
-    async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> None:
+    async def resolve(
+        self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None, deed: Deed | None = None
+    ) -> None:
         """Say what became of an effect in doubt: it happened (with this result), it did not, or it is to be undone."""
         if verdict not in VERDICTS:
             raise BadSetting("verdict", verdict, f"one of {', '.join(VERDICTS)}")
@@ -257,12 +262,12 @@ class Messages:
             names = ", ".join(doubt.step for doubt in doubts)
             raise UsageError(f"several effects of task {task_id} are in doubt ({names}); say which, with step=")
         message = Message(self._ids(), "resolve", verdict, doubts[0].seq, wire.encode(result, "the result"))
-        sent = await self._send(task_id, message)
+        sent = await self._send(task_id, message, deed)
         if not sent.first and sent.there is not None:
             raise AlreadyDecided(f"the effect {doubts[0].step!r} of task {task_id}", sent.there.name)
 
-    async def _send(self, task_id: str, message: Message) -> Sent:
-        sent = await self._store.send(task_id, message)
+    async def _send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
+        sent = await self._store.send(task_id, message, deed)
         if sent.number is None:
             task = await self._store.get(task_id)
             if task is None:

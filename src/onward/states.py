@@ -3,11 +3,12 @@ door (service.py)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onward.core.record import Record
 from onward.errors import InvalidInput, NoState, StateConflict, TaskNotFound
 from onward.store.port import Store
+from onward.wishes import Wish
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState
@@ -33,18 +34,19 @@ class States:
             raise NoState(task_id, task.task)
         return state
 
-    async def after(self, task_id: str, goal: Any) -> dict[str, Any]:
-        """The input of a task that goes on from another: one that has ended and has a state. Raises StateConflict."""
+    async def after(self, task_id: str, wish: Wish) -> Wish:
+        """A task that goes on from another, one that has ended and has a state, and is of the same tenant. Raises
+        StateConflict."""
         task = await self._store.get(task_id) if isinstance(task_id, str) else None
         if task is None:
             raise TaskNotFound(str(task_id))
         if not task.ended:
             raise StateConflict(task_id, task.state, "gone on from", "wait until it has ended, or cancel it")
         await self.get(task_id)
-        said = goal if isinstance(goal, dict) else {"goal": goal}
+        said = wish.input if isinstance(wish.input, dict) else {"goal": wish.input}
         if said.get("after", task_id) != task_id:
             raise InvalidInput(f"the input says to go on after task {said['after']!r}, and `after` names {task_id!r}")
-        return {**said, "after": task_id}
+        return wish._replace(input={**said, "after": task_id}, tenant=task.tenant)
 
     async def _journal(self, task_id: str) -> list[Record]:
         records: list[Record] = []

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.core.usage import Usage, usage_at, usage_in
-from onward.store.overview import Kin
+from onward.store.overview import Child
 from onward.store.port import Store
 
 PAGE = 1000
@@ -46,7 +46,7 @@ class Usages:
         """All that it started; None when that is too much."""
         found, seen, read, level = Usage(), 0, 0, [task_id]
         while level:
-            kin = await self._store.kin(level, MOST + 1 - seen)
+            kin = await self._store.offspring(level, MOST + 1 - seen)
             seen += len(kin)
             unread = [one for one in kin if await self._unread(one)]
             read += len(unread)
@@ -59,7 +59,7 @@ class Usages:
             level = [one.id for one in kin]
         return found
 
-    async def _unread(self, kin: Kin) -> bool:
+    async def _unread(self, kin: Child) -> bool:
         return usage_at(kin.head) is None and await self._is_agent(kin.task)
 
     async def _read(self, task_id: str) -> Usage:

@@ -7,10 +7,13 @@ import datetime
 import math
 from typing import Any
 
+from onward.core import wire
+from onward.core.deed import Entry
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.core.usage import Usage
 from onward.errors import OnwardError
+from onward.keys import Key
 from onward.messages import Ask
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
@@ -44,6 +47,7 @@ def task_json(task: Task) -> dict[str, Any]:
         "key": task.key,
         "labels": task.labels,
         "group": task.group,
+        "tenant": task.tenant,
         "worker": task.worker,
         "parent": task.parent,
         "usage": None if task.usage is None else usage_json(task.usage),
@@ -123,6 +127,27 @@ def schedule_json(schedule: Schedule) -> dict[str, Any]:
         "last_at": iso(schedule.last_at),
         "paused": schedule.paused,
     }
+
+
+def key_json(key: Key) -> dict[str, Any]:
+    """A key for programs: all but the key itself."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "tenant": key.tenant,
+        "scopes": list(key.scopes),
+        "agent": key.agent,
+        "created_at": iso(key.created_at),
+        "expires_at": iso(key.expires_at),
+        "revoked_at": iso(key.revoked_at),
+        "last_used_at": iso(key.last_used_at),
+        "valid": key.valid,
+    }
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """An entry of the audit for programs. `at` is a number here, as it was sealed: with it the hash can be made anew."""
+    return {**entry._asdict(), "data": wire.decode(entry.data)}
 
 
 def payload(record: Record) -> Any:

@@ -18,7 +18,7 @@ from onward.edge.server import Server
 @contextlib.asynccontextmanager
 async def serving(app: Onward, **options: Any) -> AsyncIterator[str]:
     """The address of a server for this app, while the block lasts."""
-    with socket.socket() as bound:
+    with socket.socket(proto=socket.IPPROTO_TCP) as bound:  # as `onward serve` does
         bound.bind(("127.0.0.1", 0))
         ready = asyncio.Event()
         server = Server(app.asgi(**options), grace=5, ready=ready.set)

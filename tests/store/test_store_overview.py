@@ -181,7 +181,7 @@ async def test_numbers_are_read_from_indexes(store: Store, kind: str) -> None:
 
     plans = {
         "ended": S["ended"](most=10),
-        "kin": S["kin"](parents='["x"]', most=10, head=10),
+        "offspring": S["offspring"](parents='["x"]', most=10, head=10),
         "list_of": S["list_of"](
             **dict.fromkeys(("task", "queue", "reason", "label", "state")),
             **dict.fromkeys(("any_task", "any_queue", "any_reason", "any_label", "any_state"), True),
@@ -195,7 +195,7 @@ async def test_numbers_are_read_from_indexes(store: Store, kind: str) -> None:
         )
         told[name] = " ".join(str(row[-1]) for row in rows)
     assert told["ended"].count("onward_outcomes_rare") == 2
-    for name in ("kin", "list_of"):
+    for name in ("offspring", "list_of"):
         assert "onward_tasks_parent" in told[name]
         assert "SCAN t " not in told[name]
 
@@ -207,13 +207,13 @@ async def test_children_ended_or_not(store: Store) -> None:
     (grandchild,) = await submit(store, new(parent=ids[0]))
     held = {one.id: one for one in await claim(store)}
     await store.save("w1", completion(held[ids[1]]))
-    kin = {one.id: one for one in await store.kin([parent], 10)}
+    kin = {one.id: one for one in await store.offspring([parent], 10)}
     assert set(kin) == set(ids)
     assert [kin[id_].ended for id_ in ids] == [False, True, False]
     assert [kin[id_].head for id_ in ids] == [b"", b'{"result":42}', b""]
-    assert [one.id for one in await store.kin([ids[0], ids[2]], 10)] == [grandchild]
-    assert len(await store.kin([parent], 2)) == 2
-    assert await store.kin([], 10) == []
+    assert [one.id for one in await store.offspring([ids[0], ids[2]], 10)] == [grandchild]
+    assert len(await store.offspring([parent], 2)) == 2
+    assert await store.offspring([], 10) == []
 
 
 # ── lists ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -79,6 +79,8 @@ class Agent:
     shown_bytes: int = SHOWN
     checkpoint: str = EVERY_STEP
     """When the results of tools that only read are written."""
+    secrets: frozenset[str] = frozenset()
+    """The secrets that its model may name."""
 
     def __post_init__(self) -> None:
         if self.context_bytes < LEAST_BYTES:
@@ -138,7 +140,8 @@ class _Run:
             self._tools["read_state"] = state_reader(ctx, after)
         self._specs: list[dict[str, Any]] = []
         people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
-        self._calls = Calls(ctx, self._tools, people, self._write, most, brief=self._artifact_bytes is not None)
+        brief = self._artifact_bytes is not None
+        self._calls = Calls(ctx, self._tools, people, self._write, most, brief=brief, secrets=agent.secrets)
         self._talk = Conversation()
         self._pages: list[list[Any]] = []
         """Of the turns before the last checkpoint: the name of each page, and how many turns and bytes are on it."""
@@ -167,6 +170,7 @@ class _Run:
         self._pages, self._steps = restored["pages"], restored["steps"]
         self._useless, self._repeated, self._last_calls, self._pause = restored["counts"]
         self._calls.always.update(restored["always"])
+        self._calls.remember(restored.get("made", {}))
         await self._read_pages()
 
     async def _first_state(self, goal: str) -> AgentState:
@@ -205,6 +209,7 @@ class _Run:
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
         told = {"pages": self._pages, "steps": self._steps, "counts": counts, "always": sorted(self._calls.always)}
         told["usage"] = usage.saved(self.account.usage, self._ctx.task_id)
+        told |= {"made": self._calls.made} if self._calls.made else {}
         await self._ctx.checkpoint(saved(self._state, **told))
         await self._ctx.patch(self._state)
 
@@ -212,6 +217,10 @@ class _Run:
     def _state(self) -> AgentState:
         assert self._ctx.state is not None
         return self._ctx.state
+
+    def _told_of_tools(self) -> list[dict[str, Any]]:
+        made = {tool.makes for tool in self._tools.values() if tool.makes is not None}
+        return [tool.spec({*self._agent.secrets, *made}) for tool in self._tools.values()]
 
     def seen(self) -> Seen:
         """What the policy decides on."""
@@ -276,7 +285,7 @@ class _Run:
         self._tries += 1
         system = _system(self._agent.instructions, self._state, left_out, hurried=self._ctx.host.hurried())
         whole = [self._write({"role": "system", "content": system}), *shown]
-        self._specs = self._specs or [tool.spec() for tool in self._tools.values()]
+        self._specs = self._specs or self._told_of_tools()
         request = Request(await self._messages(whole), self._specs, result=self._agent.result)
         live = Live(self._ctx, self._steps, self._tries)
         try:

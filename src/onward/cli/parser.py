@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from onward.cli import parser_place as place
-from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, positive
+from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, port, positive
 
 EPILOG = """\
 exit status:
@@ -58,9 +58,9 @@ def build() -> Parser:
         add(Commands(commands))
     for add in (_approvals, _approve, _deny, _questions, _answer, place.message, _signal, _resolve):
         add(Commands(commands))
-    for add in (_artifacts, _schedules, place.queues, place.workers, place.stats, _check, _replay, _fork):
+    for add in (_artifacts, _schedules, place.queues, place.workers, place.stats, place.keys, place.audit):
         add(Commands(commands))
-    for add in (_migrate, _doctor):
+    for add in (_check, _replay, _fork, _migrate, _doctor):
         add(Commands(commands))
     return parser
 
@@ -142,6 +142,9 @@ def _worker(commands: Commands) -> None:
     of_app(parser)
     parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
     parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
+    parser.add_argument(
+        "--metrics-port", type=port, metavar="N", help="answer /metrics there (ONWARD_METRICS_PORT; none)"
+    )
 
 
 def _submit(commands: Commands) -> None:
@@ -404,4 +407,6 @@ def _migrate(commands: Commands) -> None:
 
 
 def _doctor(commands: Commands) -> None:
-    commands.add("doctor", "database:doctor", "check the database, the clock, the workers and the queues")
+    parser = commands.add("doctor", "database:doctor", "check the database, the clock, the workers and the queues")
+    more = Commands(parser.add_subparsers(dest="what", metavar="WHAT", title="or look for something else"))
+    of_app(more.add("secrets", "secrets:scan", "look through the whole database for values of the app's secrets"))

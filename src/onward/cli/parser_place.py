@@ -21,6 +21,62 @@ def serve(commands: Commands) -> None:
     parser.add_argument("--no-worker", action="store_true", help="only answer; workers run elsewhere")
 
 
+def keys(commands: Commands) -> None:
+    """`onward keys`."""
+    parser = commands.add(
+        "keys",
+        "keys:list_keys",
+        "who may ask over HTTP, and for what",
+        "examples:\n"
+        "  onward keys create --name ada --scope admin,read,submit,decide\n"
+        "  onward keys create --name shop --scope read,submit --tenant acme --expires 90d\n"
+        "  onward keys revoke 4k2m8n1p0q7r",
+    )
+    verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    verbs.add("list", "keys:list_keys", "all keys, without the keys themselves")
+    made = verbs.add("create", "keys:create", "make a key; it is printed this once")
+    made.add_argument(
+        "--name", required=True, metavar="NAME", help="who has it: this name decides, in journal and audit"
+    )
+    made.add_argument(
+        "--scope",
+        required=True,
+        action="append",
+        type=names,
+        metavar="A,B",
+        help="read (look), submit (ask for work and steer it), decide (approvals, questions, budgets), admin (run the place)",
+    )
+    made.add_argument("--tenant", metavar="NAME", help="it sees and makes this tenant's tasks alone")
+    made.add_argument(
+        "--agent", metavar="NAME", help="an agent's own key: it decides nothing that this agent has a part in"
+    )
+    made.add_argument("--expires", metavar="TIME", help="as in 90d or 12h; never when not given")
+    gone = verbs.add("revoke", "keys:revoke", "let a key open nothing any more")
+    gone.add_argument("key", metavar="KEY", help="its id, the first characters of it, or its name")
+
+
+def audit(commands: Commands) -> None:
+    """`onward audit`."""
+    parser = commands.add(
+        "audit",
+        "keys:audit",
+        "who did what: keys, decisions, steering, budgets",
+        "examples:\n  onward audit --limit 20\n  onward audit verify",
+    )
+    parser.add_argument("--after", type=int, default=0, metavar="N", help="only entries after this number")
+    parser.add_argument("--limit", type=positive, default=100, metavar="N", help="at most so many, the last ones (100)")
+    verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    checked = verbs.add(
+        "verify",
+        "keys:verify",
+        "look whether every entry is as it was written down",
+        "Exit status 1 when one is not; the first that is not is named.",
+    )
+    checked.add_argument(
+        "--seen", metavar="HEAD", help="a head that it printed before: is all up to there still there?"
+    )
+
+
 def queues(commands: Commands) -> None:
     """`onward queues`."""
     parser = commands.add(

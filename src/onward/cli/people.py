@@ -99,7 +99,7 @@ async def _decide(args: Namespace, decision: str, done: str) -> int:
         ask = await door.whole_ask(app, args.id, "approval", f"onward {decision}")
         if args.id is None and not screen.json:
             _show(screen, ask)
-        await app.decide(ask.id, decision, reason=args.reason, by=_me(), hash=args.hash or ask.hash, **given)
+        await app.decide(ask.id, decision, reason=args.reason, by=me(), hash=args.hash or ask.hash, **given)
         task = await app.get(ask.task_id)
     if screen.json:
         said = {"decision": decision, "reason": args.reason or None, **given, "task_state": task.state}
@@ -201,7 +201,7 @@ def _said(screen: Screen, done: str, what: str, task: Task) -> None:
     screen.say((f"{done}: ", "green"), what, (f"  task {task.task_id} ({safe(task.task)})", "dim"))
 
 
-def _me() -> str:
+def me() -> str:
     """Who types this."""
     with contextlib.suppress(OSError, KeyError, ImportError):  # a user without a name, as in some containers
         return getpass.getuser()

@@ -45,7 +45,7 @@ async def submit(args: Namespace) -> int:
     async with door.app_of(args) as app:
         if args.after is not None:
             after = await door.whole_id(app.service, args.after)
-            wish = wish._replace(input=await app.service.states.after(after, wish.input))
+            wish = await app.service.states.after(after, wish)
         (task_id,) = await app.service.submit([wish], unchecked=args.anyway)
         if args.follow:
             screen.aside((f"task {task_id}", "dim"))

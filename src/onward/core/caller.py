@@ -26,5 +26,12 @@ class Caller(NamedTuple):
     agent: str | None = None
     """The agent whose own key it is: it decides on nothing that this agent asks."""
 
+    @property
+    def sees(self) -> str | None:
+        """Whose tasks: those of this tenant; "" those without a tenant; None all, for whoever runs the place as a whole."""
+        if self.tenant is not None:
+            return self.tenant
+        return None if ADMIN in self.scopes else ""
+
 
 ANYBODY: Final = Caller()

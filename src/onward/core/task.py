@@ -88,6 +88,7 @@ class NewTask(NamedTuple):
     fingerprint: str
     parent: str | None = None
     group: str | None = None
+    tenant: str | None = None
 
 
 class Message(NamedTuple):
@@ -126,6 +127,8 @@ class Task:
     worker: str | None
     parent: str | None = None
     group: str | None = None
+    tenant: str | None = None
+    """Whose it is; None for all who name no tenant."""
     in_flight: int | None = None
     """Only in the answer to a cancel: how many tasks of the tree were in the middle of something."""
     usage: Usage | None = None

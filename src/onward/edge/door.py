@@ -2,6 +2,11 @@
 
 Every way in (HTTP, WebSocket, MCP) goes through here and nowhere else, so that what a caller may do is decided in one place:
 the scope that a verb needs, and whose task it is about. A task of another tenant is as unknown as one that does not exist.
+
+A new verb goes through one of the five: `_own` for a task, `_ask` for a question or an approval, `_decides` where it is decided,
+`_place` for what belongs to no tenant, `need` with `caller.sees` for lists. What steers, decides or runs the place is written
+down in the audit: decisions, budgets and keys together with what they change; the rest right before it is done, so that an
+entry says what was asked for, and the journal what came of it.
 """
 
 from __future__ import annotations
@@ -9,17 +14,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onward.audit import Entries
 from onward.budgets import Spent
+from onward.core import wire
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT, Caller
+from onward.core.deed import Deed
+from onward.core.durations import Duration
 from onward.core.record import Record
 from onward.core.task import Task, Tasks
-from onward.errors import Forbidden, NotFound, TaskNotFound
+from onward.edge.errors import NotForTenants, OwnCall
+from onward.errors import Forbidden
 from onward.forks import SAME
+from onward.keys import Key, KeyList, NewKey
 from onward.messages import Ask, Doubt
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
 from onward.service import Service
-from onward.wishes import Wish
+from onward.wishes import Wish, named
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef
@@ -47,13 +58,39 @@ class Door:
     async def _own(self, scope: str, task_id: str) -> Task:
         """A task that this caller may touch in this way. Raises Forbidden, and TaskNotFound for a foreign one too."""
         self.need(scope)
-        return await self.service.get(task_id)
+        return await self.service.get(task_id, self.caller.sees)
 
-    def _place(self, scope: str, what: str) -> None:  # noqa: ARG002 -- what is for the sentence
-        """What belongs to no tenant."""
+    async def _ask(self, scope: str, ask_id: str) -> Ask:
+        """A question or approval of a task that this caller may touch in this way. Raises Forbidden, and NotFound."""
+        self.need(scope)
+        return await self.service.messages.ask(ask_id, self.caller.sees)
+
+    async def _decides(self, task: Task) -> None:
+        """Raises OwnCall where an agent would decide, with its own key, on what it has a part in."""
+        agent = self.caller.agent
+        if agent is not None and await self.service.keys.concerns(agent, task.task_id):
+            raise OwnCall(task.task_id, agent, self.caller.name)
+
+    def _place(self, scope: str, what: str) -> None:
+        """What belongs to no tenant. Raises Forbidden for a caller of one."""
         self.need(scope)
         if self.caller.tenant is not None:
-            raise Forbidden(scope, self.caller.name)
+            raise NotForTenants(what, self.caller.tenant, self.caller.name)
+
+    def _deed(self, action: str, subject: str, tenant: str | None, **data: Any) -> Deed:
+        said = {name: value for name, value in data.items() if value is not None and value is not False}
+        return Deed(action, subject, tenant, self.caller.key, self.caller.name, said)
+
+    async def _steers(self, action: str, task_id: str, **data: Any) -> Task:
+        """A task that this caller may steer; what it does is written down."""
+        task = await self._own(SUBMIT, task_id)
+        await self.service.audit.write_down(self._deed(action, task_id, task.tenant, **data))
+        return task
+
+    async def _runs(self, action: str, subject: str, **data: Any) -> None:
+        """The same for what belongs to no tenant."""
+        self._place(ADMIN, named("a name", subject))
+        await self.service.audit.write_down(self._deed(action, subject, None, **data))
 
     # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -73,7 +110,9 @@ class Door:
     ) -> tuple[Tasks, str | None]:
         """Tasks, newest first, and the cursor for the next page; more as for `Service.list`."""
         self.need(READ)
-        return await self.service.list(state=state, task=task, queue=queue, limit=limit, cursor=cursor, **more)
+        return await self.service.list(
+            state=state, task=task, queue=queue, limit=limit, cursor=cursor, whose=self.caller.sees, **more
+        )
 
     async def wait(self, task_id: str, timeout: float) -> Task:
         """The task once it has ended. Raises ResultTimeout."""
@@ -113,12 +152,11 @@ class Door:
     async def asks(self, kind: str | None = None) -> Asks:
         """Questions and approvals that wait for people, the oldest first."""
         self.need(READ)
-        return await self.service.messages.asks(kind)
+        return await self.service.messages.asks(kind, self.caller.sees)
 
     async def ask(self, ask_id: str) -> Ask:
         """One of them, answered or not. Raises NotFound."""
-        self.need(READ)
-        return await self._ask(ask_id)
+        return await self._ask(READ, ask_id)
 
     async def doubts(self, task_id: str) -> Doubts:
         """The effects of a task of which nobody knows whether they happened."""
@@ -126,43 +164,46 @@ class Door:
         return await self.service.messages.doubts(task_id)
 
     async def schedules(self) -> Schedules:
-        """All schedules, by name."""
+        """All schedules, by name: what they submit has no tenant, so no tenant has any."""
         self.need(READ)
-        return await self.service.schedules.list()
+        return [] if self.caller.tenant is not None else await self.service.schedules.list()
 
     # ── ask for work, and steer it ───────────────────────────────────────────────────────────────────────────────
 
     async def submit(self, wishes: Sequence[Wish], *, after: str | None = None) -> Sequence[str]:
         """The ids of the tasks, after the commit. All or none."""
         self.need(SUBMIT)
+        wishes = [wish._replace(tenant=self.caller.tenant, agent=self.caller.agent) for wish in wishes]
         if after is not None:
             await self._own(SUBMIT, after)
-            wishes = [wish._replace(input=await self.service.states.after(after, wish.input)) for wish in wishes]
+            wishes = [await self.service.states.after(after, wish) for wish in wishes]
         return await self.service.submit(wishes)
 
     async def cancel(self, task_id: str) -> Task:
         """End the task wherever it stands."""
-        await self._own(SUBMIT, task_id)
+        await self._steers("cancel", task_id)
         return await self.service.cancel(task_id)
 
     async def pause(self, task_id: str) -> Task:
         """Let nobody go on with the task until it is resumed."""
-        await self._own(SUBMIT, task_id)
+        await self._steers("pause", task_id)
         return await self.service.pause(task_id)
 
     async def resume(self, task_id: str) -> Task:
         """Go on with a failed, parked, quarantined or paused task."""
-        await self._own(SUBMIT, task_id)
+        await self._steers("resume", task_id)
         return await self.service.resume(task_id)
 
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""
-        await self._own(SUBMIT, task_id)
+        await self._steers("prioritize", task_id, priority=priority)
         return await self.service.prioritize(task_id, priority)
 
     async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> str:  # noqa: A002
         """The id of a new task that begins with records 1…`at` of another. Raises CannotFork."""
-        await self._own(SUBMIT, task_id)
+        await self._steers(
+            "fork", task_id, at=at, input=None if input is SAME else wire.fingerprint(input, "the input")
+        )
         return await self.service.forks.fork(task_id, at, input=input)
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
@@ -180,9 +221,9 @@ class Door:
 
     async def answer(self, question_id: str, answer: Any) -> Ask:
         """Answer a question. Raises AlreadyDecided (AskExpired), Withdrawn."""
-        self.need(DECIDE)
-        ask = await self._ask(question_id)
-        await self.service.messages.answer(question_id, answer)
+        ask, task = await self._deciding(question_id)
+        deed = self._deed("answer", ask.id, task.tenant, answer=wire.fingerprint(answer, "the answer"))
+        await self.service.messages.answer(question_id, answer, deed=deed)
         return ask
 
     async def decide(
@@ -196,8 +237,9 @@ class Door:
         hash: str | None = None,  # noqa: A002 -- the word for it at every door
     ) -> Ask:
         """Approve or deny, once. Raises AlreadyDecided (AskExpired), StaleDecision, Withdrawn."""
-        self.need(DECIDE)
-        ask = await self._ask(approval_id)
+        ask, task = await self._deciding(approval_id)
+        changed = None if arguments is None else wire.fingerprint(arguments, "the arguments")
+        deed = self._deed(decision, ask.id, task.tenant, hash=ask.hash, arguments=changed, always=always)
         await self.service.messages.decide(
             approval_id,
             decision,
@@ -206,19 +248,34 @@ class Door:
             arguments=arguments,
             always=always,
             hash=hash,
+            deed=deed,
         )
         return ask
 
+    async def _deciding(self, ask_id: str) -> tuple[Ask, Task]:
+        """A question or approval that this caller may decide, and its task."""
+        ask = await self._ask(DECIDE, ask_id)
+        task = await self._own(DECIDE, ask.task_id)
+        await self._decides(task)
+        return ask, task
+
     async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> Task:
         """Say what became of an effect in doubt."""
-        await self._own(DECIDE, task_id)
-        await self.service.messages.resolve(task_id, verdict, result, step=step)
+        task = await self._own(DECIDE, task_id)
+        await self._decides(task)
+        deed = self._deed("resolve", task_id, task.tenant, verdict=verdict, step=step)
+        await self.service.messages.resolve(task_id, verdict, result, step=step, deed=deed)
         return await self.service.get(task_id)
 
     async def raise_budget(self, task_id: str, **limits: Any) -> Spent:
         """Set limits of the budget that a task spends from."""
-        await self._own(DECIDE, task_id)
-        return await self.service.budgets.raise_(task_id, **limits)
+        task = await self._own(DECIDE, task_id)
+        await self._decides(task)
+        told = {
+            name: limit if isinstance(limit, int | float) else str(limit) for name, limit in limits.items() if limit
+        }
+        deed = self._deed("raise_budget", task_id, task.tenant, **told)
+        return await self.service.budgets.raise_(task_id, deed=deed, **limits)
 
     # ── run the place ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -229,12 +286,12 @@ class Door:
 
     async def pause_queue(self, name: str) -> Queue:
         """Let nobody start anything of a queue until it is unpaused."""
-        self._place(ADMIN, "a queue")
+        await self._runs("pause_queue", name)
         return await self.service.place.pause_queue(name)
 
     async def unpause_queue(self, name: str) -> Queue:
         """Let a queue go on."""
-        self._place(ADMIN, "a queue")
+        await self._runs("unpause_queue", name)
         return await self.service.place.unpause_queue(name)
 
     async def workers(self) -> Workers:
@@ -249,24 +306,48 @@ class Door:
 
     async def pause_schedule(self, name: str) -> Schedule:
         """No tick until it is unpaused."""
-        self.need(ADMIN)
+        await self._runs("pause_schedule", name)
         return await self.service.schedules.pause(name)
 
     async def unpause_schedule(self, name: str) -> Schedule:
         """Go on with its next tick from now."""
-        self.need(ADMIN)
+        await self._runs("unpause_schedule", name)
         return await self.service.schedules.unpause(name)
 
     async def trigger(self, name: str) -> str:
         """Submit the task of a schedule now; its id."""
-        self.need(ADMIN)
+        await self._runs("trigger", name)
         return await self.service.schedules.trigger(name)
 
-    async def _ask(self, ask_id: str) -> Ask:
-        """A question or approval of a task of this tenant. Raises NotFound."""
-        ask = await self.service.messages.ask(ask_id)
-        try:
-            await self.service.get(ask.task_id)
-        except TaskNotFound:
-            raise NotFound(f"there is no question or approval {ask_id!r}") from None
-        return ask
+    async def keys(self) -> KeyList:
+        """All keys; for a caller of a tenant, those of the tenant."""
+        self.need(ADMIN)
+        return await self.service.keys.list(self.caller.sees)
+
+    async def create_key(
+        self,
+        name: str,
+        scopes: Sequence[str],
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        expires: Duration | None = None,
+    ) -> NewKey:
+        """Make a key; a caller of a tenant makes keys of that tenant alone."""
+        self.need(ADMIN)
+        own = self.caller.tenant
+        if own is not None and tenant not in {None, own}:
+            raise NotForTenants(f"a key of tenant {tenant!r:.80}", own, self.caller.name)
+        return await self.service.keys.create(
+            name, scopes, tenant=own or tenant, agent=agent, expires=expires, by=self.caller
+        )
+
+    async def revoke_key(self, key_id: str) -> Key:
+        """Let a key open nothing any more, within two seconds. Raises NotFound."""
+        self.need(ADMIN)
+        return await self.service.keys.revoke(key_id, whose=self.caller.sees, by=self.caller)
+
+    async def audit(self, after: int = 0, limit: int = 100) -> Entries:
+        """Who did what, in order; for a caller of a tenant, what was done to what is the tenant's."""
+        self.need(ADMIN)
+        return await self.service.audit.list(after, limit, self.caller.sees)

@@ -20,18 +20,20 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from onward.core import wire
-from onward.core.caller import ANYBODY, Caller
+from onward.core.caller import Caller
 from onward.core.hook import Hook
-from onward.edge import bodies, hooks, openapi, people, place, problem, tasks
+from onward.edge import bodies, hooks, keys, openapi, people, place, problem, tasks
 from onward.edge.calls import Asked, Call
 from onward.edge.door import Door
+from onward.edge.metrics import Metrics
 from onward.edge.problem import Problem
 from onward.errors import OnwardError
 from onward.service import Service
+from onward.telemetry import OTHER, counters
 
 log = logging.getLogger("onward.http")
 
-CALLS: Sequence[Call] = (*tasks.CALLS, *people.CALLS, *place.CALLS, *hooks.CALLS)
+CALLS: Sequence[Call] = (*tasks.CALLS, *people.CALLS, *place.CALLS, *keys.CALLS, *hooks.CALLS)
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -43,13 +45,9 @@ class Gate(Protocol):
         """Raises Unauthorized."""
         ...
 
-
-class OpenGate:
-    """No keys: everybody who reaches the server may do everything. Only for a server that nobody else can reach."""
-
-    async def caller(self, authorization: str | None) -> Caller:  # noqa: ARG002 -- whatever is shown
-        """Anybody."""
-        return ANYBODY
+    async def still(self, caller: Caller) -> bool:
+        """Whether somebody who was let in still would be: for what stays open, to ask every few seconds."""
+        ...
 
 
 class Edge:
@@ -69,6 +67,8 @@ class Edge:
     ) -> None:
         self.service, self.gate, self.version, self.body_limit, self.now = service, gate, version, body_limit, now
         self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks
+        self.metrics: Metrics | None = None
+        """Made when somebody asks for the first time: before that nothing is counted."""
         self.closing = asyncio.Event()
         """Set when the server stops: what would go on for ever ends."""
 
@@ -111,11 +111,11 @@ class _Place:
     """One path: the calls of its methods. A class, so that Starlette hands over the bare ASGI call."""
 
     def __init__(self, edge: Edge, calls: dict[str, Call]) -> None:
-        self._edge, self._calls = edge, calls
+        self._edge, self._calls, self._path = edge, calls, next(iter(calls.values())).path
         self._allow = ", ".join(sorted({*calls, *(["HEAD"] if "GET" in calls else [])}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        request, began = Request(scope, receive), asyncio.get_running_loop().time()
         try:
             response = await self._answer(request)
         except OnwardError as error:
@@ -125,7 +125,11 @@ class _Place:
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
             response = problem.response(Problem(500, "internal", "the server made a mistake; its log says more"))
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        finally:
+            took = asyncio.get_running_loop().time() - began
+            counters.request(self._path, request.method, response.status_code, took)
 
     async def _answer(self, request: Request) -> Response:
         call = self._calls.get("GET" if request.method == "HEAD" else request.method)
@@ -163,6 +167,7 @@ def _query(request: Request) -> dict[str, str]:
 
 
 async def _not_found(request: Request, _error: Exception) -> Response:
+    counters.request(OTHER, request.method, 404, 0.0)
     return problem.response(
         Problem(
             404, "no_such_path", f"there is nothing at {request.url.path!r:.200}; /openapi.json lists what there is"

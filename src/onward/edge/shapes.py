@@ -43,6 +43,13 @@ class NewBudget(Shape):
     max_cost_usd: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False, strict=True)] | None = None
 
 
+class OwnBudget(NewBudget):
+    """What a task and its children may spend, and what happens when it is gone."""
+
+    max_artifact_bytes_in_context: Annotated[StrictInt, Field(ge=0, le=2**53)] | None = None
+    when_spent: Literal["wait", "finish"] = "wait"
+
+
 class NewTask(Shape):
     """A task that is asked for."""
 
@@ -55,7 +62,7 @@ class NewTask(Shape):
     expires_s: Seconds | None = None
     labels: dict[str, str] | None = None
     group: Name | None = None
-    budget: NewBudget | None = None
+    budget: OwnBudget | None = None
     after: Name | None = None
     webhook_url: Annotated[str, Field(max_length=2048)] | None = None
 
@@ -103,6 +110,7 @@ class TaskShape(Shape):
     key: str | None
     labels: dict[str, str]
     group: str | None
+    tenant: str | None
     worker: str | None
     parent: str | None
     usage: UsageShape | None = Field(description="Null when no model was asked; in lists, also while it is under way.")
@@ -393,7 +401,7 @@ class Health(Shape):
     status: Literal["ok"] = "ok"
 
 
-class Taken(Shape):
+class Received(Shape):
     """A request from outside that was taken."""
 
     id: str

@@ -7,12 +7,14 @@ import re
 from typing import Any
 
 from onward.core.budget import Budget
+from onward.core.caller import READ
 from onward.core.task import Task
 from onward.edge import shapes
 from onward.edge.calls import Answer, Asked, Call
 from onward.edge.problem import Problem
 from onward.errors import ResultTimeout
 from onward.forks import SAME
+from onward.telemetry import incoming
 from onward.views import record_json, task_json
 from onward.wishes import Wish
 
@@ -39,11 +41,12 @@ async def submit(asked: Asked) -> Answer:
         labels=body.labels,
         group=body.group,
         budget=None if body.budget is None else _budget(body.budget),
+        trace=incoming(asked.request.headers),
     )
     (task_id,) = await asked.door.submit([wish], after=body.after)
     headers = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
     held = _held(asked)
-    if held is None:
+    if held is None or READ not in asked.door.caller.scopes:  # who may not look has nothing to wait for
         return Answer({"task_id": task_id, "state": "pending"}, 202, headers)
     task = await _waited(asked, task_id, held)
     headers["Preference-Applied"] = f"wait={held:g}"
@@ -111,7 +114,7 @@ async def fork(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/fork`."""
     body: shapes.NewFork = asked.body
     given = body.input if "input" in body.model_fields_set else SAME
-    return _task(await asked.door.get(await asked.door.fork(asked.path["id"], body.at, input=given)))
+    return _task(await asked.door.service.get(await asked.door.fork(asked.path["id"], body.at, input=given)))
 
 
 async def signal(asked: Asked) -> Answer:
@@ -141,7 +144,7 @@ async def _waited(asked: Asked, task_id: str, timeout: float) -> Task:
     return await asked.door.get(task_id)
 
 
-def _budget(asked: shapes.NewBudget) -> Budget:
+def _budget(asked: shapes.OwnBudget) -> Budget:
     said: dict[str, Any] = asked.model_dump(exclude_none=True)
     if "max_wall_time_s" in said:
         said["max_wall_time"] = said.pop("max_wall_time_s")
@@ -149,9 +152,12 @@ def _budget(asked: shapes.NewBudget) -> Budget:
 
 
 def _key(header: str | None) -> str | None:
-    """The header is a structured string ("…" with quotes); a bare word is understood as well."""
+    """The header is a structured string ("…" with quotes); a bare word is understood as well. Its bytes are UTF-8, so that a
+    key is the same at every door; Starlette has read them as Latin-1."""
     if header is None:
         return None
+    with contextlib.suppress(UnicodeError):
+        header = header.encode("latin-1").decode()
     if not header.startswith('"'):
         return header
     quoted = _QUOTED.fullmatch(header)
@@ -163,6 +169,7 @@ def _key(header: str | None) -> str | None:
 _KEY = {
     "Idempotency-Key": "The same key with the same task, input and options is the same task, however often it is sent. Kept as long as the task.",
     "Prefer": "`wait=N` holds the answer back for up to N seconds (60 at most); 200 with the task when it has ended by then.",
+    "traceparent": "The trace of the caller (W3C): what the task does becomes a part of it. `tracestate` comes along.",
 }
 CALLS = [
     Call(

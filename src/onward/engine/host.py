@@ -13,6 +13,7 @@ from onward.engine.surroundings import Surroundings
 if TYPE_CHECKING:
     from onward.core.budget import Budget
     from onward.core.usage import Usage
+    from onward.engine.secrets import Keyring
     from onward.engine.spending import Spending
 
 _NOTHING: Mapping[str, Any] = {}
@@ -127,6 +128,11 @@ class Host(Surroundings, Protocol):
 
     def now(self) -> float:
         """The database's time."""
+        ...
+
+    @property
+    def keyring(self) -> Keyring:
+        """The secrets that this task may use."""
         ...
 
 

@@ -7,9 +7,10 @@ and estimates above it, so that nobody reads millions of rows to show a number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
-from onward.core.task import State
+from onward.core.task import State, Tasks
+from onward.store.access import seen_by
 
 PAUSED = "paused"
 """The kind of the limit that a paused queue has: nothing of it at once."""
@@ -30,6 +31,8 @@ class Which(TypedDict, total=False):
     """What the options of the task hold somewhere, as JSON; the caller looks again."""
     since: str | None
     """The lowest id."""
+    whose: str | None
+    """Of which tenant; "" for what has none."""
 
 
 class Standing(NamedTuple):
@@ -50,7 +53,7 @@ class Ended(NamedTuple):
     exact: bool
 
 
-class Kin(NamedTuple):
+class Child(NamedTuple):
     """A child: its task's name, whether it has ended, and how the data of its last record begins."""
 
     id: str
@@ -82,12 +85,16 @@ class Overview(Protocol):
         """How many tasks have ended, counted up to `most`."""
         ...
 
-    async def kin(self, parents: Sequence[str], most: int) -> list[Kin]:
+    async def offspring(self, parents: Sequence[str], most: int) -> Sequence[Child]:
         """The children of these tasks, ended or not; at most so many."""
         ...
 
-    async def floor(self, before: str | None, count: int) -> str | None:
+    async def floor(self, before: str | None, count: int, whose: str | None = None) -> str | None:
         """The id of the task that has so many others between it and `before`; None when there are not so many."""
+        ...
+
+    async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
+        """Tasks, newest first, below the id `before`."""
         ...
 
 
@@ -97,9 +104,11 @@ def listing(limit: int, before: str | None, which: Which) -> tuple[str, dict[str
     values: dict[str, Any] = {"limit": limit, "before": before or "~", "since": which.get("since") or ""}
     for name in ("task", "queue", "reason", "parent", "label"):
         values |= {name: which.get(name), f"any_{name}": which.get(name) is None}
-    values |= {"state": state and state.value, "any_state": state is None}
+    values |= {"state": state and state.value, "any_state": state is None, **seen_by(whose := which.get("whose"))}
     if parent is not None:
         return "list_of", values
+    if whose and reason is None and state in {None, State.COMPLETED}:
+        return "list_tenant", values
     if state is None and reason is None:
         return "list_all", values
     return "list_ended" if state is not None and state.ended and reason is None else "list_open", values

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, Unpack
+from typing import Any, NamedTuple, Protocol
 
+from onward.core.deed import Deed
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import Message, NewTask, State, Task, Tasks
-from onward.store.overview import Overview, Which
+from onward.core.task import Message, NewTask, State, Task
+from onward.store.access import Access
+from onward.store.overview import Overview
 from onward.store.purses import Purses
 from onward.store.quotas import Quotas
 
@@ -207,7 +209,7 @@ class Depth:
     rate: float
 
 
-class Store(Purses, Quotas, Overview, Protocol):
+class Store(Access, Overview, Purses, Quotas, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str
@@ -284,16 +286,17 @@ class Store(Purses, Quotas, Overview, Protocol):
         """Unfinished tasks whose parent was cancelled (some of them, when there are many)."""
         ...
 
-    async def send(self, task_id: str, message: Message) -> Sent:
+    async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
         """Put a message into the inbox of an unfinished task, and wake the task when it waits for one; a `message` wakes nobody.
-        Of messages with the same id, or that answer the same record, the first counts."""
+        Of messages with the same id, or that answer the same record, the first counts. The deed is written down with a
+        message that counts."""
         ...
 
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         """The messages with numbers above `after`, in order."""
         ...
 
-    async def asks(self, task_id: str | None = None) -> list[Ask]:
+    async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
         """What unfinished tasks, or one of them, ask of people and nobody has answered, the oldest first; and the time now."""
         ...
 
@@ -417,8 +420,8 @@ class Store(Purses, Quotas, Overview, Protocol):
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str) -> Task | None:
-        """The task, or None."""
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        """The task, or None; where it is another's as well (see `Access` for whose)."""
         ...
 
     async def census(self) -> list[tuple[str, str]]:
@@ -443,8 +446,4 @@ class Store(Purses, Quotas, Overview, Protocol):
     async def attend(self, worker: str) -> str:
         """Be reachable for nudges from other processes and hold the presence lock of this worker, as far as the
         database can; the address other processes need, or an empty text."""
-        ...
-
-    async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
-        """Tasks, newest first, below the id `before`."""
         ...

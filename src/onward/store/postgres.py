@@ -13,24 +13,26 @@ import json
 import operator
 import urllib.parse
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import asyncpg
 
 from onward.core.crash import crashpoint
+from onward.core.deed import Deed
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import Message, NewTask, Task, Tasks
+from onward.core.task import Message, NewTask, Task
 from onward.errors import StoreUnavailable
 from onward.store import limits, migrate, rows
+from onward.store import postgres_access as access
 from onward.store import postgres_limits as gates
 from onward.store import postgres_schedules as timed
 from onward.store import postgres_steer as steer
+from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
 from onward.store.nudge import Hub
-from onward.store.overview import Which, listing
 from onward.store.pool import Pool
 from onward.store.port import (
     Ask,
@@ -46,7 +48,9 @@ from onward.store.port import (
     Submitted,
     WorkerRow,
 )
+from onward.store.postgres_access import PostgresAccess
 from onward.store.postgres_fork import fork
+from onward.store.postgres_gauges import PostgresGauges
 from onward.store.postgres_overview import PostgresOverview
 from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
@@ -60,7 +64,7 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore(PostgresPurses, PostgresQuotas, PostgresTrimming, PostgresOverview):
+class PostgresStore(PostgresAccess, PostgresGauges, PostgresOverview, PostgresPurses, PostgresQuotas, PostgresTrimming):
     """See `Store` for what each verb promises."""
 
     inline = False
@@ -238,14 +242,15 @@ class PostgresStore(PostgresPurses, PostgresQuotas, PostgresTrimming, PostgresOv
     async def orphans(self) -> list[str]:
         return [row["task_id"] for row in await self._fetch("orphans")]
 
-    async def send(self, task_id: str, message: Message) -> Sent:
-        return await self._from_outside(lambda c: steer.send(c, task_id, message))
+    async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
+        return await self._from_outside(lambda c: access.send(c, task_id, message, deed))
 
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after)]
 
-    async def asks(self, task_id: str | None = None) -> list[Ask]:
-        return [Ask(*row.values()) for row in await self._fetch("asks_of" if task_id else "asks", id=task_id)]
+    async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
+        name = "asks_of" if task_id else "asks"
+        return [Ask(*row.values()) for row in await self._fetch(name, id=task_id, **seen_by(whose))]
 
     async def doubts(self) -> list[str]:
         return [row["task_id"] for row in await self._fetch("doubts")]
@@ -388,8 +393,8 @@ class PostgresStore(PostgresPurses, PostgresQuotas, PostgresTrimming, PostgresOv
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str) -> Task | None:
-        found = await self._fetch("get", id=task_id)
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        found = await self._fetch("get", id=task_id, **seen_by(whose))
         return rows.task(found[0]) if found else None
 
     async def census(self) -> list[tuple[str, str]]:
@@ -429,10 +434,6 @@ class PostgresStore(PostgresPurses, PostgresQuotas, PostgresTrimming, PostgresOv
         """Outside of every hot transaction: NOTIFY inside one would make all commits queue behind each other."""
         with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):  # a hint may be lost
             await self._fetch("notify", topics=list(topics))
-
-    async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
-        name, values = listing(limit, before, which)
-        return [rows.task(row) for row in await self._fetch(name, **values)]
 
 
 def _count(tag: str) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
-from onward.store import overview
-from onward.store.overview import Ended, Kin, Standing
+from onward.core.task import Tasks
+from onward.store import overview, rows
+from onward.store.access import seen_by
+from onward.store.overview import Child, Ended, Standing, Which, listing
 
 
 class PostgresOverview:
@@ -33,10 +35,14 @@ class PostgresOverview:
         (estimate,) = await self._fetch("ended_estimate")
         return overview.ended(row, most, estimate[0])
 
-    async def kin(self, parents: Sequence[str], most: int) -> list[Kin]:
-        rows = await self._fetch("kin", parents=list(parents), most=most, head=overview.HEAD)
-        return [Kin(id_, task, ended, head or b"") for id_, task, ended, head in rows]
+    async def offspring(self, parents: Sequence[str], most: int) -> Sequence[Child]:
+        found = await self._fetch("offspring", parents=list(parents), most=most, head=overview.HEAD)
+        return [Child(id_, task, ended, head or b"") for id_, task, ended, head in found]
 
-    async def floor(self, before: str | None, count: int) -> str | None:
-        rows = await self._fetch("floor", before=before or "~", count=count)
-        return str(rows[0][0]) if rows else None
+    async def floor(self, before: str | None, count: int, whose: str | None = None) -> str | None:
+        found = await self._fetch("floor", before=before or "~", count=count, **seen_by(whose))
+        return str(found[0][0]) if found else None
+
+    async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
+        name, values = listing(limit, before, which)
+        return [rows.task(row) for row in await self._fetch(name, **values)]

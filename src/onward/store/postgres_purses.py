@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from onward.core.budget import Granted, Purse
-from onward.store import postgres_steer, purses
+from onward.core.deed import Deed
+from onward.store import postgres_access, postgres_steer, purses
 from onward.store.postgres_run import S, run
 
 
@@ -19,7 +20,7 @@ class PostgresPurses:
         found: dict[str, Purse] = await self._from_outside(lambda c: _read(c, "purses", [task_id]))
         return found.get(task_id)
 
-    async def change_purses(self, holders: Sequence[str], change: purses.Change) -> Granted:
+    async def change_purses(self, holders: Sequence[str], change: purses.Change, deed: Deed | None = None) -> Granted:
         async def job(connection: Any) -> Granted:
             await run(connection, "lock_purses", ids=sorted(holders))  # also one that is not there yet
             before = await _read(connection, "purses", holders)
@@ -29,6 +30,8 @@ class PostgresPurses:
                 await run(connection, "save_purses", ids=ids, datas=datas)
             for task_id, message in purses.messages(granted):
                 await postgres_steer.send(connection, task_id, message)
+            if deed is not None:
+                await postgres_access.write_down(connection, deed)
             return granted
 
         return await self._from_outside(job)  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from onward.core.budget import Granted, Purse
+from onward.core.deed import Deed
 from onward.core.task import Message
 
 Change = Callable[[Mapping[str, Purse]], Granted]
@@ -23,9 +24,9 @@ class Purses(Protocol):
         """The purse of a task, or None when it has none, or has not begun to spend."""
         ...
 
-    async def change_purses(self, holders: Sequence[str], change: Change) -> Granted:
-        """Change the purses of these tasks, and send the messages that this leads to: all or nothing. Raises what the
-        change raises, and then nothing is written."""
+    async def change_purses(self, holders: Sequence[str], change: Change, deed: Deed | None = None) -> Granted:
+        """Change the purses of these tasks, send the messages that this leads to, and write down the deed: all or nothing.
+        Raises what the change raises, and then nothing is written."""
         ...
 
 

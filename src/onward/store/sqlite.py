@@ -11,25 +11,27 @@ import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import apsw
 
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
+from onward.core.deed import Deed
 from onward.core.limit import LimitRow
 from onward.core.record import SHIFT, Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import Message, NewTask, Task, Tasks
+from onward.core.task import Message, NewTask, Task
 from onward.errors import StoreUnavailable
 from onward.store import limits, migrate, rows, sqlite_file
+from onward.store import sqlite_access as access
 from onward.store import sqlite_limits as gates
 from onward.store import sqlite_schedules as timed
 from onward.store import sqlite_steer as steer
+from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
 from onward.store.nudge import Datagrams, Hub
-from onward.store.overview import Which, listing
 from onward.store.port import (
     Ask,
     Batch,
@@ -44,8 +46,10 @@ from onward.store.port import (
     Submitted,
     WorkerRow,
 )
+from onward.store.sqlite_access import SqliteAccess
 from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
+from onward.store.sqlite_gauges import SqliteGauges
 from onward.store.sqlite_nudges import SqliteNudges
 from onward.store.sqlite_overview import SqliteOverview
 from onward.store.sqlite_purses import SqlitePurses
@@ -57,7 +61,7 @@ from onward.store.sqlite_trim import SqliteTrimming
 T = TypeVar("T")
 
 
-class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming, SqliteOverview):
+class SqliteStore(SqliteAccess, SqliteGauges, SqliteNudges, SqliteOverview, SqlitePurses, SqliteQuotas, SqliteTrimming):
     """See `Store` for what each verb promises."""
 
     apart = True
@@ -204,14 +208,15 @@ class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming, Sqli
     async def orphans(self) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "orphans")])
 
-    async def send(self, task_id: str, message: Message) -> Sent:
-        return await self._writing(lambda c: steer.send(c, task_id, message))
+    async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
+        return await self._writing(lambda c: access.send(c, task_id, message, deed))
 
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         return await self._reading(lambda c: [Message(*row) for row in run(c, "inbox", id=task_id, after=after)])
 
-    async def asks(self, task_id: str | None = None) -> list[Ask]:
-        return await self._reading(lambda c: [*map(Ask._make, run(c, "asks_of" if task_id else "asks", id=task_id))])
+    async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
+        name, values = "asks_of" if task_id else "asks", {"id": task_id, **seen_by(whose)}
+        return await self._reading(lambda c: [*map(Ask._make, run(c, name, **values))])
 
     async def doubts(self) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "doubts")])
@@ -401,8 +406,8 @@ class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming, Sqli
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str) -> Task | None:
-        found = await self._reading(lambda c: views(run(c, "get", id=task_id)))
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        found = await self._reading(lambda c: views(run(c, "get", id=task_id, **seen_by(whose))))
         return rows.task(found[0]) if found else None
 
     async def census(self) -> list[tuple[str, str]]:
@@ -410,7 +415,3 @@ class SqliteStore(SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming, Sqli
 
     async def doctor(self) -> list[tuple[str, bool, str]]:
         return await self._reading(lambda c: health(c, self.path))
-
-    async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
-        name, values = listing(limit, before, which)
-        return [rows.task(row) for row in await self._reading(lambda c: views(run(c, name, **values)))]

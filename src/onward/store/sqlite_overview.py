@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
-from onward.store import overview
-from onward.store.overview import Ended, Kin, Standing
+from onward.core.task import Tasks
+from onward.store import overview, rows
+from onward.store.access import seen_by
+from onward.store.overview import Child, Ended, Standing, Which, listing
 from onward.store.sqlite_run import first, run, views
 
 
@@ -44,11 +46,15 @@ class SqliteOverview:
         found: Ended = await self._reading(job)
         return found
 
-    async def kin(self, parents: Sequence[str], most: int) -> list[Kin]:
+    async def offspring(self, parents: Sequence[str], most: int) -> Sequence[Child]:
         asked = {"parents": json.dumps(list(parents)), "most": most, "head": overview.HEAD}
-        rows = await self._reading(lambda c: list(run(c, "kin", **asked)))
-        return [Kin(id_, task, bool(ended), head or b"") for id_, task, ended, head in rows]
+        found = await self._reading(lambda c: list(run(c, "offspring", **asked)))
+        return [Child(id_, task, bool(ended), head or b"") for id_, task, ended, head in found]
 
-    async def floor(self, before: str | None, count: int) -> str | None:
-        row = await self._reading(lambda c: first(c, "floor", before=before or "~", count=count))
+    async def floor(self, before: str | None, count: int, whose: str | None = None) -> str | None:
+        row = await self._reading(lambda c: first(c, "floor", before=before or "~", count=count, **seen_by(whose)))
         return None if row is None else str(row[0])
+
+    async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
+        name, values = listing(limit, before, which)
+        return [rows.task(row) for row in await self._reading(lambda c: views(run(c, name, **values)))]

@@ -10,7 +10,8 @@ import apsw
 
 from onward.core.budget import Granted, Purse
 from onward.core.crash import crashpoint
-from onward.store import purses, sqlite_steer
+from onward.core.deed import Deed
+from onward.store import purses, sqlite_access, sqlite_steer
 from onward.store.sqlite_run import S, run
 
 
@@ -24,7 +25,7 @@ class SqlitePurses:
         found: dict[str, Purse] = await self._reading(lambda c: _read(c, [task_id]))
         return found.get(task_id)
 
-    async def change_purses(self, holders: Sequence[str], change: purses.Change) -> Granted:
+    async def change_purses(self, holders: Sequence[str], change: purses.Change, deed: Deed | None = None) -> Granted:
         def job(connection: apsw.Connection) -> Granted:
             crashpoint("purse.before")
             before = _read(connection, holders)
@@ -32,6 +33,8 @@ class SqlitePurses:
             connection.executemany(S["save_purse"].sql, purses.changed(before, granted))
             for task_id, message in purses.messages(granted):
                 sqlite_steer.send(connection, task_id, message)
+            if deed is not None:
+                sqlite_access.write_down(connection, deed)
             return granted
 
         granted: Granted = await self._writing(job)

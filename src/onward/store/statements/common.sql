@@ -4,18 +4,18 @@
 -- A task as every door shows it. State and reason come from the queue row or the outcome, never from a column of their own.
 SELECT t.id, t.task, t.queue, COALESCE(q.priority, t.priority) AS priority, t.created_at, t.key, t.input, t.options,
        q.worker, q.due_at, q.reason, COALESCE(q.attempt, o.attempt, 1) AS attempt,
-       o.state, o.finished_at, t.parent, t.grp,
+       o.state, o.finished_at, t.parent, t.grp, t.tenant,
        (SELECT e.data FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq) AS ending,
        (SELECT h.at FROM onward_journal h WHERE h.task_id = t.id ORDER BY h.seq DESC LIMIT 1) AS updated_at,
        (SELECT f.at FROM onward_journal f WHERE f.task_id = t.id AND f.kind = 'shift.started' ORDER BY f.seq LIMIT 1) AS started_at
 
 -- name: get
--- One task by id.
+-- One task by id, where it is one that the reader may see: of a tenant, of none (''), or of anybody.
 {columns}
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
-WHERE t.id = :id
+WHERE t.id = :id AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 
 -- name: list_all
 -- Tasks of every state, newest first.
@@ -23,7 +23,18 @@ WHERE t.id = :id
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
-WHERE t.id < :before AND t.id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label))
+WHERE t.id < :before AND t.id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label)) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
+ORDER BY t.id DESC LIMIT :limit
+
+-- name: list_tenant
+-- Tasks of one tenant, of every state or of an end that is not rare, newest first: through the index of tenants, so that those
+-- of all others are never read.
+{columns}
+FROM onward_tasks t
+LEFT JOIN onward_queue q ON q.task_id = t.id
+LEFT JOIN onward_outcomes o ON o.task_id = t.id
+WHERE t.tenant = :tenant AND t.id < :before AND t.id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label))
+  AND (:any_state OR o.state = :state)
 ORDER BY t.id DESC LIMIT :limit
 
 -- name: list_of
@@ -32,7 +43,7 @@ ORDER BY t.id DESC LIMIT :limit
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
-WHERE t.parent = :parent AND t.id < :before AND t.id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label))
+WHERE t.parent = :parent AND (:of_all OR COALESCE(t.tenant, '') = :tenant) AND t.id < :before AND t.id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label))
   AND (:any_reason OR q.reason = :reason) AND (:any_state OR :state = COALESCE(o.state, {open_state}))
 ORDER BY t.id DESC LIMIT :limit
 
@@ -46,7 +57,7 @@ CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delay
 FROM onward_queue q
 JOIN onward_tasks t ON t.id = q.task_id
 LEFT JOIN onward_outcomes o ON o.task_id = q.task_id
-WHERE q.task_id < :before AND q.task_id >= :since AND (:any_task OR q.task = :task) AND (:any_queue OR q.queue = :queue) AND (:any_label OR onward_has(t.options, :label))
+WHERE q.task_id < :before AND q.task_id >= :since AND (:any_task OR q.task = :task) AND (:any_queue OR q.queue = :queue) AND (:any_label OR onward_has(t.options, :label)) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
   AND (:any_reason OR q.reason = :reason) AND (:any_state OR :state = {open_state})
 ORDER BY q.task_id DESC LIMIT :limit
 
@@ -56,12 +67,12 @@ ORDER BY q.task_id DESC LIMIT :limit
 FROM onward_outcomes o
 JOIN onward_tasks t ON t.id = o.task_id
 LEFT JOIN onward_queue q ON q.task_id = o.task_id
-WHERE o.state = :state AND o.task_id < :before AND o.task_id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label))
+WHERE o.state = :state AND o.task_id < :before AND o.task_id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label)) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 ORDER BY o.task_id DESC LIMIT :limit
 
 -- name: floor
 -- The task that has so many others between it and an id: how far a look that is bounded goes.
-SELECT id FROM onward_tasks WHERE id < :before ORDER BY id DESC LIMIT 1 OFFSET :count
+SELECT t.id FROM onward_tasks t WHERE t.id < :before AND (:of_all OR COALESCE(t.tenant, '') = :tenant) ORDER BY id DESC LIMIT 1 OFFSET :count
 
 -- name: journal
 -- The records of one task after a number.
@@ -172,8 +183,8 @@ SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id A
 SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number
 
 -- name: asks
--- What is asked of people, of all tasks.
-{open_asks}
+-- What is asked of people, of all tasks that the reader may see.
+{open_asks} AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 ORDER BY j.at, j.task_id, j.seq
 
 -- name: asks_of
@@ -202,9 +213,9 @@ SELECT task_id FROM onward_queue WHERE reason = 'in_doubt' ORDER BY task_id
 
 
 -- name: fork_task
--- A task like another, with an input that may differ. Nothing comes back where the id is taken.
-INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options)
-SELECT :id, task, queue, priority, onward_now(), '', :input, options FROM onward_tasks WHERE id = :origin
+-- A task like another, of the same tenant, with an input that may differ. Nothing comes back where the id is taken.
+INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options, tenant)
+SELECT :id, task, queue, priority, onward_now(), '', :input, options, tenant FROM onward_tasks WHERE id = :origin
 ON CONFLICT DO NOTHING RETURNING id
 
 -- name: fork_journal
@@ -338,6 +349,26 @@ UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = :worker
 -- Workers that were not declared dead.
 SELECT id, machine, host, pid, slots, names, queues, address, version, lease_until, started_at, rate FROM onward_workers ORDER BY id
 
+-- name: standing
+-- Unfinished tasks by queue and reason, and when the oldest of them was submitted. (Ids sort by time, so it is found by its id.)
+SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
+FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue GROUP BY queue, reason) g
+JOIN onward_tasks t ON t.id = g.first
+ORDER BY g.tasks DESC, g.queue, g.reason
+
+-- name: open_asks_by_kind
+-- How much is asked of people, by kind.
+SELECT kind, count(*) AS asked FROM ({open_asks}) o GROUP BY kind
+
+-- name: crew
+-- The workers, their slots, and how many of them have let their lease end.
+SELECT count(*) AS workers, COALESCE(sum(slots), 0) AS slots, COALESCE(sum(CASE WHEN lease_until < onward_now() THEN 1 ELSE 0 END), 0) AS late
+FROM onward_workers
+
+-- name: outbox_depth
+-- Events that have to leave, and when the oldest of them happened.
+SELECT count(*) AS events, COALESCE(onward_now() - min(at), 0.0) AS oldest FROM onward_outbox WHERE state = 'pending'
+
 -- name: census
 -- Unfinished tasks that nothing will ever move. Each of the four halves of the sentence "every unfinished task is due, held
 -- under a lease that somebody watches, or waiting with something that will wake it" has a line that catches its opposite.
@@ -378,3 +409,50 @@ RETURNING until, until - onward_now() AS remaining, why
 -- name: reopen_quota
 -- A quota that was used up answers again.
 DELETE FROM onward_quotas WHERE name = :name AND until = :until
+
+-- name: key_add
+-- A new key.
+INSERT INTO onward_keys (id, hash, name, tenant, scopes, agent, created_at, expires_at)
+VALUES (:id, :hash, :name, :tenant, :scopes, :agent, onward_now(), onward_now() + CAST(:seconds AS float8))
+
+-- name: key_columns
+-- A key as the store has it.
+SELECT id, hash, name, tenant, scopes, agent, created_at, expires_at, revoked_at, last_used_at, onward_now() AS now FROM onward_keys
+
+-- name: key
+-- One key by its id.
+{key_columns} WHERE id = :id
+
+-- name: keys
+-- The keys that a reader may see, the oldest first.
+{key_columns} WHERE :of_all OR COALESCE(tenant, '') = :tenant ORDER BY created_at, id
+
+-- name: has_keys
+-- Whether there ever was a key: one that was revoked still closes the door.
+SELECT EXISTS (SELECT 1 FROM onward_keys) AS found
+
+-- name: key_revoke
+-- A key opens nothing any more; nothing comes back when that was so before.
+UPDATE onward_keys SET revoked_at = onward_now() WHERE id = :id AND revoked_at IS NULL AND (:of_all OR COALESCE(tenant, '') = :tenant) RETURNING id
+
+-- name: key_used
+-- When a key was last used, to the minute.
+UPDATE onward_keys SET last_used_at = onward_now() WHERE id = :id AND (last_used_at IS NULL OR last_used_at <= onward_now() - 60)
+
+-- name: audit_head
+-- The last entry, which the next one goes on from.
+SELECT number, hash FROM onward_audit ORDER BY number DESC LIMIT 1
+
+-- name: audit_add
+-- The next entry.
+INSERT INTO onward_audit (number, at, tenant, key, name, action, subject, data, before, hash)
+VALUES (:number, :at, :tenant, :key, :name, :action, :subject, :data, :before, :hash)
+
+-- name: audit
+-- Entries after a number, in order.
+SELECT number, at, tenant, key, name, action, subject, data, before, hash FROM onward_audit WHERE number > :after ORDER BY number LIMIT :limit
+
+-- name: audit_tenant
+-- The same of one tenant.
+SELECT number, at, tenant, key, name, action, subject, data, before, hash FROM onward_audit
+WHERE tenant = :tenant AND number > :after ORDER BY number LIMIT :limit

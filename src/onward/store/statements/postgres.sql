@@ -52,12 +52,12 @@ WITH new AS (
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (:id, 1, 0, 'task.submitted', '', '{}', onward_now())
 
 -- name: submit_grouped
--- Tasks of which some have a group. The first of a group takes its turn with what is served just now; every further one
+-- Tasks of which some have a group, as all have that have a tenant. The first of a group takes its turn with what is served just now; every further one
 -- that waits stands a hundred places behind the one before it, so that others pass.
 WITH batch AS (
     SELECT * FROM unnest(:ids::text[], :tasks::text[], :queues::text[], :priorities::int[], :inputs::bytea[], :options::bytea[],
-                         :keys::text[], :fingerprints::text[], :delays::float8[], :parents::text[], :groups::text[])
-    WITH ORDINALITY AS b(id, task, queue, priority, input, options, key, fingerprint, delay, parent, grp, place)
+                         :keys::text[], :fingerprints::text[], :delays::float8[], :parents::text[], :groups::text[], :tenants::text[])
+    WITH ORDINALITY AS b(id, task, queue, priority, input, options, key, fingerprint, delay, parent, grp, tenant, place)
 ), lines AS MATERIALIZED (
     SELECT g.queue, g.grp, g.priority, COALESCE(GREATEST(
         (SELECT COALESCE(q.turn, q.position) FROM onward_queue q WHERE q.queue = g.queue AND q.priority = g.priority AND q.worker IS NULL AND q.due_at IS NULL
@@ -66,8 +66,8 @@ WITH batch AS (
          ORDER BY COALESCE(q.turn, q.position) DESC LIMIT 1)), (SELECT last_value FROM onward_queue_position_seq)) AS turn
     FROM (SELECT DISTINCT queue, grp, priority FROM batch WHERE grp IS NOT NULL) g
 ), new AS (
-    INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp)
-    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options, parent, grp FROM batch ORDER BY key, place
+    INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
+    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options, parent, grp, tenant FROM batch ORDER BY key, place
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
     INSERT INTO onward_queue (task_id, queue, task, priority, parent, grp, turn, due_at, reason)
@@ -260,7 +260,7 @@ WHERE (SELECT count(*) FROM written) >= 0
 -- What the server's statistics say that there are in all.
 SELECT GREATEST(reltuples, 0)::bigint FROM pg_class WHERE oid = 'onward_outcomes'::regclass
 
--- name: kin
+-- name: offspring
 -- The children of these tasks, and how their last records begin.
 SELECT t.id, t.task, o.seq IS NOT NULL, (SELECT substr(e.data, 1, :head) FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq)
 FROM (SELECT id, task FROM onward_tasks WHERE parent = ANY(:parents::text[]) AND parent IS NOT NULL LIMIT :most) t
@@ -416,3 +416,23 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('f
        current_setting('synchronous_commit') AS sync,
        COALESCE((SELECT max(extract(epoch FROM now() - xact_start)) FROM pg_stat_activity
                  WHERE state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()), 0)::float8 AS oldest
+
+-- name: own_tables
+-- The tables that are ours, for a look at all that is in them.
+SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema() AND tablename LIKE 'onward\_%' ORDER BY name
+
+-- name: outbox_there
+-- Whether there is an outbox: the tables may be of an older version than the program.
+SELECT 1 WHERE to_regclass('onward_outbox') IS NOT NULL
+
+-- name: kin
+-- These tasks: whose children they are, their names, and how they were asked for.
+SELECT id, parent, task, options FROM onward_tasks WHERE id = ANY(:ids::text[])
+
+-- name: kin_below
+-- The same of all their children.
+SELECT id, parent, task, options FROM onward_tasks WHERE parent = ANY(:ids::text[])
+
+-- name: lock_audit
+-- Everybody who adds to the audit stands in line here: the chain has one end. Always the last lock of a transaction.
+SELECT pg_advisory_xact_lock(7205759404)

@@ -1,9 +1,9 @@
 -- SQLite's own: there is one writer at a time, so a verb is a few plain statements inside one transaction.
 
 -- name: submit_task
--- Nothing is inserted where the id or the key is taken; changes() tells.
-INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp)
-VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group) ON CONFLICT DO NOTHING
+-- Nothing is inserted where the id or the key is taken; changes() tells. A child is of its parent's tenant.
+INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
+VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, COALESCE((SELECT p.tenant FROM onward_tasks p WHERE p.id = :parent), :tenant)) ON CONFLICT DO NOTHING
 
 -- name: submit_queue
 -- Its queue row.
@@ -155,7 +155,7 @@ SELECT EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota')
 -- What there may be in all: rows that were taken away again are counted too.
 SELECT COALESCE(max(rowid), 0) FROM onward_outcomes
 
--- name: kin
+-- name: offspring
 -- The children of these tasks, and how their last records begin.
 SELECT t.id, t.task, o.seq IS NOT NULL, (SELECT substr(e.data, 1, :head) FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq)
 FROM onward_tasks t LEFT JOIN onward_outcomes o ON o.task_id = t.id
@@ -233,3 +233,19 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
 -- name: addresses
 -- Where workers listen for nudges.
 SELECT address FROM onward_workers WHERE address <> '' AND lease_until > onward_now()
+
+-- name: own_tables
+-- The tables that are ours, for a look at all that is in them.
+SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'onward\_%' ESCAPE '\' ORDER BY name
+
+-- name: outbox_there
+-- Whether there is an outbox: the tables may be of an older version than the program.
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onward_outbox'
+
+-- name: kin
+-- These tasks: whose children they are, their names, and how they were asked for.
+SELECT id, parent, task, options FROM onward_tasks WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: kin_below
+-- The same of all their children.
+SELECT id, parent, task, options FROM onward_tasks WHERE parent IN (SELECT value FROM json_each(:ids))

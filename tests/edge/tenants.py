@@ -1,0 +1,149 @@
+"""Two tenants and somebody without one, each with a task in every state that a verb is for; and all that the tables hold."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+from onward import Budget, Onward, tool
+from onward.agent.models.scripted import ScriptedModel
+from onward.core.caller import ADMIN, DECIDE, READ, SCOPES, SUBMIT, Caller
+from onward.core.state import AgentState, StatePatch
+from onward.edge.door import Door
+from onward.store.sqlite import SqliteStore
+from onward.wishes import Wish
+from tests.kit import eventually, sql
+
+ALL = frozenset(SCOPES)
+WORK = frozenset({READ, SUBMIT, DECIDE})
+
+
+@dataclasses.dataclass
+class Belongings:
+    """What one tenant has."""
+
+    asker: str
+    """Has a question open and an artifact; the parent of the next two."""
+    fixer: str
+    """A task of the agent `fixer`, with a state, a budget, and a call that waits for a yes."""
+    doubter: str
+    """With an effect in doubt."""
+    done: str
+    """A task of an agent that has ended."""
+    approval: str
+    question: str
+    artifact: str
+    key: str
+    """The id of a key."""
+
+    @property
+    def names(self) -> set[str]:
+        return {value for value in dataclasses.astuple(self) if value}
+
+
+GHOST = Belongings(
+    asker="06g0000000000000000000000a",
+    fixer="06g0000000000000000000000b",
+    doubter="06g0000000000000000000000c",
+    done="06g0000000000000000000000d",
+    approval="06g0000000000000000000000b.9",
+    question="06g0000000000000000000000a.9",
+    artifact="0" * 64,
+    key="000000000000",
+)
+"""What nobody has."""
+
+
+def declare(app: Onward) -> None:
+    """The handlers."""
+
+    @tool(risk="external_action", idempotent=True)
+    async def wipe(disk: str) -> str:
+        """Wipe a disk."""
+        return f"{disk} is empty"
+
+    fixer = ScriptedModel([[("wipe", {"disk": "/dev/sda"})], "done"])
+    app.agent("fixer", model=fixer, tools=[wipe], approve=["external_action"], budget=Budget(max_llm_tokens=1_000_000))
+    app.agent("quick", model=ScriptedModel(["done", "done again"]), retry=1)
+
+    @app.task(retry=1)
+    async def doubter(ctx: Any) -> Any:
+        async def charge() -> None:
+            await asyncio.Event().wait()
+
+        return await ctx.step(charge, effect="once", timeout=0.01, retry=1)
+
+    @app.task
+    async def asker(ctx: Any) -> Any:
+        await ctx.patch(AgentState(goal="ask"))
+        await ctx.patch(StatePatch())
+        await ctx.artifact("what only its tenant may read")
+        children = [await ctx.submit("fixer", {"goal": "fix it"}), await ctx.submit("doubter")]
+        answer = await ctx.ask("how?")
+        return [answer, *[child.id for child in children]]
+
+    @app.task
+    async def tick(ctx: Any) -> None: ...
+
+    app.schedule("nightly", tick, cron="0 3 * * *")
+
+
+def caller(tenant: str | None, scopes: frozenset[str] = ALL, **more: Any) -> Caller:
+    return Caller(tenant, scopes, f"key-of-{tenant}", f"somebody of {tenant}", **more)
+
+
+async def settle(app: Onward, tenant: str | None) -> Belongings:
+    """Submit what a tenant has, and wait until nothing moves any more. Needs a worker."""
+    door = Door(app.service, caller(tenant, ALL if tenant else WORK))
+    asker, done = await door.submit([Wish("asker", key="the-same"), Wish("quick", {"goal": "be quick"})])
+
+    async def asks() -> dict[str, Any]:
+        """What each task asks, once all are where they are to be."""
+        tasks, _ = await door.list()
+        at_rest = {"question", "approval", "in_doubt"} <= {task.reason for task in tasks} and (
+            await app.get(done)
+        ).ended
+        return {ask.task_id: ask for ask in await app.asks()} if at_rest else {}
+
+    open_ = await eventually(asks, 60)
+    tasks, _ = await door.list()
+    child = {task.task: task.task_id for task in tasks if task.parent == asker}
+    (artifact,) = await app.artifacts(asker)
+    key = (await app.keys.create(f"of {tenant}", ["read"], tenant=tenant)).key.id
+    return Belongings(
+        asker=asker,
+        fixer=child["fixer"],
+        doubter=child["doubter"],
+        done=done,
+        approval=open_[child["fixer"]].id,
+        question=open_[asker].id,
+        artifact=artifact.artifact_id,
+        key=key,
+    )
+
+
+async def town(app: Onward) -> dict[str | None, Belongings]:
+    """All of them, at rest: nobody works any more."""
+    declare(app)
+    async with app.worker():
+        return {tenant: await settle(app, tenant) for tenant in ("acme", "globex", None)}
+
+
+async def everything(app: Onward) -> dict[str, list[str]]:
+    """All rows of all tables. When a key was last used is not of interest."""
+    inside = isinstance(app.store, SqliteStore)
+    tables = await sql(
+        app.store,
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'onward%'"
+        if inside
+        else "SELECT tablename FROM pg_tables WHERE tablename LIKE 'onward%'",
+    )
+    found = {}
+    for (table,) in sorted(tables):
+        columns = "id, revoked_at" if table == "onward_keys" else "*"
+        found[table] = sorted(repr(row) for row in await sql(app.store, f"SELECT {columns} FROM {table}"))
+    return found
+
+
+__all__ = ["ADMIN", "ALL", "DECIDE", "GHOST", "READ", "SUBMIT", "WORK", "Belongings", "caller", "everything", "town"]

@@ -1,0 +1,442 @@
+"""The door: every verb for everybody who may not. Nothing of a tenant is shown to another, and who is refused has written nothing.
+
+The table of verbs is complete, or the first test fails: a new verb of `Door` needs a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from onward import Onward
+from onward.core import wire
+from onward.core.caller import ANYBODY, SCOPES, Caller
+from onward.edge.door import Door
+from onward.edge.errors import NotForTenants, OwnCall
+from onward.errors import Forbidden, KeyConflict, NotFound, OnwardError, TaskNotFound
+from onward.wishes import Wish
+from tests.edge.tenants import (
+    ADMIN,
+    ALL,
+    DECIDE,
+    GHOST,
+    READ,
+    SUBMIT,
+    WORK,
+    Belongings,
+    caller,
+    everything,
+    town,
+)
+from tests.kit import Through, only_memory, only_postgres, sql
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """What a verb needs, and how it is used on what a tenant has."""
+
+    scope: str
+    use: Callable[[Door, Belongings], Awaitable[Any]]
+    lists: bool = False
+    """Whether it shows what the caller has, which for a stranger is something else."""
+    decides: bool = False
+    """Whether an agent's own key is no good for it."""
+    place: bool = False
+    """Whether it is for callers without a tenant."""
+
+
+async def _tail(door: Door, of: Belongings) -> Any:
+    async for record in await door.tail(of.done):
+        return record
+    raise AssertionError("a journal without a record")
+
+
+VERBS: dict[str, Verb] = {
+    "get": Verb(READ, lambda d, of: d.get(of.fixer)),
+    "list": Verb(READ, lambda d, _: d.list(), lists=True),
+    "wait": Verb(READ, lambda d, of: d.wait(of.done, 0)),
+    "journal": Verb(READ, lambda d, of: d.journal(of.fixer)),
+    "tail": Verb(READ, _tail),
+    "state": Verb(READ, lambda d, of: d.state(of.fixer)),
+    "artifacts": Verb(READ, lambda d, of: d.artifacts(of.asker)),
+    "artifact": Verb(READ, lambda d, of: d.artifact(of.asker, of.artifact)),
+    "budget": Verb(READ, lambda d, of: d.budget(of.fixer)),
+    "asks": Verb(READ, lambda d, _: d.asks(), lists=True),
+    "ask": Verb(READ, lambda d, of: d.ask(of.approval)),
+    "doubts": Verb(READ, lambda d, of: d.doubts(of.doubter)),
+    "schedules": Verb(READ, lambda d, _: d.schedules(), lists=True),
+    "submit": Verb(SUBMIT, lambda d, of: d.submit([Wish("quick", {"goal": "on"})], after=of.done)),
+    "prioritize": Verb(SUBMIT, lambda d, of: d.prioritize(of.asker, 7)),
+    "pause": Verb(SUBMIT, lambda d, of: d.pause(of.asker)),
+    "resume": Verb(SUBMIT, lambda d, of: d.resume(of.asker)),
+    "fork": Verb(SUBMIT, lambda d, of: d.fork(of.asker, 1)),
+    "signal": Verb(SUBMIT, lambda d, of: d.signal(of.asker, "go")),
+    "decide": Verb(DECIDE, lambda d, of: d.decide(of.approval, "approve"), decides=True),
+    "answer": Verb(DECIDE, lambda d, of: d.answer(of.question, "fast"), decides=True),
+    "resolve": Verb(DECIDE, lambda d, of: d.resolve(of.doubter, "not_happened"), decides=True),
+    "raise_budget": Verb(DECIDE, lambda d, of: d.raise_budget(of.fixer, max_llm_tokens=2_000_000), decides=True),
+    "cancel": Verb(SUBMIT, lambda d, of: d.cancel(of.asker)),
+    "pause_schedule": Verb(ADMIN, lambda d, _: d.pause_schedule("nightly"), place=True),
+    "unpause_schedule": Verb(ADMIN, lambda d, _: d.unpause_schedule("nightly"), place=True),
+    "trigger": Verb(ADMIN, lambda d, _: d.trigger("nightly"), place=True),
+    "keys": Verb(ADMIN, lambda d, _: d.keys(), lists=True),
+    "create_key": Verb(ADMIN, lambda d, of: d.create_key("more", ["read"], tenant="acme")),
+    "revoke_key": Verb(ADMIN, lambda d, of: d.revoke_key(of.key)),
+    "audit": Verb(ADMIN, lambda d, _: d.audit(), lists=True),
+}
+"""In an order in which each finds what it is for."""
+
+
+def test_the_table_has_every_verb_of_the_door() -> None:
+    verbs = {name for name, _ in inspect.getmembers(Door, inspect.iscoroutinefunction) if not name.startswith("_")}
+    assert verbs == set(VERBS), "say here what it needs, and how it is used"
+
+
+class Inspector:
+    """Tries a verb in the name of all who may not; what they got is a leak."""
+
+    def __init__(self, app: Onward, acme: Belongings, door: type[Door] = Door) -> None:
+        self._app, self._acme, self._door = app, acme, door
+        self.cells = 0
+
+    async def leaks(self, name: str) -> list[str]:
+        verb, before = VERBS[name], await everything(self._app)
+        found = await self._by_scope(name, verb)
+        for who in (caller("globex"), caller(None, WORK), caller("globex", agent="fixer")):
+            found += await self._by_tenant(name, verb, who)
+        if verb.decides:
+            found += await self._by_agent(name, verb)
+        if verb.place:
+            found += await self._expect(name, NotForTenants, verb, caller("acme"))
+        after = await everything(self._app)
+        return found + [f"{name}: wrote to {table}" for table in after if after[table] != before[table]]
+
+    async def _by_scope(self, name: str, verb: Verb) -> list[str]:
+        found = []
+        for scopes in (frozenset[str](), ALL - {verb.scope}):
+            for tenant in ("acme", "globex", None):
+                found += await self._expect(name, Forbidden, verb, caller(tenant, scopes))
+        return found
+
+    async def _by_agent(self, name: str, verb: Verb) -> list[str]:
+        return await self._expect(name, OwnCall, verb, caller("acme", agent="fixer"))
+
+    async def _expect(self, name: str, kind: type[OnwardError], verb: Verb, who: Caller) -> list[str]:
+        self.cells += 1
+        try:
+            got = await verb.use(self._door(self._app.service, who), self._acme)
+        except kind as error:
+            return [] if type(error) is kind else [f"{name}: {who} got {error!r}"]
+        except OnwardError as error:
+            return [f"{name}: {who} got {error!r}, and not {kind.__name__}"]
+        return [f"{name}: {who} got {got!r:.80}"]
+
+    async def _by_tenant(self, name: str, verb: Verb, who: Caller) -> list[str]:
+        """A stranger gets what it would get if there were nothing of the sort, to the letter."""
+        if verb.place or verb.scope not in who.scopes:
+            return []
+        self.cells += 1
+        got, instead = await self._got(verb, who, self._acme), await self._got(verb, who, GHOST)
+        if verb.lists:
+            words = self._acme.names | ({"nightly"} if who.tenant else set())
+            return [f"{name}: {who} was shown {word}" for word in sorted(words) if word in got]
+        if got.partition(":")[0] not in {"NotFound", "TaskNotFound", "NotForTenants"}:
+            return [f"{name}: {who} got {got:.200}"]
+        return [] if got == instead else [f"{name}: {who} got {got:.200}; of nothing it would be {instead:.200}"]
+
+    async def _got(self, verb: Verb, who: Caller, of: Belongings) -> str:
+        try:
+            got = repr(await verb.use(self._door(self._app.service, who), of))
+        except OnwardError as error:
+            got = f"{type(error).__name__}: {error}"
+        pairs = zip(dataclasses.astuple(self._acme), dataclasses.astuple(GHOST), strict=True)
+        for mine, nobodys in sorted(pairs, key=lambda pair: -len(pair[0])):
+            got = got if verb.lists else got.replace(mine, nobodys)
+        return got
+
+
+async def test_nobody_gets_what_is_not_for_them(app: Onward) -> None:
+    acme = (await town(app))["acme"]
+    look = Inspector(app, acme)
+    leaks = [leak for name in VERBS for leak in await look.leaks(name)]
+    assert leaks == []
+    assert look.cells > 8 * len(VERBS)
+    used = caller("acme")
+    for name, verb in VERBS.items():  # and those who may, can: or all of this would say nothing
+        who = caller(None) if verb.place or name == "schedules" else used
+        if name in {"decide", "cancel"}:
+            other = caller("acme", agent="reviewer")
+            await verb.use(Door(app.service, other), acme)
+        else:
+            assert await verb.use(Door(app.service, who), acme) != []
+
+
+def unchecked(name: str) -> type[Door]:
+    """A door with a verb that does not look who asks."""
+
+    async def verb(self: Door, *given: Any, **more: Any) -> Any:
+        return await getattr(Door(self.service, ANYBODY), name)(*given, **more)
+
+    return type("Planted", (Door,), {name: verb})
+
+
+def careless(name: str) -> type[Door]:
+    """A door with a verb that looks at scopes, and not whose it is."""
+
+    async def verb(self: Door, *given: Any, **more: Any) -> Any:
+        everybody = self.caller._replace(tenant=None, agent=None, scopes=self.caller.scopes | {ADMIN})
+        self.need(VERBS[name].scope)
+        return await getattr(Door(self.service, everybody), name)(*given, **more)
+
+    return type("Planted", (Door,), {name: verb})
+
+
+@only_memory
+async def test_a_verb_that_forgets_to_look_is_found(app: Onward) -> None:
+    acme = (await town(app))["acme"]
+    for name in VERBS:
+        assert await Inspector(app, acme, unchecked(name)).leaks(name), f"{name} for everybody"
+        assert await Inspector(app, acme, careless(name)).leaks(name), f"{name} for all tenants"
+    for name in ("decide", "answer", "resolve", "raise_budget"):
+
+        async def whoever(self: Door, task: Any) -> None: ...
+
+        planted = type("Planted", (Door,), {"_decides": whoever})
+        assert await Inspector(app, acme, planted)._by_agent(name, VERBS[name]), f"{name} by the agent itself"
+
+
+# ── what is a tenant's ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_every_tenant_sees_exactly_what_is_its(app: Onward) -> None:
+    found = await town(app)
+    await app.submit("tick")
+    for tenant, own in found.items():
+        for who in (caller(tenant, WORK | {ADMIN}), caller(tenant, WORK)):
+            door = Door(app.service, who)
+            seen: list[Any] = []
+            cursor: str | None = None
+            while True:
+                page, cursor = await door.list(limit=2, cursor=cursor)
+                seen += page
+                if cursor is None:
+                    break
+            by_state = [
+                task
+                for state in ("pending", "running", "waiting", "completed", "failed", "cancelled")
+                for task in (await door.list(state=state))[0]
+            ]
+            assert sorted(task.task_id for task in by_state) == sorted(task.task_id for task in seen)
+            if tenant is None and ADMIN in who.scopes:
+                assert len(seen) == 13
+                assert len(await door.asks()) == 6
+                continue
+            assert {task.tenant for task in seen} == {tenant}
+            assert len(seen) == (5 if tenant is None else 4)
+            assert {ask.id for ask in await door.asks()} == {own.approval, own.question}
+            assert [ask.id for ask in await door.asks("approval")] == [own.approval]
+    assert {task.tenant for task in (await app.list())[0]} == {"acme", "globex", None}
+
+
+async def test_a_cursor_of_another_tenant_shows_nothing_of_it(app: Onward) -> None:
+    @app.task
+    async def work(ctx: Any, n: int) -> None: ...
+
+    doors = {tenant: Door(app.service, caller(tenant)) for tenant in ("acme", "globex")}
+    for n in range(5):
+        for door in doors.values():
+            await door.submit([Wish("work", n)])
+    _, theirs = await doors["globex"].list(limit=2)
+    seen, _ = await doors["acme"].list(cursor=theirs)
+    assert seen
+    assert {task.tenant for task in seen} == {"acme"}
+
+
+async def test_children_forks_and_what_goes_on_belong_to_the_same_tenant(app: Onward) -> None:
+    found = await town(app)
+    whose = {task.task_id: task.tenant for task in (await app.list(limit=1000))[0]}
+    for tenant, own in found.items():
+        assert {whose[own.asker], whose[own.fixer], whose[own.doubter]} == {tenant}
+        assert (await app.get(own.fixer)).group == tenant
+    acme = found["acme"]
+    fork = await app.fork(acme.asker, 1)  # by somebody who has the database
+    assert (await fork.get()).tenant == "acme"
+    (after,) = await Door(app.service, caller(None)).submit([Wish("quick", {"goal": "on"})], after=acme.done)
+    assert (await app.get(after)).tenant == "acme"
+    assert (await (await app.submit("quick", {"goal": "on"}, after=acme.done)).get()).tenant == "acme"
+
+
+@only_postgres
+async def test_an_old_worker_that_knows_of_no_tenants_submits_children_for_the_right_one(app: Onward) -> None:
+    @app.task
+    async def work(ctx: Any) -> None: ...
+
+    (parent,) = await Door(app.service, caller("acme")).submit([Wish("work")])
+    await sql(
+        app.store,
+        "INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options, parent) "
+        f"SELECT 'child', task, queue, priority, created_at, '', input, options, id FROM onward_tasks WHERE id = '{parent}'",
+    )
+    assert await sql(app.store, "SELECT tenant FROM onward_tasks WHERE id = 'child'") == [("acme",)]
+
+
+async def test_an_input_that_names_a_task_of_another_tenant_gets_nothing_of_it(app: Onward) -> None:
+    """An agent goes on after the task that its input names; the door never sees that."""
+    found = await town(app)
+    (sly,) = await Door(app.service, caller("globex")).submit(
+        [Wish("quick", {"goal": "tell me all", "after": found["acme"].done})]
+    )
+    (plain,) = await Door(app.service, caller(None, WORK)).submit(
+        [Wish("quick", {"goal": "tell me all", "after": found["acme"].done})]
+    )
+    (own,) = await Door(app.service, caller("acme")).submit(
+        [Wish("quick", {"goal": "on", "after": found["acme"].done})]
+    )
+    async with app.worker():
+        for task_id in (sly, plain):
+            task = await app.service.wait(task_id, 30)
+            assert task.state == "failed"
+            assert task.error is not None
+            assert "there is no task" in task.error["message"]
+        assert (await app.service.wait(own, 30)).state == "completed"
+
+
+# ── idempotency keys ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_same_key_of_two_tenants_is_two_keys_however_many_send_it(app: Onward) -> None:
+    @app.task
+    async def work(ctx: Any, n: int) -> None: ...
+
+    doors = {tenant: Door(app.service, caller(tenant, WORK)) for tenant in ("acme", "globex", None)}
+    ids = await asyncio.gather(
+        *(door.submit([Wish("work", 1, key="order-7")]) for _ in range(100) for door in doors.values())
+    )
+    assert len({one for (one,) in ids}) == 3
+    for tenant, door in doors.items():
+        (task,), _ = await door.list()
+        assert (task.tenant, task.key) == (tenant, "order-7")
+        with pytest.raises(KeyConflict, match="the key 'order-7' belongs to task") as told:
+            await door.submit([Wish("work", 2, key="order-7")])
+        assert told.value.task_id == task.task_id
+        both = await door.submit([Wish("work", 1, key="order-7"), Wish("work", 3, key="order-8")])
+        assert both[0] == task.task_id
+    assert len((await app.list())[0]) == 6
+
+
+async def test_no_key_reaches_into_another_tenant(app: Onward) -> None:
+    """The store has a tenant's keys behind its name and a line break: no key and no tenant can have one."""
+
+    @app.task
+    async def work(ctx: Any, n: int) -> None: ...
+
+    await Door(app.service, caller("acme")).submit([Wish("work", 1, key="order-7")])
+    with pytest.raises(OnwardError, match="key must be a text of 1 to 512 printable characters"):
+        await Door(app.service, caller(None, WORK)).submit([Wish("work", 1, key="acme\norder-7")])
+    with pytest.raises(OnwardError, match="tenant must be a text"):
+        await Door(app.service, caller("acme\norder-7")).submit([Wish("work", 1, key="x")])
+
+
+async def test_a_tenant_is_a_group_where_nobody_says_otherwise(app: Onward) -> None:
+    @app.task
+    async def work(ctx: Any, n: int) -> None: ...
+
+    door = Door(app.service, caller("acme"))
+    plain, named = await door.submit([Wish("work", 1), Wish("work", 2, group="vip")])
+    assert [(await app.get(one)).group for one in (plain, named)] == ["acme", "vip"]
+
+
+# ── agents' own keys ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_agent_decides_nothing_in_whatever_it_has_a_part_in(app: Onward) -> None:
+    found = await town(app)
+    acme = found["acme"]
+    own, other = (Door(app.service, caller("acme", WORK, agent=name)) for name in ("fixer", "reviewer"))
+    before = await everything(app)
+    for refused in (
+        own.decide(acme.approval, "approve"),  # its own call
+        own.answer(acme.question, "fast"),  # of the task above it
+        own.resolve(acme.doubter, "happened"),  # of one beside it
+        own.raise_budget(acme.asker, max_llm_tokens=9),  # above it
+    ):
+        with pytest.raises(OwnCall, match="somebody else has to decide; nothing was written"):
+            await refused
+    assert await everything(app) == before
+    assert (await other.decide(acme.approval, "approve")).id == acme.approval
+    assert [wire.decode(one.data)["by"] for one in await app.store.inbox(acme.fixer)] == ["somebody of acme"]
+
+
+async def test_an_agent_does_not_approve_what_it_asked_for_with_its_own_key(app: Onward) -> None:
+    @app.task
+    async def deploy(ctx: Any) -> str:
+        await ctx.approve("go on?")
+        return "done"
+
+    door = Door(app.service, caller("acme", WORK, agent="fixer"))
+    (task_id,) = await door.submit([Wish("deploy", key="k")])
+    async with app.worker():
+        while not (asks := await door.asks()):  # noqa: ASYNC110 -- from outside
+            await asyncio.sleep(0.01)
+        with pytest.raises(OwnCall):
+            await door.decide(asks[0].id, "approve")
+        person = Door(app.service, caller("acme", WORK))
+        assert await person.submit([Wish("deploy", key="k")]) == [task_id], "whoever asks, it is the same work"
+        await person.decide(asks[0].id, "approve")
+        assert (await app.service.wait(task_id, 30)).result == "done"
+
+
+# ── who may do what to keys ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_admin_of_a_tenant_runs_the_keys_of_the_tenant_alone(app: Onward) -> None:
+    place = await app.keys.create("ada", SCOPES)
+    admin = Door(app.service, caller("acme"))
+    made = await admin.create_key("shop", ["read", "submit"])
+    assert made.key.tenant == "acme"
+    with pytest.raises(NotForTenants, match="a key of tenant 'globex' is not that tenant's alone"):
+        await admin.create_key("spy", ["read"], tenant="globex")
+    for key in (place.key.id, "000000000000", "' OR 1=1", "ä"):
+        with pytest.raises(NotFound, match="there is no key"):
+            await admin.revoke_key(key)
+    assert [key.name for key in await admin.keys()] == ["shop"]
+    assert [key.name for key in await Door(app.service, caller(None)).keys()] == ["ada", "shop"]
+    assert [entry.subject for entry in await admin.audit()] == [made.key.id]
+    revoked = await admin.revoke_key(made.key.id)
+    assert not revoked.valid
+    assert await admin.revoke_key(made.key.id) == revoked
+    assert [entry.action for entry in await app.audit()] == ["create_key", "create_key", "revoke_key"]
+
+
+async def test_who_may_see_and_who_may_not_take_the_same_way(app: Onward) -> None:
+    """A foreign task is looked up by the same statements as one that does not exist: neither answer takes a longer way."""
+    acme = (await town(app))["acme"]
+    asked: list[str] = []
+    real = app.store
+
+    def counted(name: str) -> Any:
+        async def verb(*given: Any, **more: Any) -> Any:
+            asked.append(name)
+            return await getattr(real, name)(*given, **more)
+
+        return verb
+
+    spied = Through(real, **{name: counted(name) for name in ("get", "journal", "asks", "purse", "contents", "send")})
+    app._join(spied)
+    door = Door(app.service, caller("globex"))
+    for name, verb in VERBS.items():
+        if verb.lists or verb.place or name in {"create_key", "revoke_key"}:
+            continue
+        ways = []
+        for of in (acme, GHOST):
+            asked.clear()
+            with pytest.raises((TaskNotFound, NotFound)):
+                await verb.use(door, of)
+            ways.append(tuple(asked))
+        assert ways[0] == ways[1], name
+    app._join(real)

@@ -1,0 +1,320 @@
+"""Keys: their text, how they are kept, and the gate that tells one from another."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onward import Onward
+from onward.core import key as keys
+from onward.core.caller import ANYBODY, SCOPES
+from onward.edge import auth
+from onward.edge.auth import FRESH, MOST, Gate, check_bind
+from onward.errors import BadSetting, StoreUnavailable, Unauthorized, UsageError
+from onward.keys import Keys
+from onward.store.port import Store
+from tests.kit import HandClock, Through, Time, calm, eventually, sql
+
+# ── the text of a key ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.text())
+def test_no_text_is_a_key_by_chance_and_none_makes_the_parser_stumble(text: str) -> None:
+    assert keys.parse(text) is None
+
+
+@given(st.text(alphabet="onw_live0123456789abcXYZ", max_size=90))
+def test_nor_one_that_looks_like_one(text: str) -> None:
+    assert keys.parse(text) is None
+    assert keys.parse(f"onw_live_{text}") is None
+
+
+@given(st.integers(0, 200), st.characters())
+def test_a_key_with_another_character_is_none(place: int, other: str) -> None:
+    text = keys.new().text
+    changed = text[: place % len(text)] + other + text[place % len(text) + 1 :]
+    assert changed == text or keys.parse(changed) is None
+
+
+def test_a_key_says_what_it_is_and_every_one_is_another() -> None:
+    made = [keys.new() for _ in range(1000)]
+    for token in made:
+        assert re.fullmatch(r"onw_live_[0-9a-z]{12}_[0-9A-Za-z]{49}", token.text)
+        assert keys.parse(token.text) == token
+        assert token.id in token.text
+    assert len({token.id for token in made}) == len({token.hash for token in made}) == 1000
+    assert 62**43 > 2**255, "bits of the secret"
+    assert keys.parse(made[0].text + "\n") is None
+    assert keys.parse(keys.new("test").text) is not None
+
+
+# ── how they are kept ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_of_a_key_only_its_hash_is_kept(app: Onward) -> None:
+    made = await app.keys.create("ada", ["submit", "read"], tenant="acme", agent="fixer", expires="90d")
+    secret = made.token.rpartition("_")[2]
+    assert secret not in repr(made)
+    for table in ("onward_keys", "onward_audit"):
+        for row in await sql(app.store, f"SELECT * FROM {table}"):
+            assert secret not in repr(row)
+            assert secret[:43] not in repr(row)
+    (listed,) = await app.keys.list()
+    assert listed == made.key
+    assert (listed.name, listed.tenant, listed.scopes, listed.agent) == ("ada", "acme", ("read", "submit"), "fixer")
+    assert listed.expires_at is not None
+    assert listed.expires_at - listed.created_at == pytest.approx(90 * 86400)
+    assert listed.valid
+
+
+async def test_what_makes_no_sense_is_refused(app: Onward) -> None:
+    with pytest.raises(BadSetting, match="one of read, submit, decide, admin"):
+        await app.keys.create("ada", ["everything"])
+    with pytest.raises(UsageError, match="a key without a scope opens nothing"):
+        await app.keys.create("ada", [])
+    with pytest.raises(UsageError, match="cannot have the scope admin"):
+        await app.keys.create("ada", ["admin"], agent="fixer")
+    for bad in ("", "a\nb", "x" * 513):
+        with pytest.raises(UsageError, match="must be a text"):
+            await app.keys.create(bad, ["read"])
+        with pytest.raises(UsageError, match="must be a text"):
+            await app.keys.create("ada", ["read"], tenant=bad)
+    assert await app.keys.list() == []
+    assert await app.audit() == []
+
+
+# ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def asked() -> list[str]:
+    """The statements that were needed."""
+    return []
+
+
+@pytest.fixture
+def spied(store: Store, asked: list[str]) -> Any:
+    def counted(name: str) -> Any:
+        async def verb(*given: Any) -> Any:
+            asked.append(name)
+            return await getattr(store, name)(*given)
+
+        return verb
+
+    return Through(store, **{name: counted(name) for name in ("key", "has_keys", "use_key")})
+
+
+@pytest.fixture
+def gate(spied: Any, clock: HandClock) -> Gate:
+    return Gate(Keys(spied), clock)
+
+
+def bearer(token: str) -> str:
+    return f"Bearer {token}"
+
+
+async def refused(gate: Gate, header: str | None) -> str:
+    with pytest.raises(Unauthorized) as told:
+        await gate.caller(header)
+    return str(told.value)
+
+
+async def test_without_keys_everybody_is_the_same_and_the_first_key_shuts_the_door_in_every_process(
+    store: Store, gate: Gate, spied: Any, clock: HandClock, time: Time, asked: list[str]
+) -> None:
+    other = Gate(Keys(spied), clock)  # as in another process
+    for one in (gate, other):
+        assert await one.caller(None) == ANYBODY
+        assert await one.still(ANYBODY)
+    assert await gate.caller(None) == ANYBODY
+    assert asked == ["has_keys", "has_keys"], "once for each process, and not for each request"
+    made = await Keys(store).create("ada", ["read"])
+    time.move(FRESH)
+    for one in (gate, other):
+        assert not await one.still(ANYBODY), "what was open ends"
+        await refused(one, None)
+        assert (await one.caller(bearer(made.token))).name == "ada"
+    await Keys(store).revoke(made.key.id)
+    time.move(FRESH)
+    for one in (gate, other):
+        await refused(one, None)
+        await refused(one, bearer(made.token))
+    assert asked.count("has_keys") == 4, "once shut, it stays shut"
+
+
+async def test_a_key_that_is_shown_counts_also_where_none_is_needed(gate: Gate) -> None:
+    """A client with a key that reaches the wrong database is told so, and does not become everybody."""
+    assert await gate.caller(None) == ANYBODY
+    await refused(gate, bearer(keys.new().text))
+    await refused(gate, "Basic YTpi")
+
+
+async def test_whoever_shows_a_key_is_who_it_says(store: Store, gate: Gate, time: Time) -> None:
+    made = await Keys(store).create("bot", ["decide", "read"], tenant="acme", agent="fixer")
+    for header in (bearer(made.token), f"bearer {made.token}", f"BEARER   {made.token} "):
+        caller = await gate.caller(header)
+        assert (caller.tenant, caller.scopes, caller.key, caller.name, caller.agent) == (
+            "acme",
+            {"read", "decide"},
+            made.key.id,
+            "bot",
+            "fixer",
+        )
+
+
+async def test_every_refusal_is_the_same_sentence(store: Store, gate: Gate, time: Time) -> None:
+    made = await Keys(store).create("ada", SCOPES)
+    short = await Keys(store).create("short", SCOPES, expires=1)
+    gone = await Keys(store).create("gone", SCOPES)
+    await Keys(store).revoke(gone.key.id)
+    time.move(1)
+    stranger = keys.new().text
+    secret = stranger.rpartition("_")[2][:43]
+    wrong = f"onw_live_{made.key.id}_{secret}"
+    elsewhere = f"onw_test_{made.token.removeprefix('onw_live_')[:-6]}"
+    shown = [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        made.token,
+        f"Basic {made.token}",
+        bearer(made.token[:-1]),
+        bearer(made.token + "x"),
+        bearer(made.token.upper()),
+        bearer(stranger),
+        bearer(wrong + keys._checksum(wrong)),
+        bearer(elsewhere + keys._checksum(elsewhere)),
+        bearer(short.token),
+        bearer(gone.token),
+        bearer("onw_live_é"),
+        "Bearer \x00",
+    ]
+    assert len({await refused(gate, header) for header in shown}) == 1
+    assert (await gate.caller(bearer(made.token))).name == "ada"
+
+
+async def test_a_wrong_secret_takes_the_way_of_an_unknown_key(
+    store: Store, gate: Gate, time: Time, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same statements and one comparison of the same length, also for a key that is remembered."""
+    made = await Keys(store).create("ada", SCOPES)
+    await gate.caller(bearer(made.token))
+    await calm()
+    compared: list[tuple[int, int]] = []
+    real = auth.Keys.of.__globals__["hmac"].compare_digest
+    monkeypatch.setattr("hmac.compare_digest", lambda a, b: compared.append((len(a), len(b))) or real(a, b))
+    wrong = f"onw_live_{made.key.id}_{keys.new().text.rpartition('_')[2][:43]}"
+    ways = []
+    for text in (wrong + keys._checksum(wrong), keys.new().text):
+        asked.clear()
+        compared.clear()
+        for _ in range(2):
+            await refused(gate, bearer(text))
+        ways.append((list(asked), list(compared)))
+    assert ways[0] == ways[1] == (["key", "key"], [(32, 32), (32, 32)])
+
+
+async def test_a_request_costs_no_query_and_a_revocation_counts_within_two_seconds(
+    store: Store, gate: Gate, time: Time, asked: list[str]
+) -> None:
+    made = await Keys(store).create("ada", SCOPES)
+    caller = await gate.caller(bearer(made.token))
+    await calm()
+    asked.clear()
+    for _ in range(100):
+        assert await gate.caller(bearer(made.token)) == caller
+        assert await gate.still(caller)
+    assert asked == []
+    await Keys(store).revoke(made.key.id)
+    time.move(FRESH)
+    assert not await gate.still(caller)
+    await refused(gate, bearer(made.token))
+    assert FRESH <= 2
+
+
+async def test_what_stays_open_asks_once_for_all_of_a_key(
+    store: Store, gate: Gate, time: Time, asked: list[str]
+) -> None:
+    made = await Keys(store).create("ada", SCOPES)
+    caller = await gate.caller(bearer(made.token))
+    await calm()
+    for _ in range(3):
+        time.move(FRESH)
+        asked.clear()
+        for _ in range(50):
+            assert await gate.still(caller)
+        assert asked == ["key"]
+
+
+async def test_a_key_ends_at_its_time_and_not_at_the_next_look(store: Store, gate: Gate, time: Time) -> None:
+    made = await Keys(store).create("ada", SCOPES, expires=10)
+    time.move(9.5)
+    assert (await gate.caller(bearer(made.token))).name == "ada"
+    time.move(0.5)
+    await refused(gate, bearer(made.token))
+
+
+async def test_when_a_key_was_used_is_noted_beside_the_request_and_once_a_minute(
+    store: Store, gate: Gate, time: Time, asked: list[str]
+) -> None:
+    made = await Keys(store).create("ada", SCOPES)
+    begun, noted = time.now, []
+
+    async def written() -> bool:
+        (key,) = await Keys(store).list()
+        return key.last_used_at == time.now
+
+    for _ in range(130):
+        before = asked.count("use_key")
+        await gate.caller(bearer(made.token))
+        await asyncio.sleep(0)
+        if asked.count("use_key") > before:
+            assert await eventually(written)
+            noted.append(time.now - begun)
+        time.move(1)
+    assert noted == [0, 60, 120]
+
+
+async def test_few_keys_are_remembered_however_many_are_shown(store: Store, gate: Gate, time: Time) -> None:
+    made = [await Keys(store).create(f"k{n}", ["read"]) for n in range(3)]
+    for n in range(MOST + 10):
+        gate._callers[str(n).encode()] = (0.0, ANYBODY)
+        gate._valid[str(n)] = 0.0
+    for one in made:
+        await gate.caller(bearer(one.token))
+    before = len(gate._callers)
+    for _ in range(30):
+        await refused(gate, bearer(keys.new().text))
+    assert len(gate._callers) == before, "what was refused is not remembered"
+
+
+async def test_a_database_that_is_away_lets_nobody_in(spied: Any, clock: HandClock, store: Store) -> None:
+    made = await Keys(store).create("ada", SCOPES)
+
+    async def away(*_given: Any) -> Any:
+        raise StoreUnavailable("away")
+
+    gate = Gate(Keys(Through(store, key=away, has_keys=away)), clock)
+    for header in (None, bearer(made.token)):
+        with pytest.raises(StoreUnavailable):
+            await gate.caller(header)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "127.3.2.1"])
+def test_this_machine_may_be_answered_without_keys(host: str) -> None:
+    check_bind(host, has_keys=False)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "192.168.1.5", "10.0.0.1", "example.org", "", "[::]", "localhost.evil"]
+)
+def test_others_may_not(host: str) -> None:
+    with pytest.raises(UsageError, match="onward keys create"):
+        check_bind(host, has_keys=False)
+    check_bind(host, has_keys=True)
