@@ -12,7 +12,7 @@ import pytest
 from onward.core.ids import Ids, first_id
 from onward.core.limit import Limit, LimitRow
 from onward.core.task import NEVER, State
-from onward.store.overview import Ended, Standing
+from onward.store.overview import Ended, Standing, listing
 from onward.store.port import SUSPECT_AFTER, Store
 from tests.kit import Time, claim, completion, join, new, not_memory, sql, submit, waiting
 
@@ -182,11 +182,7 @@ async def test_numbers_are_read_from_indexes(store: Store, kind: str) -> None:
     plans = {
         "ended": S["ended"](most=10),
         "offspring": S["offspring"](parents='["x"]', most=10, head=10),
-        "list_of": S["list_of"](
-            **dict.fromkeys(("task", "queue", "reason", "label", "state")),
-            **dict.fromkeys(("any_task", "any_queue", "any_reason", "any_label", "any_state"), True),
-            parent="x", before="~", since="", limit=10,
-        ),
+        "list_of": S["list_of"](**listing(10, None, {"parent": "x"})[1]),
     }  # fmt: skip
     told = {}
     for name, values in plans.items():
