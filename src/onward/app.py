@@ -22,13 +22,17 @@ from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
 from onward.core.task import Task
+from onward.edge.metrics import exposed
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
-from onward.engine.worker import Spawn, Worker, spawn
+from onward.engine.secrets import Source
+from onward.engine.spawning import Spawn, spawn
+from onward.engine.worker import Worker
 from onward.errors import BadSetting, UsageError
 from onward.events import Events
 from onward.forks import SAME
 from onward.keys import Keys
+from onward.mcp_door import McpDoor
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
 from onward.schedules import Schedule
@@ -51,7 +55,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Events, Registry, Verbs):
+class Onward(Events, McpDoor, Registry, Verbs):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -66,14 +70,14 @@ class Onward(Events, Registry, Verbs):
         clock: Clock | None = None,
         rng: random.Random | None = None,
         store: Store | None = None,
+        secrets: Source | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
-        self._clock = clock or SystemClock()
-        self._rng = rng or random.SystemRandom()
-        self._ids = Ids(self._clock.now, self._rng)
-        self._users = 0
+        self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
+        self._ids, self._users = Ids(self._clock.now, self._rng), 0
         self.settings: Settings = load({"db": db, **settings})
+        self.secrets.source(self.settings.secrets if secrets is None else secrets)
         self._join(store or open_store(self.settings.db, self._clock))
 
     def _join(self, store: Store) -> None:
@@ -99,6 +103,7 @@ class Onward(Events, Registry, Verbs):
 
     async def open(self, *, migrate: bool | None = None) -> None:
         """Connect. `async with app:` does it for you."""
+        self.secrets.learn()
         await self.store.open(migrate=migrate)
 
     async def close(self) -> None:
@@ -121,7 +126,7 @@ class Onward(Events, Registry, Verbs):
     @contextlib.asynccontextmanager
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Work in this process while the block lasts."""
-        async with self:
+        async with self, exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
             worker = self.make_worker(slots=slots, queues=queues)
             await worker.start()
             try:
@@ -132,7 +137,7 @@ class Onward(Events, Registry, Verbs):
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""
         if not self.handlers:
-            raise UsageError("this app has no handlers, so a worker would have nothing to do; add one with @app.task")
+            raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
         return Worker(
             self.store,
             self.handlers,
@@ -150,6 +155,7 @@ class Onward(Events, Registry, Verbs):
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
             relay=self.make_relay(spawn),
             artifacts=self.service.artifacts,
+            secrets=self.secrets,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
@@ -164,6 +170,9 @@ class Onward(Events, Registry, Verbs):
         edge = http.Edge(
             self.service,
             auth.Gate(self.service.keys, self._clock),
+            self.store,
+            self._clock,
+            streams=self.settings.streams,
             version=VERSION,
             body_limit=self.settings.body_limit,
             now=self._clock.now,
@@ -171,7 +180,7 @@ class Onward(Events, Registry, Verbs):
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
         )
-        return http.asgi(edge)
+        return http.asgi(edge, more=[self._mcp_route(edge)])
 
     @property
     def keys(self) -> Keys:

@@ -34,7 +34,7 @@ from tests.edge.tenants import (
     subscribed_again,
     town,
 )
-from tests.kit import Through, only_memory, sql
+from tests.kit import Through, only_memory, only_postgres, sql
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,7 @@ VERBS: dict[str, Verb] = {
     "artifact": Verb(READ, lambda d, of: d.artifact(of.asker, of.artifact)),
     "budget": Verb(READ, lambda d, of: d.budget(of.fixer)),
     "asks": Verb(READ, lambda d, _: d.asks(), lists=True),
+    "asks_of": Verb(READ, lambda d, of: d.asks_of(of.fixer)),
     "ask": Verb(READ, lambda d, of: d.ask(of.approval)),
     "doubts": Verb(READ, lambda d, of: d.doubts(of.doubter)),
     "schedules": Verb(READ, lambda d, _: d.schedules(), lists=True),
@@ -77,6 +78,7 @@ VERBS: dict[str, Verb] = {
     "resume": Verb(SUBMIT, lambda d, of: d.resume(of.asker)),
     "fork": Verb(SUBMIT, lambda d, of: d.fork(of.asker, 1)),
     "signal": Verb(SUBMIT, lambda d, of: d.signal(of.asker, "go")),
+    "patch": Verb(SUBMIT, lambda d, of: d.patch(of.fixer, {"flag_risks": ["late"]})),
     "decide": Verb(DECIDE, lambda d, of: d.decide(of.approval, "approve"), decides=True),
     "answer": Verb(DECIDE, lambda d, of: d.answer(of.question, "fast"), decides=True),
     "resolve": Verb(DECIDE, lambda d, of: d.resolve(of.doubter, "not_happened"), decides=True),
@@ -278,6 +280,7 @@ async def test_children_forks_and_what_goes_on_belong_to_the_same_tenant(app: On
     assert (await (await app.submit("quick", {"goal": "on"}, after=acme.done)).get()).tenant == "acme"
 
 
+@only_postgres
 async def test_an_old_worker_that_knows_of_no_tenants_submits_children_for_the_right_one(app: Onward) -> None:
     @app.task
     async def work(ctx: Any) -> None: ...
@@ -289,6 +292,14 @@ async def test_an_old_worker_that_knows_of_no_tenants_submits_children_for_the_r
         f"SELECT 'child', task, queue, priority, created_at, '', input, options, id FROM onward_tasks WHERE id = '{parent}'",
     )
     assert await sql(app.store, "SELECT tenant FROM onward_tasks WHERE id = 'child'") == [("acme",)]
+
+
+async def test_whoever_comes_through_the_door_is_nobodys_child(app: Onward) -> None:
+    """Children take the tenant of their parent; a wish from outside does not choose it that way."""
+    acme = (await town(app))["acme"]
+    (task_id,) = await Door(app.service, caller("globex")).submit([Wish("tick", parent=acme.asker)])
+    task = await app.get(task_id)
+    assert (task.tenant, task.parent) == ("globex", None)
 
 
 async def test_an_input_that_names_a_task_of_another_tenant_gets_nothing_of_it(app: Onward) -> None:

@@ -64,6 +64,7 @@ ROWS: dict[str, Row] = {
     "schedules": Row("/api/schedules", READ, lists=True),
     "healthz": Row("/healthz", None),
     "readyz": Row("/readyz", None),
+    "metrics": Row("/metrics", ADMIN),
     "hook": Row("/api/hooks/none", None),
     "subscribe": Row(
         "/api/subscriptions", ADMIN, {"url": "https://hooks.example.com/", "types": ["*"], "tenant": "acme"}
@@ -189,7 +190,9 @@ async def test_nobody_gets_what_is_not_for_them(inspector: Inspector) -> None:
     assert leaks == []
     assert inspector.cells > 6 * (len(ROWS) - 3)
     for name, row in ROWS.items():  # and who may, can
-        answer = await inspector.ask(name, None if row.scope is None else "place" if name == "schedules" else "right")
+        answer = await inspector.ask(
+            name, None if row.scope is None else "place" if name in {"schedules", "metrics"} else "right"
+        )
         assert answer.is_success or name == "hook", f"{name}: {answer.text}"
 
 

@@ -22,6 +22,7 @@ from onward.agent.calls import SHOWN, SMALLEST, Approvals, Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, page_of, result_message, turns_on
 from onward.agent.delegation import agents_as_tools, inherit, state_reader
 from onward.agent.live import Live
+from onward.agent.mcp import McpServer, learn
 from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall, quota_of
 from onward.agent.policy import Answer, Ask, Do, Policy, Say, Seen, Stop, usual
 from onward.agent.saved import saved, saved_state
@@ -79,6 +80,10 @@ class Agent:
     shown_bytes: int = SHOWN
     checkpoint: str = EVERY_STEP
     """When the results of tools that only read are written."""
+    secrets: frozenset[str] = frozenset()
+    """The secrets that its model may name."""
+    servers: tuple[McpServer, ...] = ()
+    """MCP servers whose tools it may use."""
 
     def __post_init__(self) -> None:
         if self.context_bytes < LEAST_BYTES:
@@ -105,6 +110,7 @@ class Agent:
                     await run.do(calls)
                 case Answer(value):
                     if not await run.listen(last=True):
+                        await ctx.patch()
                         await run.account.settle()
                         return value
                 case Stop(why):
@@ -138,7 +144,10 @@ class _Run:
             self._tools["read_state"] = state_reader(ctx, after)
         self._specs: list[dict[str, Any]] = []
         people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
-        self._calls = Calls(ctx, self._tools, people, self._write, most, brief=self._artifact_bytes is not None)
+        brief = self._artifact_bytes is not None
+        self._calls = Calls(ctx, self._tools, people, self._write, most, brief=brief, secrets=agent.secrets)
+        self._kept_servers: dict[str, str] = {}
+        """Under which names it keeps what MCP servers offered when it began."""
         self._talk = Conversation()
         self._pages: list[list[Any]] = []
         """Of the turns before the last checkpoint: the name of each page, and how many turns and bytes are on it."""
@@ -159,6 +168,8 @@ class _Run:
     async def begin(self, goal: str) -> None:
         """At the beginning, or where the last checkpoint was."""
         restored = self._ctx.restored
+        if servers := self._agent.servers:
+            self._kept_servers = await learn(self._ctx, servers, self._tools, restored)
         if restored is None:
             await self._ctx.patch(await self._first_state(goal))
             self._say({"role": "user", "content": goal})
@@ -167,6 +178,7 @@ class _Run:
         self._pages, self._steps = restored["pages"], restored["steps"]
         self._useless, self._repeated, self._last_calls, self._pause = restored["counts"]
         self._calls.always.update(restored["always"])
+        self._calls.remember(restored.get("made", {}))
         await self._read_pages()
 
     async def _first_state(self, goal: str) -> AgentState:
@@ -204,7 +216,9 @@ class _Run:
         self._pages, self._saved, self._moves = [*self._pages, page], len(self._talk.turns), 0
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
         told = {"pages": self._pages, "steps": self._steps, "counts": counts, "always": sorted(self._calls.always)}
+        told |= {"servers": self._kept_servers} if self._kept_servers else {}
         told["usage"] = usage.saved(self.account.usage, self._ctx.task_id)
+        told |= {"made": self._calls.made} if self._calls.made else {}
         await self._ctx.checkpoint(saved(self._state, **told))
         await self._ctx.patch(self._state)
 
@@ -212,6 +226,10 @@ class _Run:
     def _state(self) -> AgentState:
         assert self._ctx.state is not None
         return self._ctx.state
+
+    def _told_of_tools(self) -> list[dict[str, Any]]:
+        made = {tool.makes for tool in self._tools.values() if tool.makes is not None}
+        return [tool.spec({*self._agent.secrets, *made}) for tool in self._tools.values()]
 
     def seen(self) -> Seen:
         """What the policy decides on."""
@@ -249,8 +267,9 @@ class _Run:
         return Ref(name, len(data))
 
     async def ask(self) -> None:
-        """The model's next words, asked for once."""
+        """The model's next words, asked for once, with what others have said, and changed in the state, meanwhile."""
         await self.listen()
+        await self._ctx.patch()
         await self._make_room()
         self._steps += 1
         shown, left_out = self._talk.shown(self._agent.context_bytes, self._artifact_bytes)
@@ -276,7 +295,7 @@ class _Run:
         self._tries += 1
         system = _system(self._agent.instructions, self._state, left_out, hurried=self._ctx.host.hurried())
         whole = [self._write({"role": "system", "content": system}), *shown]
-        self._specs = self._specs or [tool.spec() for tool in self._tools.values()]
+        self._specs = self._specs or self._told_of_tools()
         request = Request(await self._messages(whole), self._specs, result=self._agent.result)
         live = Live(self._ctx, self._steps, self._tries)
         try:
@@ -377,7 +396,8 @@ class _Run:
         approve is asked for before the first of them runs, all at once."""
         if self._reply is None:  # an idea of the policy's own
             self._talk.say(self._write(Reply("", tuple(calls)).message), calls)
-        self._ctx.progress(", ".join(call.name for call in calls), self._steps, turn=self._steps)
+        names = [call.name for call in calls]
+        self._ctx.progress(", ".join(names), self._steps, turn=self._steps, tools=names)
         allowed = await self._calls.allowed([self._calls.check(call) for call in calls])
         pairs = list(zip(calls, allowed, strict=True))
         if len(pairs) > 1 and self._calls.together(allowed):

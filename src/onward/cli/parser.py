@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from onward.cli import parser_place as place
-from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, positive
+from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, port, positive
 
 EPILOG = """\
 exit status:
@@ -43,6 +43,7 @@ def build() -> Parser:
     for add in (
         _demo,
         place.serve,
+        place.mcp,
         _worker,
         _submit,
         _list,
@@ -151,6 +152,9 @@ def _worker(commands: Commands) -> None:
     of_app(parser)
     parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
     parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
+    parser.add_argument(
+        "--metrics-port", type=port, metavar="N", help="answer /metrics there (ONWARD_METRICS_PORT; none)"
+    )
 
 
 def _submit(commands: Commands) -> None:
@@ -414,4 +418,6 @@ def _migrate(commands: Commands) -> None:
 
 
 def _doctor(commands: Commands) -> None:
-    commands.add("doctor", "database:doctor", "check the database, the clock, the workers and the queues")
+    parser = commands.add("doctor", "database:doctor", "check the database, the clock, the workers and the queues")
+    more = Commands(parser.add_subparsers(dest="what", metavar="WHAT", title="or look for something else"))
+    of_app(more.add("secrets", "secrets:scan", "look through the whole database for values of the app's secrets"))

@@ -21,6 +21,32 @@ def serve(commands: Commands) -> None:
     parser.add_argument("--no-worker", action="store_true", help="only answer; workers run elsewhere")
 
 
+def mcp(commands: Commands) -> None:
+    """`onward mcp`."""
+    parser = commands.add(
+        "mcp",
+        "mcp:mcp",
+        "speak MCP over stdin and stdout, for a client that starts it",
+        "With an app it also does tasks. A client's configuration names the command:\n\n"
+        '  {"mcpServers": {"onward": {"command": "onward", "args": ["mcp", "shop.tasks:app"]}}}',
+    )
+    parser.add_argument(
+        "app",
+        metavar="MODULE:APP",
+        nargs="?",
+        help="where the app is, as in `from MODULE import APP`; none: only a door",
+    )
+    parser.add_argument(
+        "--expose", type=names, default=(), metavar="A,B", help="handlers and agents that are tools of their own"
+    )
+    parser.add_argument(
+        "--scopes", type=names, default=(), metavar="A,B", help="only read, submit, decide, admin; all when not given"
+    )
+    parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
+    parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
+    parser.add_argument("--no-worker", action="store_true", help="only answer; workers run elsewhere")
+
+
 def deliveries(commands: Commands) -> None:
     """`onward deliveries`."""
     parser = commands.add(

@@ -23,7 +23,7 @@ from onward.core.durations import Duration
 from onward.core.record import Record
 from onward.core.task import Task, Tasks
 from onward.edge.errors import NotForTenants, OwnCall
-from onward.errors import Forbidden
+from onward.errors import Forbidden, NoState
 from onward.forks import SAME
 from onward.keys import Key, KeyList, NewKey
 from onward.messages import Ask, Doubt
@@ -34,7 +34,7 @@ from onward.subscriptions import Deliveries, Delivery, Heard, Subscription
 from onward.wishes import Wish, named
 
 if TYPE_CHECKING:
-    from onward.core.state import AgentState, ArtifactRef
+    from onward.core.state import AgentState, ArtifactRef, StatePatch
 
 Asks = list[Ask]
 Refs = list["ArtifactRef"]
@@ -155,6 +155,10 @@ class Door:
         self.need(READ)
         return await self.service.messages.asks(kind, self.caller.sees)
 
+    async def asks_of(self, task_id: str) -> Asks:
+        """What a task asks of people, and, where it waits for its children, what those below it ask."""
+        return await self.service.messages.asks_of(await self._own(READ, task_id))
+
     async def ask(self, ask_id: str) -> Ask:
         """One of them, answered or not. Raises NotFound."""
         return await self._ask(READ, ask_id)
@@ -174,7 +178,8 @@ class Door:
     async def submit(self, wishes: Sequence[Wish], *, after: str | None = None) -> Sequence[str]:
         """The ids of the tasks, after the commit. All or none."""
         self.need(SUBMIT)
-        wishes = [wish._replace(tenant=self.caller.tenant, agent=self.caller.agent) for wish in wishes]
+        tenant, agent = self.caller.tenant, self.caller.agent
+        wishes = [wish._replace(tenant=tenant, agent=agent, parent=None) for wish in wishes]
         if after is not None:
             await self._own(SUBMIT, after)
             wishes = [await self.service.states.after(after, wish) for wish in wishes]
@@ -217,6 +222,23 @@ class Door:
         await self._own(SUBMIT, task_id)
         await self.service.messages.message(task_id, text, id=id)
         return await self.service.get(task_id)
+
+    async def patch(
+        self,
+        task_id: str,
+        change: StatePatch | dict[str, Any],
+        *,
+        id: str | None = None,  # noqa: A002 -- as for a signal
+    ) -> AgentState | None:
+        """Change the state of a task; what it is now, for who may read it and when it has begun one. Raises StateConflict, NoState."""
+        await self._own(SUBMIT, task_id)
+        await self.service.states.patch(task_id, change, by=self.caller.name, id=id)
+        if READ not in self.caller.scopes:
+            return None
+        try:
+            return await self.service.states.get(task_id)
+        except NoState:
+            return None
 
     # ── decide ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -358,6 +380,10 @@ class Door:
     async def _tells(self, action: str, subject: str, **data: Any) -> None:
         """What is done about what goes out is written down."""
         await self.service.audit.write_down(self._deed(action, subject, self.caller.tenant, **data))
+
+    def measures(self) -> None:
+        """Raises Forbidden for whoever may not see the numbers of all tenants together."""
+        self._place(ADMIN, "the metrics")
 
     async def keys(self) -> KeyList:
         """All keys; for a caller of a tenant, those of the tenant."""

@@ -11,28 +11,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, get_origin
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from onward.core import wire
 from onward.core.caller import Caller
+from onward.core.clock import Clock
 from onward.core.hook import Hook
-from onward.edge import bodies, hooks, keys, openapi, people, place, problem, subscriptions, tasks
-from onward.edge.calls import Asked, Call
+from onward.edge import bodies, hooks, keys, live, openapi, people, place, problem, subscriptions, tasks
+from onward.edge.calls import Asked, Call, Shape
 from onward.edge.door import Door
+from onward.edge.feed import Feed
+from onward.edge.metrics import Metrics
 from onward.edge.problem import Problem
+from onward.edge.socket import Sockets
 from onward.errors import OnwardError
 from onward.service import Service
+from onward.store.tails import Tails
+from onward.telemetry import OTHER, counters
 
 log = logging.getLogger("onward.http")
 
 CALLS: Sequence[Call] = (
     *tasks.CALLS,
+    *live.CALLS,
     *people.CALLS,
     *subscriptions.CALLS,
     *place.CALLS,
@@ -62,7 +69,10 @@ class Edge:
         self,
         service: Service,
         gate: Gate,
+        followed: Tails,
+        clock: Clock,
         *,
+        streams: int,
         version: str,
         body_limit: int,
         now: Callable[[], float],
@@ -72,8 +82,11 @@ class Edge:
     ) -> None:
         self.service, self.gate, self.version, self.body_limit, self.now = service, gate, version, body_limit, now
         self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks
+        self.metrics: Metrics | None = None
+        """Made when somebody asks for the first time: before that nothing is counted."""
         self.closing = asyncio.Event()
         """Set when the server stops: what would go on for ever ends."""
+        self.feed = Feed(followed, clock, streams=streams, closing=self.closing)
 
     async def door(self, authorization: str | None) -> Door:
         """The door for whoever shows this. Raises Unauthorized."""
@@ -90,15 +103,17 @@ class Edge:
             )
 
 
-def asgi(edge: Edge, calls: Sequence[Call] = CALLS) -> Starlette:
-    """The app of all calls."""
+def asgi(edge: Edge, calls: Sequence[Call] = CALLS, more: Sequence[BaseRoute] = ()) -> Starlette:
+    """The app of all calls, and of what is no row of the table."""
     document = openapi.document(calls, edge.version)
 
     async def described(_request: Request) -> Response:
         return JSONResponse(document)
 
     routes = [Route(path, endpoint=_Place(edge, rows)) for path, rows in _by_path(calls).items()]
-    app = Starlette(routes=[*routes, Route("/openapi.json", endpoint=described)], exception_handlers=_HANDLERS)
+    routes += [Route("/openapi.json", endpoint=described)]
+    sockets = [WebSocketRoute("/api/tasks/{id}/ws", Sockets(edge).__call__)]
+    app = Starlette(routes=[*routes, *sockets, *more], exception_handlers=_HANDLERS)
     app.state.edge = edge
     return app
 
@@ -114,11 +129,11 @@ class _Place:
     """One path: the calls of its methods. A class, so that Starlette hands over the bare ASGI call."""
 
     def __init__(self, edge: Edge, calls: dict[str, Call]) -> None:
-        self._edge, self._calls = edge, calls
+        self._edge, self._calls, self._path = edge, calls, next(iter(calls.values())).path
         self._allow = ", ".join(sorted({*calls, *(["HEAD"] if "GET" in calls else [])}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        request, began = Request(scope, receive), asyncio.get_running_loop().time()
         try:
             response = await self._answer(request)
         except OnwardError as error:
@@ -128,7 +143,11 @@ class _Place:
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
             response = problem.response(Problem(500, "internal", "the server made a mistake; its log says more"))
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        finally:
+            took = asyncio.get_running_loop().time() - began
+            counters.request(self._path, request.method, response.status_code, took)
 
     async def _answer(self, request: Request) -> Response:
         call = self._calls.get("GET" if request.method == "HEAD" else request.method)
@@ -143,7 +162,7 @@ class _Place:
             if call.open
             else await edge.door(request.headers.get("authorization"))
         )
-        query = None if call.query is None else bodies.shaped(call.query, _query(request), "the query")
+        query = None if call.query is None else bodies.shaped(call.query, _query(request, call.query), "the query")
         body = None if call.body is None else await bodies.body(request, call.body, edge.body_limit)
         answer = await call.does(Asked(door, request.path_params, query, body, request, edge))
         if answer.response is not None:
@@ -157,15 +176,21 @@ _ANY = 1 << 40
 """What is in the store may be shown, however much it is."""
 
 
-def _query(request: Request) -> dict[str, str]:
-    pairs = request.query_params.multi_items()
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise Problem(422, "invalid_request", "the query: a name comes twice")
+def _query(request: Request, shape: type[Shape]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        field = shape.model_fields.get(name)
+        if field is not None and get_origin(field.annotation) is list:
+            found.setdefault(name, []).append(value)
+        elif name in found:
+            raise Problem(422, "invalid_request", "the query: a name comes twice")
+        else:
+            found[name] = value
     return found
 
 
 async def _not_found(request: Request, _error: Exception) -> Response:
+    counters.request(OTHER, request.method, 404, 0.0)
     return problem.response(
         Problem(
             404, "no_such_path", f"there is nothing at {request.url.path!r:.200}; /openapi.json lists what there is"

@@ -9,11 +9,12 @@ from typing import Any
 from onward.core.budget import Budget
 from onward.core.caller import READ
 from onward.core.task import Task
-from onward.edge import shapes
+from onward.edge import live, shapes
 from onward.edge.calls import Answer, Asked, Call
 from onward.edge.problem import Problem
 from onward.errors import ResultTimeout
 from onward.forks import SAME
+from onward.telemetry import incoming
 from onward.views import record_json, task_json
 from onward.wishes import Wish
 
@@ -40,6 +41,7 @@ async def submit(asked: Asked) -> Answer:
         labels=body.labels,
         group=body.group,
         budget=None if body.budget is None else _budget(body.budget),
+        trace=incoming(asked.request.headers),
         webhook=body.webhook_url,
     )
     (task_id,) = await asked.door.submit([wish], after=body.after)
@@ -81,7 +83,9 @@ async def result(asked: Asked) -> Answer:
 
 
 async def events(asked: Asked) -> Answer:
-    """`GET /api/tasks/{id}/events`, as JSON."""
+    """`GET /api/tasks/{id}/events`: a page as JSON, or a stream for whoever asks for one."""
+    if live.wants_stream(asked):
+        return await live.records(asked)
     query: shapes.AfterQuery = asked.query
     await asked.door.get(asked.path["id"])
     found = await asked.door.journal(asked.path["id"], query.after, query.limit)
@@ -168,6 +172,7 @@ def _key(header: str | None) -> str | None:
 _KEY = {
     "Idempotency-Key": "The same key with the same task, input and options is the same task, however often it is sent. Kept as long as the task.",
     "Prefer": "`wait=N` holds the answer back for up to N seconds (60 at most); 200 with the task when it has ended by then.",
+    "traceparent": "The trace of the caller (W3C): what the task does becomes a part of it. `tracestate` comes along.",
 }
 CALLS = [
     Call(
@@ -215,10 +220,15 @@ CALLS = [
         "/api/tasks/{id}/events",
         "events",
         events,
-        "All records of a task after a number.",
-        {200: ("Records in order.", shapes.RecordPage)},
+        "All records of a task after a number; with `Accept: text/event-stream`, as they come.",
+        {
+            200: ("Records in order.", shapes.RecordPage),
+            204: ("As a stream: all of it was seen, and nothing more will come.", None),
+        },
         query=shapes.AfterQuery,
+        headers=live.LAST_SEEN,
         errors=(404,),
+        streams=True,
     ),
     Call(
         "POST",

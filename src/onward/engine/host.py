@@ -13,6 +13,7 @@ from onward.engine.surroundings import Surroundings
 if TYPE_CHECKING:
     from onward.core.budget import Budget
     from onward.core.usage import Usage
+    from onward.engine.secrets import Keyring
     from onward.engine.spending import Spending
 
 _NOTHING: Mapping[str, Any] = {}
@@ -96,6 +97,10 @@ class Host(Surroundings, Protocol):
         """Write a record that belongs to this place of the code; what it says, now or from before."""
         ...
 
+    async def patches(self) -> list[Any]:
+        """What others want changed in the state and this task has not come to yet, each once; recorded in this place."""
+        ...
+
     def keep(self, data: bytes) -> str:
         """Keep contents, with or before the next record; their name."""
         ...
@@ -127,6 +132,11 @@ class Host(Surroundings, Protocol):
 
     def now(self) -> float:
         """The database's time."""
+        ...
+
+    @property
+    def keyring(self) -> Keyring:
+        """The secrets that this task may use."""
         ...
 
 

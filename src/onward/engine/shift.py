@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from onward.core import record as r
-from onward.core import wire
+from onward.core import secret, wire
 from onward.core.checkpoint import EVERY_STEP, FORM, ON_STATE_CHANGE
 from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend, Unheard
 from onward.core.task import NEVER, SAID, Reason, State
@@ -52,11 +52,15 @@ from onward.errors import (
 from onward.store.port import SUSPECT_AFTER, Claimed, End, Wait
 from onward.store.trimming import Trimming
 from onward.store.writer import Hold
+from onward.telemetry import DOING
 
 log = logging.getLogger("onward.shift")
 
 Ending = tuple[str, dict[str, Any], End | Wait]
 """The last record of a shift (kind, data) and what becomes of the task."""
+
+
+_FAILURES = frozenset({r.FAILED, r.RETRY})
 
 
 class Shift(Belongings):
@@ -91,6 +95,7 @@ class Shift(Belongings):
         """Do the shift, whatever comes."""
         self._pen.task = asyncio.current_task()
         SCOPE.set(self._root)
+        DOING.set(self._claimed)
         try:
             await self._settle(*await self._ending())
         except Fenced:
@@ -100,6 +105,8 @@ class Shift(Belongings):
         finally:
             self.over = True
             self._pen.forget()
+            if self._keyring is not None:
+                self._keyring.close()
 
     async def _ending(self) -> Ending:
         """How the shift ends: its last record and what becomes of the task."""
@@ -204,9 +211,10 @@ class Shift(Belongings):
             await writer.settle(self.hold, kind, wire.encode({"reason": SAID}), ending)
             self._desk.store.nudge("ready")
         except OnwardError as error:  # it is not JSON, or the database will not have it
-            told = wire.error_value(error) | {"attempts": self.attempt}
+            data = {"error": wire.error_value(error) | {"attempts": self.attempt}}
             kind, ending = r.FAILED, self._end(State.FAILED)
-            await writer.settle(self.hold, r.FAILED, wire.encode({**self._used(), "error": told}), ending)
+            await writer.settle(self.hold, r.FAILED, wire.encode({**self._used(), **data}), ending)
+        self._told(kind, data, ending)
         if isinstance(ending, End):
             self._desk.store.nudge("ended")
             if ending.parent is not None:
@@ -217,6 +225,13 @@ class Shift(Belongings):
             self._desk.store.nudge("ready")
         if self.hold.gate is not None:  # whoever waited for its place
             self._desk.store.nudge("ready")
+
+    def _told(self, kind: str, data: dict[str, Any], _ending: End | Wait) -> None:
+        """It is durable: say what those who run us have to know."""
+        if kind in _FAILURES:
+            level, what = (logging.ERROR, "failed") if kind == r.FAILED else (logging.WARNING, "is tried again")
+            said = self.task_id, self._handler.name, what, data["error"]["type"], data["error"]["message"]
+            log.log(level, "task %s (%s) %s: %s: %s", *said)
 
     # ── the handler ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -267,6 +282,8 @@ class Shift(Belongings):
         return late
 
     def _call_handler(self) -> Coroutine[Any, Any, Any]:
+        if secret.MARK in self._claimed.input or self._handler.takes.secrets:
+            return self._call_with_secrets()
         args, kwargs = self._handler.arguments(wire.decode(self._claimed.input))
         context = Context(self)
         function = self._handler.function
@@ -274,6 +291,13 @@ class Shift(Belongings):
             return function(context, *args, **kwargs)  # type: ignore[no-any-return]
         plain = PlainContext(context, asyncio.get_running_loop())
         return self._in_thread(functools.partial(function, plain, *args, **kwargs))
+
+    async def _call_with_secrets(self) -> Any:
+        given = await self.keyring.given(wire.decode(self._claimed.input))
+        args, kwargs = self._handler.arguments(given)
+        context, function = Context(self), self._handler.function
+        plain = None if is_async(function) else PlainContext(context, asyncio.get_running_loop())
+        return await self.keyring.call(function, plain or context, *args, **kwargs)
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         answer = await self._desk.threads.run(call)
@@ -303,8 +327,8 @@ class Shift(Belongings):
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         deadline = self._deadline_at()
-        beside: dict[str, Any] = {"purses": budgets} if (budgets := self._budgets()) else {}
-        beside["tenant"] = self._options.get("tenant")
+        beside: dict[str, Any] = {"tenant": self._options.get("tenant"), "trace": self._options.get("trace")}
+        beside |= {"purses": budgets} if (budgets := self._budgets()) else {}
 
         async def start() -> str:
             key = f"{self.task_id}:{SCOPE.get().key}"
@@ -328,6 +352,9 @@ class Shift(Belongings):
                 await pen.may_go_on()
                 pen.mention(r.VERSION, key, {})
         return self._versions[key]
+
+    async def patches(self) -> list[Any]:
+        return await self._waits.patches()
 
     async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
         told = await self._pen.note(kind, name, data)

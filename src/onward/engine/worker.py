@@ -27,12 +27,16 @@ from onward.engine.lease import Heart, Lease
 from onward.engine.presence import machine
 from onward.engine.relay import Relay
 from onward.engine.schedules import Ticker
+from onward.engine.secrets import Secrets
 from onward.engine.shift import Shift
+from onward.engine.spawning import Spawn, spawn
 from onward.engine.threads import Threads
 from onward.engine.upkeep import CancelChildren, Upkeep
+from onward.engine.watched import WatchedShift, watching
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port import Beat, Claimed, Outlook, Store, WorkerRow
 from onward.store.writer import Writer
+from onward.telemetry import LOST, WORKING, counters
 
 log = logging.getLogger("onward.worker")
 
@@ -55,19 +59,6 @@ QUIET = 10.0
 
 Submit = Callable[[str, Any, dict[str, Any], str, str, "float | None"], Coroutine[Any, Any, str]]
 """How a shift submits a child: name, input, options, key, parent, deadline."""
-
-Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
-
-
-_alive: set[asyncio.Task[Any]] = set()
-
-
-def spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-    """A background task of the running loop, kept until it is done: the loop itself would let it go."""
-    task = asyncio.get_running_loop().create_task(coroutine, name=name)
-    _alive.add(task)
-    task.add_done_callback(_alive.discard)
-    return task
 
 
 class Worker:
@@ -93,6 +84,7 @@ class Worker:
         relay: Relay | None = None,
         limits: tuple[LimitRow, ...] = (),
         artifacts: Artifacts | None = None,
+        secrets: Secrets | None = None,
         spawn: Spawn = spawn,
     ) -> None:
         self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
@@ -101,6 +93,7 @@ class Worker:
         self._poll, self._ids, self._spawn = poll, ids, spawn
         self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
         self.submit, self._ticker, self.artifacts = submit, ticker, artifacts or Artifacts(store)
+        self.secrets = secrets or Secrets()
         self._relay = relay
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
@@ -235,6 +228,7 @@ class Worker:
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _claim_forever(self) -> None:
+        WORKING.set(self)  # and for all that is begun from here
         while not self._stopping:
             self._woken = False
             try:
@@ -302,6 +296,8 @@ class Worker:
         ):  # its clock was set forward: until we know, sleepers come and go
             self._sync(claimed[0].claimed_at, self.clock.monotonic())
         self._strangers -= {one.id for one in claimed}
+        if claimed:
+            self.store.news()
         return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
 
     def _learn(self, outlook: Outlook) -> bool:
@@ -329,8 +325,9 @@ class Worker:
                     return
 
     def _begin(self, claimed: list[Claimed]) -> None:
+        make = WatchedShift if watching() else Shift
         for one in claimed:
-            shift = Shift(self, one, self._handlers[one.task])
+            shift = make(self, one, self._handlers[one.task])
             self._shifts[one.id] = shift
             if self._stopping:
                 shift.stop(HandBack(), now=False)
@@ -415,6 +412,7 @@ class Worker:
         log.warning(
             "this worker was declared dead: its lease ended while it was away; it starts anew under another name"
         )
+        counters.add(LOST)
         self.lease.drop()
         self.lease.doubt()
         self.writer.lose([shift.hold for shift in self._shifts.values()])

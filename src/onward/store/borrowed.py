@@ -21,7 +21,8 @@ from onward.store.port import Submitted
 # effect. (A task that has ended has no queue row, but always a journal.)
 _INSERTS = (
     "INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant) "
-    "VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, :tenant) ON CONFLICT DO NOTHING",
+    "VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, "
+    "COALESCE((SELECT p.tenant FROM onward_tasks p WHERE p.id = :parent), :tenant)) ON CONFLICT DO NOTHING",
     "INSERT INTO onward_queue (task_id, queue, task, priority, parent, grp, turn, due_at, reason) "
     "SELECT id, queue, task, priority, parent, grp, :turn, :due_at, :reason FROM onward_tasks WHERE id = :id "
     "AND NOT EXISTS (SELECT 1 FROM onward_journal WHERE task_id = :id) ON CONFLICT DO NOTHING",

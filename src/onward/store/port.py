@@ -29,6 +29,7 @@ from onward.store.outbox import Outbox
 from onward.store.overview import Overview
 from onward.store.purses import Purses
 from onward.store.quotas import Quotas
+from onward.store.tails import Tails
 
 # What is made for every task, or every record, is a named tuple: a frozen dataclass takes five times as long to make.
 
@@ -209,7 +210,7 @@ class Depth:
     rate: float
 
 
-class Store(Access, Outbox, Overview, Purses, Quotas, Protocol):
+class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str

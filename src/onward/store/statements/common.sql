@@ -84,6 +84,21 @@ SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id
   AND seq >= COALESCE((SELECT c.seq FROM onward_journal c WHERE c.task_id = :id AND c.kind = 'checkpoint.saved' ORDER BY c.seq DESC LIMIT 1), 0)
 ORDER BY seq LIMIT :limit
 
+-- name: lead_steps
+-- How many steps a task had completed by a number.
+SELECT count(*) FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'step.completed'
+
+-- name: lead_last
+-- The last news of a task by a number.
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'progress' ORDER BY seq DESC LIMIT 1
+
+-- name: lead_lately
+-- The news of a task by a number, since its shift began or a step ended.
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'progress'
+  AND seq > COALESCE((SELECT b.seq FROM onward_journal b WHERE b.task_id = :id AND b.seq <= :seq
+                      AND b.kind IN ('shift.started', 'step.completed', 'step.failed') ORDER BY b.seq DESC LIMIT 1), 0)
+ORDER BY seq
+
 -- name: oldest_kept
 -- The oldest checkpoint that is kept: the last but so many, or one before it that is younger than a time.
 SELECT c.seq, c.shift, c.kind, c.key, c.data, c.at FROM onward_journal c,
@@ -492,6 +507,26 @@ UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = :worker
 -- name: workers
 -- Workers that were not declared dead.
 SELECT id, machine, host, pid, slots, names, queues, address, version, lease_until, started_at, rate FROM onward_workers ORDER BY id
+
+-- name: standing
+-- Unfinished tasks by queue and reason, and when the oldest of them was submitted. (Ids sort by time, so it is found by its id.)
+SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
+FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue GROUP BY queue, reason) g
+JOIN onward_tasks t ON t.id = g.first
+ORDER BY g.tasks DESC, g.queue, g.reason
+
+-- name: open_asks_by_kind
+-- How much is asked of people, by kind.
+SELECT kind, count(*) AS asked FROM ({open_asks}) o GROUP BY kind
+
+-- name: crew
+-- The workers, their slots, and how many of them have let their lease end.
+SELECT count(*) AS workers, COALESCE(sum(slots), 0) AS slots, COALESCE(sum(CASE WHEN lease_until < onward_now() THEN 1 ELSE 0 END), 0) AS late
+FROM onward_workers
+
+-- name: outbox_depth
+-- Events that have to leave, and when the oldest of them happened.
+SELECT count(*) AS events, COALESCE(onward_now() - min(at), 0.0) AS oldest FROM onward_outbox WHERE state = 'pending'
 
 -- name: census
 -- Unfinished tasks that nothing will ever move. Each of the four halves of the sentence "every unfinished task is due, held

@@ -432,7 +432,22 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id FOR UPDATE
 
 -- name: notify
 -- Nudges for all processes.
-SELECT pg_notify('onward', topic) FROM unnest(:topics::text[]) AS t(topic)
+SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS t(topic)
+
+-- name: tails
+-- The next records of many tasks, each after a number; differs by necessity because of how a list of pairs is given.
+SELECT task_id, seq, shift, kind, key, data, at FROM (
+    SELECT n.*, sum(octet_length(n.data)) OVER (ORDER BY n.task_id, n.seq) - octet_length(n.data) AS before
+    FROM (SELECT j.task_id, j.seq, j.shift, j.kind, j.key, j.data, j.at
+          FROM unnest(:ids::text[], :afters::int[]) AS f(id, after) CROSS JOIN LATERAL (
+              SELECT i.* FROM onward_journal i WHERE i.task_id = f.id AND i.seq > f.after ORDER BY i.seq LIMIT :each
+          ) AS j ORDER BY j.task_id, j.seq LIMIT :limit) AS n) AS s
+WHERE before < :bytes ORDER BY task_id, seq
+
+-- name: heads
+-- Where the journals of many tasks end; differs by necessity because of how a list is given.
+SELECT f.id, j.seq, j.kind FROM unnest(:ids::text[]) AS f(id) CROSS JOIN LATERAL (
+    SELECT i.seq, i.kind FROM onward_journal i WHERE i.task_id = f.id ORDER BY i.seq DESC LIMIT 1) AS j
 
 -- name: health
 -- What `onward doctor` looks at.
@@ -440,6 +455,14 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('f
        current_setting('synchronous_commit') AS sync,
        COALESCE((SELECT max(extract(epoch FROM now() - xact_start)) FROM pg_stat_activity
                  WHERE state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()), 0)::float8 AS oldest
+
+-- name: own_tables
+-- The tables that are ours, for a look at all that is in them.
+SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema() AND tablename LIKE 'onward\_%' ORDER BY name
+
+-- name: outbox_there
+-- Whether there is an outbox: the tables may be of an older version than the program.
+SELECT 1 WHERE to_regclass('onward_outbox') IS NOT NULL
 
 -- name: kin
 -- These tasks: whose children they are, their names, and how they were asked for.

@@ -1,9 +1,9 @@
 -- SQLite's own: there is one writer at a time, so a verb is a few plain statements inside one transaction.
 
 -- name: submit_task
--- Nothing is inserted where the id or the key is taken; changes() tells.
+-- Nothing is inserted where the id or the key is taken; changes() tells. A child is of its parent's tenant.
 INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
-VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, :tenant) ON CONFLICT DO NOTHING
+VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, COALESCE((SELECT p.tenant FROM onward_tasks p WHERE p.id = :parent), :tenant)) ON CONFLICT DO NOTHING
 
 -- name: submit_queue
 -- Its queue row.
@@ -280,6 +280,14 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
 -- Where workers listen for nudges.
 SELECT address FROM onward_workers WHERE address <> '' AND lease_until > onward_now()
 
+-- name: own_tables
+-- The tables that are ours, for a look at all that is in them.
+SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'onward\_%' ESCAPE '\' ORDER BY name
+
+-- name: outbox_there
+-- Whether there is an outbox: the tables may be of an older version than the program.
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onward_outbox'
+
 -- name: kin
 -- These tasks: whose children they are, their names, and how they were asked for.
 SELECT id, parent, task, options FROM onward_tasks WHERE id IN (SELECT value FROM json_each(:ids))
@@ -287,3 +295,17 @@ SELECT id, parent, task, options FROM onward_tasks WHERE id IN (SELECT value FRO
 -- name: kin_below
 -- The same of all their children.
 SELECT id, parent, task, options FROM onward_tasks WHERE parent IN (SELECT value FROM json_each(:ids))
+
+-- name: tails
+-- The next records of many tasks, each after a number; differs by necessity because of how a list of pairs is given.
+SELECT task_id, seq, shift, kind, key, data, at FROM (
+    SELECT n.*, sum(length(n.data)) OVER (ORDER BY n.task_id, n.seq) - length(n.data) AS before
+    FROM (SELECT j.* FROM json_each(:after) AS f CROSS JOIN onward_journal AS j
+          WHERE j.task_id = f.key AND j.seq > f.value AND j.seq <= f.value + :each
+          ORDER BY j.task_id, j.seq LIMIT :limit) AS n)
+WHERE before < :bytes ORDER BY task_id, seq
+
+-- name: heads
+-- Where the journals of many tasks end; differs by necessity because of how a list is given.
+SELECT j.task_id, j.seq, j.kind FROM json_each(:ids) AS f CROSS JOIN onward_journal AS j
+WHERE j.task_id = f.value AND j.seq = (SELECT max(i.seq) FROM onward_journal i WHERE i.task_id = f.value)

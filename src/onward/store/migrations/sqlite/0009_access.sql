@@ -3,12 +3,6 @@
 -- The tenant of a task; none for all who name none. The index is empty where nobody has a tenant.
 ALTER TABLE onward_tasks ADD COLUMN tenant TEXT;
 CREATE INDEX onward_tasks_tenant ON onward_tasks (tenant, id) WHERE tenant IS NOT NULL;
--- Children belong to the tenant of their parent, whoever submits them, and whatever version that is.
-CREATE TRIGGER onward_tasks_inherit AFTER INSERT ON onward_tasks WHEN NEW.parent IS NOT NULL
-BEGIN
-    UPDATE onward_tasks SET tenant = (SELECT p.tenant FROM onward_tasks p WHERE p.id = NEW.parent)
-    WHERE id = NEW.id AND EXISTS (SELECT 1 FROM onward_tasks p WHERE p.id = NEW.parent AND p.tenant IS NOT NEW.tenant);
-END;
 
 -- Keys. Of the key itself only its hash is here. A key is revoked, never deleted.
 CREATE TABLE onward_keys (
