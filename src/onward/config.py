@@ -28,11 +28,17 @@ class Settings:
     queue_limit: int = 100_000
     slots: int = 100
     grace_s: float = 10.0
+    webhook_secret: str = dataclasses.field(default="", repr=False)
+    webhook_allow_private: str = ""
     host: str = "127.0.0.1"
     port: int = 8765
     hosts: str = ""
     origins: str = ""
     body_limit: int = 4_194_304
+    metrics_port: int = 0
+    metrics_host: str = "127.0.0.1"
+    log: str = "text"
+    mcp_expose: str = ""
     streams: int = 1_000
 
     def __post_init__(self) -> None:
@@ -40,6 +46,10 @@ class Settings:
             raise BadSetting("heartbeat_s", self.heartbeat_s, f"at most half of lease_s ({self.lease_s:g})")
         if self.slots < 1:
             raise BadSetting("slots", self.slots, "1 or more")
+        if self.log not in {"text", "json"}:
+            raise BadSetting("log", self.log, "text or json")
+        if not 0 <= self.metrics_port < 65536:
+            raise BadSetting("metrics_port", self.metrics_port, "a port, or 0 for none")
 
 
 def load(
@@ -81,4 +91,4 @@ def _convert(name: str, default: Any, value: Any) -> Any:
             return int(value)
         except (TypeError, ValueError):
             raise BadSetting(variable(name), value, "a whole number") from None
-    return str(value)
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

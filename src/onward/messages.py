@@ -15,7 +15,7 @@ from onward.core import record as r
 from onward.core import wire
 from onward.core.deed import Deed
 from onward.core.ids import Ids
-from onward.core.task import SAID, Message, State, Task
+from onward.core.task import SAID, Message, Reason, State, Task
 from onward.errors import (
     AlreadyDecided,
     AskExpired,
@@ -33,6 +33,8 @@ from onward.store.port import Sent, Store
 
 VERDICTS = ("happened", "not_happened", "undo")
 
+MOST_BELOW = 100
+"""Tasks below one that are looked at for what they ask of people."""
 MOST_SAID = 64_000
 """Characters of one message: an agent's model is shown all of it."""
 
@@ -126,6 +128,19 @@ class Messages:
         """What waits for people, the oldest first; `whose` as for `Service.get`."""
         found = _still_open(await self._store.asks(whose=whose))
         return [ask for ask in found if kind in (None, ask.kind)]
+
+    async def asks_of(self, task: Task) -> list[Ask]:
+        """What a task asks of people, and, where it waits for its children, what those below it ask."""
+        found, line, left = _still_open(await self._store.asks(task.task_id)), [task], MOST_BELOW
+        while line and left > 0:
+            one = line.pop()
+            if one.reason != Reason.CHILD:
+                continue
+            for child_id in (await self._store.children(one.task_id))[:left]:
+                left -= 1
+                found += _still_open(await self._store.asks(child_id))
+                line += [child] if (child := await self._store.get(child_id)) is not None else []
+        return found
 
     async def ask(self, ask_id: str, whose: str | None = None) -> Ask:
         """One of them, answered or not. Raises NotFound, also where its task is not of this tenant."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from onward.core.checkpoint import Checkpoints, checkpoints
 from onward.core.durations import Duration, seconds
+from onward.core.event import Event, known_types
 from onward.core.hook import Hook, hook
 from onward.core.limit import Limit
 from onward.core.retry import Retry
@@ -21,6 +22,7 @@ from onward.wishes import Offer, Plan, Wish
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from onward.agent.mcp import McpServer
     from onward.agent.model import Model
     from onward.agent.models import Chosen
     from onward.agent.policy import Policy
@@ -41,8 +43,10 @@ class Registry:
         self._queue_limits: dict[str, Limit | None] = {}
         self._agents: dict[str, str] = {}
         """The agents, and what each is for."""
-        self._models: list[Chosen] = []
+        self._models: list[Chosen | McpServer] = []
         self.secrets = Secrets()
+        self._listeners: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {}
+        """The functions that are called with events, and with which."""
         self.hooks: dict[str, Hook] = {}
 
     @overload
@@ -108,7 +112,7 @@ class Registry:
         model: str | Model,
         instructions: str = "",
         description: str = "",
-        tools: Iterable[Tool | Callable[..., Any] | str] = (),
+        tools: Iterable[Tool | McpServer | Callable[..., Any] | str] = (),
         approve: Iterable[str] = (),
         approval_timeout: Duration | None = None,
         approval_default: str = "deny",
@@ -137,13 +141,15 @@ class Registry:
         ends and can read more. A conversation that outgrows `context_bytes` is summed up by the same model, by the one that
         `compact` names, or (False) shown as far as it fits.
 
-        An agent among the tools (what this returned, or its name) is called as a child task; `description` is what others are
-        told of this one. `secrets` are those of the app that the model may name in arguments of its tools. `policy` decides what to do next instead of the usual one. `checkpoint` is "every_step",
+        A `McpServer` among the tools (`onward.agent.mcp`) brings those of another program. An agent among them (what this returned, or its
+        name) is called as a child task; `description` is what others are told of this one. `secrets` are those of the app that the
+        model may name in arguments of its tools. `policy` decides what to do next instead of the usual one. `checkpoint` is "every_step",
         "every_iteration" or "on_state_change", and says what may have to be read again after a crash, or a `Checkpoints`,
         which also says which are kept.
         """
         from onward.agent.calls import SHOWN, SMALLEST  # noqa: PLC0415 -- pydantic, which most programs do not need
         from onward.agent.loop import CONTEXT_BYTES, NO_LIMITS, Agent  # noqa: PLC0415
+        from onward.agent.mcp import McpServer  # noqa: PLC0415
         from onward.agent.models import Chosen  # noqa: PLC0415
         from onward.agent.policy import usual  # noqa: PLC0415
         from onward.agent.tools import check_default, listed, risk_levels, toolbox  # noqa: PLC0415
@@ -152,17 +158,20 @@ class Registry:
             raise BadSetting("shown_bytes", shown_bytes, f"{SMALLEST} or more")
         if budget is not None and not isinstance(budget, type(NO_LIMITS)):
             raise BadSetting("budget", budget, "a Budget, such as Budget(max_steps=20)")
-        known = [(one, self._agent_named(one)) for one in listed("tools", tools)]
+        given = listed("tools", tools)
+        servers = tuple(one for one in given if isinstance(one, McpServer))
+        known = [(one, self._agent_named(one)) for one in given if not isinstance(one, McpServer)]
         box = toolbox(one for one, named in known if named is None)
         asked = Chosen(model)
         summing = None if compact is False else asked if compact is True else Chosen(compact)
         self._models += {asked} if summing is None else {asked, summing}
+        self._models += servers
         made = Agent(
             name,
             asked,
             instructions,
             box,
-            risk_levels(approve, box),
+            risk_levels(approve, box, *(one.risks for one in servers)),
             budget or NO_LIMITS,
             result,
             CONTEXT_BYTES if context_bytes is None else context_bytes,
@@ -175,6 +184,7 @@ class Registry:
             shown_bytes or SHOWN,
             checkpoints(checkpoint).strategy,
             frozenset(self.secrets.known(one) for one in listed("secrets", secrets)),
+            servers,
         )
 
         async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:
@@ -182,6 +192,7 @@ class Registry:
 
         self._agents[name] = description or instructions
         self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
+        self.handlers[name] = dataclasses.replace(self.handlers[name], agent=True)
         checks = {one.name: one.check for one in made.tools.values()}
         self._offers[name] = dataclasses.replace(self._offers[name], tools=checks, agent=True)
         self.handlers[name] = dataclasses.replace(self.handlers[name], agent=True)
@@ -220,6 +231,29 @@ class Registry:
         if isinstance(tool, str):
             return tool
         return next((name for name in self._agents if self.handlers[name].function is tool), None)
+
+    def on(self, *types: str, name: str | None = None) -> Callable[[F], F]:
+        """Have a function called with events of these types (`task.completed`, `tool.executed`, `task.*`, `*`; the list is in the
+        guide) of all tasks, whoever does them: at least once, and those of one task in their order.
+
+        A subscription of that name is in the store from the first start of a worker or relay on, and events wait there until a
+        process that has the function is there. One that raises is called again later. The function may be async.
+        """
+
+        def register(function: F) -> F:
+            title = name or function.__qualname__
+            if not title.isascii() or not title.isprintable() or not 0 < len(title) <= 200:
+                raise UsageError(
+                    f"a name for events is 1 to 200 printable ASCII characters, not {title!r:.80}; give it one: name=…"
+                )
+            if title in self._listeners:
+                raise UsageError(
+                    f"two functions for events are named {title!r}; give one of them another name: @app.on(name=…)"
+                )
+            self._listeners[title] = (known_types(types), function)
+            return function
+
+        return register
 
     def limit_queue(self, name: str, *, concurrency: int | None) -> None:
         """At most so many tasks of a queue at once, over all workers; None lifts it. In force when a worker starts."""

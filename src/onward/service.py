@@ -12,9 +12,10 @@ import contextlib
 import dataclasses
 import enum
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from onward import telemetry
 from onward.artifacts.keeper import Artifacts
 from onward.audit import Audit
 from onward.budgets import Budgets
@@ -40,8 +41,10 @@ from onward.messages import Messages
 from onward.place import Place
 from onward.schedules import Schedules, row_of
 from onward.states import States
+from onward.store.gauges import Gauges, Standing
 from onward.store.overview import Which
-from onward.store.port import Store, Submitted
+from onward.store.port import Stopped, Store, Submitted
+from onward.subscriptions import Subscriptions, Webhooks, no_webhooks
 from onward.usages import Usages
 from onward.wishes import (
     UNKNOWN,
@@ -78,6 +81,7 @@ class Service:
         clock: Clock,
         ids: Ids,
         artifacts: Artifacts | None = None,
+        webhooks: Callable[[], Webhooks] = no_webhooks,
     ) -> None:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
@@ -87,7 +91,8 @@ class Service:
         self.forks = Forks(store, ids, self.check_input, self.artifacts)
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
-        self.states = States(store)
+        self.states = States(store, ids)
+        self.subscriptions = Subscriptions(store, ids, webhooks)
         self.keys = Keys(store)
         self.audit = Audit(store)
         self.place = Place(store)
@@ -99,9 +104,22 @@ class Service:
         """The ids of the tasks, after the commit. All or none."""
         if not wishes:
             return []
+        if telemetry.tracer() is None:
+            return await self._submit(wishes, connection, unchecked)
+        first = wishes[0]
+        said = {telemetry.TASK: first.task, telemetry.COUNT: len(wishes)}
+        with telemetry.span(f"submit {first.task}", said, kind="PRODUCER", within=_trace(first)) as span:
+            ids = await self._submit([wish._replace(trace=span.trace) for wish in wishes], connection, unchecked)
+            span.set({telemetry.TASK_ID: ids[0]})
+            return ids
+
+    async def _submit(self, wishes: Sequence[Wish], connection: Any, unchecked: bool) -> list[str]:
         for name in {wish.task for wish in wishes} - self._offers.keys():
             await self._ask_for(name, unchecked)
         new = [self._prepared(wish) for wish in wishes]
+        for place, wish in enumerate(wishes):
+            if wish.webhook is not None:
+                new[place] = new[place]._replace(webhook=await self.subscriptions.webhook(wish.webhook))
         if len(new) > 1:
             await self._all_there(new)  # before any is written
         if wishes[0].parent is None:  # what was begun may go on: children pass the bound
@@ -109,6 +127,8 @@ class Service:
         answers = await self._store.submit(new, connection)
         for task, answer in zip(new, answers, strict=True):
             _no_conflict(task, answer)
+            if telemetry.counters.on and answer.created:
+                telemetry.counters.add(telemetry.SUBMITTED, task.task)
         self._store.nudge("ready")
         return [answer.id for answer in answers]
 
@@ -184,6 +204,10 @@ class Service:
                     raise QueueFull(queue, self._limit, _come_back(self._limit, depth.rate))
             gauge.added += count
 
+    async def standing(self) -> Standing | None:
+        """How it stands, in numbers; None where the store does not tell. Raises StoreUnavailable."""
+        return await self._store.standing() if isinstance(self._store, Gauges) else None
+
     async def version(self) -> tuple[int, int]:
         """The version of the tables, and that which this program needs. Raises StoreUnavailable."""
         return await self._store.version()
@@ -205,8 +229,8 @@ class Service:
         """What a task keeps under these names; unknown ones are missing."""
         return await self._store.contents(_plain_id(task_id), ids)
 
-    async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
-        """Records after a number."""
+    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
+        """Records after a number; with None, from the last checkpoint on."""
         found = await self._store.journal(_plain_id(task_id), after, limit)
         if not found and after == 0:
             raise TaskNotFound(task_id)
@@ -273,6 +297,7 @@ class Service:
             task = await self.get(task_id)
             if task.state is not State.CANCELLED:
                 raise StateConflict(task_id, task.state, "cancelled", "it has ended")
+        _count_ended(task.task, stopped)
         held = stopped.held + await self.cancel_children([task.task_id])
         for topic in ("ended", "ready"):
             self._store.nudge(topic)
@@ -284,7 +309,10 @@ class Service:
         held, line = 0, collections.deque(parents)
         while line:
             for child in await self._store.children(line.popleft()):
-                held += (await self._store.cancel(child)).held
+                stopped = await self._store.cancel(child)
+                if telemetry.counters.on and (task := await self._store.get(child)) is not None:
+                    _count_ended(task.task, stopped)
+                held += stopped.held
                 line.append(child)
         return held
 
@@ -373,6 +401,16 @@ class Service:
         found = await self._store.list(limit=limit + 1, before=before, **which)
         more = found[limit - 1].task_id if len(found) > limit else floor if floor == which["since"] else None
         return [one for one in found[:limit] if has_labels(one, labels)], more
+
+
+def _count_ended(name: str, stopped: Stopped) -> None:
+    """A cancel that had nothing to undo has ended the task here; otherwise a worker ends it."""
+    if stopped.won and not stopped.requested:
+        telemetry.counters.add(telemetry.ENDED, name, State.CANCELLED)
+
+
+def _trace(wish: Wish) -> dict[str, str] | None:
+    return None if wish.trace is None else dict(wish.trace)
 
 
 def _no_conflict(task: NewTask, there: Submitted) -> None:

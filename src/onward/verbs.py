@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from onward.core.task import State, Task, Tasks
 from onward.place import Queue, Stats, WorkerView
 from onward.service import Service
+
+if TYPE_CHECKING:
+    from onward.core.state import StatePatch
 
 Moment = datetime.datetime | float
 """A time with its zone, or seconds since 1970."""
@@ -61,6 +65,11 @@ class Verbs:
             created_before=_seconds(created_before),
             key=key,
         )
+
+    async def patch(self, task_id: str, change: StatePatch | dict[str, Any], *, by: str = "") -> None:
+        """Change what an agent knows, while it works: whoever reads its state sees it at once, and the task takes it in at its next turn,
+        or where its handler calls `ctx.patch`. Raises StateConflict when it has ended, NoState when it works without one."""
+        await self.service.states.patch(task_id, change, by=by)
 
     async def message(self, task_id: str, text: str, *, id: str | None = None) -> None:  # noqa: A002
         """Say something to a task while it is under way. With `id`, twice is once.

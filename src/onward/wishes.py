@@ -63,10 +63,14 @@ class Wish(NamedTuple):
     budget: Budget | None = None
     purses: Mapping[str, Any] | None = None
     """The budgets above it."""
+    webhook: str | None = None
+    """Where its ends are told."""
     tenant: str | None = None
     """Whose it is: tenants never see each other's tasks, and their keys are their own."""
     agent: str | None = None
     """The agent that asks, with its own key."""
+    trace: Mapping[str, str] | None = None
+    """The trace of whoever asks (`telemetry.incoming`); it is no part of what is asked."""
 
 
 class Plan(NamedTuple):
@@ -113,6 +117,7 @@ def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
         own = {name: said for name, said in options.items() if name not in _BESIDE}
         said = {"task": wish.task, "options": own, "queue": queue, "priority": wish.priority, "delay": delay}
         said |= {"group": group} if group is not None else {}
+        said |= {"webhook": wish.webhook} if wish.webhook is not None else {}
         key, fingerprint = stored_key(wish), wire.fingerprint([said, wire.decode(data)])
     spoken = wire.encode(options, "the labels") if options else b"{}"
     name = named("task", wish.task)
@@ -132,7 +137,7 @@ def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
     )
 
 
-_BESIDE = frozenset({"purses", "tenant", "agent"})
+_BESIDE = frozenset({"purses", "tenant", "agent", "trace"})
 """Options that a task with the same key may have otherwise: they change with the code, or with who asks."""
 
 
@@ -158,6 +163,8 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         said["budget"] = wish.budget.told()
     if wish.purses:
         said["purses"] = dict(wish.purses)
+    if wish.trace:
+        said["trace"] = dict(wish.trace)
     if wish.tenant is not None:
         said["tenant"] = named(
             "tenant", wish.tenant

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from onward.agent import traced
 from onward.agent.model import Emit, Model, Reply, Request
 from onward.agent.prices import cost, most
 from onward.core import usage, wire
@@ -53,15 +54,18 @@ class Account:
             await self.spending.settle({}, free=key)
             request = dataclasses.replace(request, max_tokens=self._max_tokens)
             key, pressed = await self._reserve(model, request)
-        try:
-            reply = await model.ask(request, emit)
-        except Exception as error:
-            if not getattr(
-                error, "began", False
-            ):  # it cost nothing; else it is charged like the one that takes its place
-                await self.spending.settle({}, free=key)
-            raise
-        paid = {"call": self._made, "usage": dataclasses.asdict(reply.usage), "cost": cost(model, reply.usage)}
+        with traced.chat(model, request) as asked:
+            try:
+                reply = await model.ask(request, emit)
+            except Exception as error:
+                if not getattr(
+                    error, "began", False
+                ):  # it cost nothing; else it is charged like the one that takes its place
+                    await self.spending.settle({}, free=key)
+                raise
+            price = cost(model, reply.usage)
+            traced.answered(asked, model, reply, price)
+        paid = {"call": self._made, "usage": dataclasses.asdict(reply.usage), "cost": price}
         return reply, paid | ({"pressed": pressed} if self.spending else {})
 
     async def _reserve(self, model: Model, request: Request) -> tuple[str, bool]:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
+from onward.agent import traced
 from onward.agent.conversation import Ref, excerpt, result_message
 from onward.agent.model import Message, ToolCall
 from onward.agent.reader import binary
@@ -222,11 +223,17 @@ class Calls:
 
         async def run(arguments: dict[str, Any]) -> dict[str, Any]:
             args, kwargs = bound(arguments, self._ctx)
-            return await self._kept(call_id, tool.name, tool.observed(await tool.function(*args, **kwargs)))
+            with traced.tool(tool.name, call_id, arguments) as called:
+                output = await tool.function(*args, **kwargs)
+                traced.returned(called, output)
+            return await self._kept(call_id, tool.name, tool.observed(output))
 
         def run_plainly(arguments: dict[str, Any]) -> _Later:
             args, kwargs = bound(arguments, plain)
-            return _Later(self._kept, call_id, tool.name, tool.observed(tool.function(*args, **kwargs)))
+            with traced.tool(tool.name, call_id, arguments) as called:
+                output = tool.function(*args, **kwargs)
+                traced.returned(called, output)
+            return _Later(self._kept, call_id, tool.name, tool.observed(output))
 
         return run if is_async(tool.function) else run_plainly
 

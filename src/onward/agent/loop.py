@@ -22,6 +22,7 @@ from onward.agent.calls import SHOWN, SMALLEST, Approvals, Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, page_of, result_message, turns_on
 from onward.agent.delegation import agents_as_tools, inherit, state_reader
 from onward.agent.live import Live
+from onward.agent.mcp import McpServer, learn
 from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall, quota_of
 from onward.agent.policy import Answer, Ask, Do, Policy, Say, Seen, Stop, usual
 from onward.agent.saved import saved, saved_state
@@ -81,6 +82,8 @@ class Agent:
     """When the results of tools that only read are written."""
     secrets: frozenset[str] = frozenset()
     """The secrets that its model may name."""
+    servers: tuple[McpServer, ...] = ()
+    """MCP servers whose tools it may use."""
 
     def __post_init__(self) -> None:
         if self.context_bytes < LEAST_BYTES:
@@ -107,6 +110,7 @@ class Agent:
                     await run.do(calls)
                 case Answer(value):
                     if not await run.listen(last=True):
+                        await ctx.patch()
                         await run.account.settle()
                         return value
                 case Stop(why):
@@ -142,6 +146,8 @@ class _Run:
         people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
         brief = self._artifact_bytes is not None
         self._calls = Calls(ctx, self._tools, people, self._write, most, brief=brief, secrets=agent.secrets)
+        self._kept_servers: dict[str, str] = {}
+        """Under which names it keeps what MCP servers offered when it began."""
         self._talk = Conversation()
         self._pages: list[list[Any]] = []
         """Of the turns before the last checkpoint: the name of each page, and how many turns and bytes are on it."""
@@ -162,6 +168,8 @@ class _Run:
     async def begin(self, goal: str) -> None:
         """At the beginning, or where the last checkpoint was."""
         restored = self._ctx.restored
+        if servers := self._agent.servers:
+            self._kept_servers = await learn(self._ctx, servers, self._tools, restored)
         if restored is None:
             await self._ctx.patch(await self._first_state(goal))
             self._say({"role": "user", "content": goal})
@@ -208,6 +216,7 @@ class _Run:
         self._pages, self._saved, self._moves = [*self._pages, page], len(self._talk.turns), 0
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
         told = {"pages": self._pages, "steps": self._steps, "counts": counts, "always": sorted(self._calls.always)}
+        told |= {"servers": self._kept_servers} if self._kept_servers else {}
         told["usage"] = usage.saved(self.account.usage, self._ctx.task_id)
         told |= {"made": self._calls.made} if self._calls.made else {}
         await self._ctx.checkpoint(saved(self._state, **told))
@@ -258,8 +267,9 @@ class _Run:
         return Ref(name, len(data))
 
     async def ask(self) -> None:
-        """The model's next words, asked for once."""
+        """The model's next words, asked for once, with what others have said, and changed in the state, meanwhile."""
         await self.listen()
+        await self._ctx.patch()
         await self._make_room()
         self._steps += 1
         shown, left_out = self._talk.shown(self._agent.context_bytes, self._artifact_bytes)

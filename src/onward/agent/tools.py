@@ -140,10 +140,10 @@ def check_default(word: str) -> str:
     return word
 
 
-def risk_levels(approve: Iterable[str], tools: Mapping[str, Tool]) -> frozenset[str]:
+def risk_levels(approve: Iterable[str], tools: Mapping[str, Tool], *others: Iterable[str]) -> frozenset[str]:
     """The risk levels that need a person's yes. Raises BadSetting for one that no tool can have: a slip of the pen there would let
     everything through."""
-    known = {*RISKS, *(one.risk for one in tools.values())}
+    known = {*RISKS, *(one.risk for one in tools.values()), *(risk for risks in others for risk in risks)}
     levels = frozenset(listed("approve", approve))
     if unknown := sorted(str(one) for one in levels - known):
         raise BadSetting("approve", unknown[0], f"a risk level: one of {', '.join(sorted(known))}")

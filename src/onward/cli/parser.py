@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from onward.cli import parser_place as place
-from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, positive
+from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, port, positive
 
 EPILOG = """\
 exit status:
@@ -43,6 +43,7 @@ def build() -> Parser:
     for add in (
         _demo,
         place.serve,
+        place.mcp,
         _worker,
         _submit,
         _list,
@@ -58,7 +59,16 @@ def build() -> Parser:
         add(Commands(commands))
     for add in (_approvals, _approve, _deny, _questions, _answer, place.message, _signal, _resolve):
         add(Commands(commands))
-    for add in (_artifacts, _schedules, place.queues, place.workers, place.stats, place.keys, place.audit):
+    for add in (
+        _artifacts,
+        _schedules,
+        place.deliveries,
+        place.queues,
+        place.workers,
+        place.stats,
+        place.keys,
+        place.audit,
+    ):
         add(Commands(commands))
     for add in (_check, _replay, _fork, _migrate, _doctor):
         add(Commands(commands))
@@ -142,6 +152,9 @@ def _worker(commands: Commands) -> None:
     of_app(parser)
     parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
     parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
+    parser.add_argument(
+        "--metrics-port", type=port, metavar="N", help="answer /metrics there (ONWARD_METRICS_PORT; none)"
+    )
 
 
 def _submit(commands: Commands) -> None:
@@ -169,6 +182,7 @@ def _submit(commands: Commands) -> None:
     )
     parser.add_argument("--after", metavar="ID", help="of an agent: go on where this task, which has ended, was")
     parser.add_argument("--label", action="append", default=[], type=label, metavar="K=V", help="can be repeated")
+    parser.add_argument("--webhook", metavar="URL", help="gets a signed POST when the task ends")
     parser.add_argument("--wait", metavar="TIME", nargs="?", help="wait for the result, for so long or for ever")
     parser.add_argument("--follow", action="store_true", help="show what happens until it has ended")
     parser.add_argument("--anyway", action="store_true", help="submit although no worker ever offered this name")

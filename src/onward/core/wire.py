@@ -19,7 +19,7 @@ import json
 import pathlib
 import re
 import uuid
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from onward.core import mask
@@ -44,7 +44,7 @@ _BRACKET = re.compile(rb"[][{}]")
 def _edge(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         told = value.model_dump(mode="json")
-        return _with_secrets(told, value.model_dump()) if _bears_secrets(type(value)) else told
+        return _with_secrets(told, value.model_dump()) if _bears_secrets(value.__class__) else told
     if hasattr(value, "get_secret_value"):
         return _named_secret(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -69,7 +69,7 @@ def _named_secret(value: Any) -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=2048)
-def _bears_secrets(kind: Hashable) -> bool:
+def _bears_secrets(kind: type) -> bool:
     return "Secret" in repr(getattr(kind, "__pydantic_core_schema__", ""))
 
 

@@ -1,10 +1,14 @@
-"""Calls about the place itself: schedules, queues, workers, numbers, health."""
+"""Calls about the place itself: schedules, queues, workers, numbers, health, metrics."""
 
 from __future__ import annotations
 
+from starlette.responses import Response
+
 from onward.edge import shapes
 from onward.edge.calls import Answer, Asked, Call
-from onward.errors import SchemaMismatch
+from onward.edge.metrics import Metrics
+from onward.edge.problem import Problem
+from onward.errors import SchemaMismatch, UsageError
 from onward.views import queue_json, schedule_json, stats_json, worker_json
 
 
@@ -43,6 +47,18 @@ async def healthz(_asked: Asked) -> Answer:
     return Answer({"status": "ok"})
 
 
+async def metrics(asked: Asked) -> Answer:
+    """`GET /metrics`: of all tenants together, so it is for who runs the place."""
+    asked.door.measures()
+    edge = asked.request.app.state.edge
+    try:
+        edge.metrics = edge.metrics or Metrics(asked.door.service.standing)
+    except UsageError as error:
+        raise Problem(501, "no_metrics", str(error)) from None
+    text, media = await edge.metrics.text(asked.header("accept") or "")
+    return Answer(response=Response(text, 200, {"Content-Type": media}))
+
+
 async def readyz(asked: Asked) -> Answer:
     """`GET /readyz`: the database answers too, and has the tables of this version."""
     there, wanted = await asked.door.service.version()
@@ -56,6 +72,17 @@ async def readyz(asked: Asked) -> Answer:
 _QUEUE = {200: ("The queue.", shapes.QueueShape)}
 _WELL = {200: ("It is well.", shapes.Health)}
 CALLS = [
+    Call(
+        "GET",
+        "/metrics",
+        "metrics",
+        metrics,
+        "Numbers for Prometheus: the queues, the workers, what waits for people, and what this process has done.",
+        {200: ("The numbers, as text.", str)},
+        media="text/plain",
+        errors=(501,),
+        tag="place",
+    ),
     Call(
         "GET",
         "/api/schedules",

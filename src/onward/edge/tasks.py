@@ -14,6 +14,7 @@ from onward.edge.calls import Answer, Asked, Call
 from onward.edge.problem import Problem
 from onward.errors import ResultTimeout
 from onward.forks import SAME
+from onward.telemetry import incoming
 from onward.views import record_json, task_json
 from onward.wishes import Wish
 
@@ -40,6 +41,8 @@ async def submit(asked: Asked) -> Answer:
         labels=body.labels,
         group=body.group,
         budget=None if body.budget is None else _budget(body.budget),
+        trace=incoming(asked.request.headers),
+        webhook=body.webhook_url,
     )
     (task_id,) = await asked.door.submit([wish], after=body.after)
     headers = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
@@ -169,6 +172,7 @@ def _key(header: str | None) -> str | None:
 _KEY = {
     "Idempotency-Key": "The same key with the same task, input and options is the same task, however often it is sent. Kept as long as the task.",
     "Prefer": "`wait=N` holds the answer back for up to N seconds (60 at most); 200 with the task when it has ended by then.",
+    "traceparent": "The trace of the caller (W3C): what the task does becomes a part of it. `tracestate` comes along.",
 }
 CALLS = [
     Call(

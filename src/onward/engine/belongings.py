@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from onward.artifacts.keeper import beside
 from onward.core import mask, wire
 from onward.core import record as r
-from onward.core.task import NEVER, Task
+from onward.core.task import NEVER, Message, Task
 from onward.engine.desk import Desk
 from onward.engine.pen import Pen
 from onward.engine.quota import ask_within
@@ -79,10 +79,16 @@ class Belongings:
     async def flush(self) -> None:
         await self._pen.flushed()
 
-    async def other(self, task_id: str) -> tuple[Task | None, list[r.Record]]:
+    async def other(self, task_id: str) -> tuple[Task | None, list[r.Record], list[Message]]:
+        from onward.core.state import last_message  # noqa: PLC0415 -- pydantic, which most tasks do not need
+
         whose = self._options.get("tenant", "")  # an input may name whatever it likes
         task = await self._pen.patiently(lambda: self._desk.store.get(task_id, whose))
-        return task, [] if task is None else await self._since_checkpoint(task_id)
+        if task is None:
+            return None, [], []
+        records = await self._since_checkpoint(task_id)
+        copied = last_message(records)
+        return task, records, await self._pen.patiently(lambda: self._desk.store.inbox(task_id, copied))
 
     def hurried(self) -> bool:
         started, deadline = self._pen.replay.started_at or self._claimed.claimed_at, self._deadline_at()

@@ -233,21 +233,33 @@ class Context:
         """The state of this task, where it has one."""
         return self._state
 
-    async def patch(self, change: StatePatch | AgentState) -> AgentState:
-        """Change the state of this task, with the next commit; a whole state begins it. What it is now."""
+    async def patch(self, change: StatePatch | AgentState | None = None) -> AgentState:
+        """Change the state of this task, with the next commit; a whole state begins it. What it is now. What others have sent
+        (`app.patch`) comes first; without a change of its own this takes only that."""
         from onward.core.state import AgentState, StatePatch  # noqa: PLC0415 -- pydantic, which most tasks do not need
 
-        kind = "state" if isinstance(change, AgentState) else "patch"
-        told = await self._host.note(r.PATCHED, "patch", {kind: change.model_dump(mode="json", exclude_defaults=True)})
-        if "state" in told:
-            self._state = AgentState.model_validate(told["state"])
-        elif self._state is None:
+        if not isinstance(change, AgentState):
+            await self._take_patches()
+        if change is not None:
+            kind = "state" if isinstance(change, AgentState) else "patch"
+            said = {kind: change.model_dump(mode="json", exclude_defaults=True)}
+            told = await self._host.note(r.PATCHED, "patch", said)
+            if "state" in told:
+                self._state = AgentState.model_validate(told["state"])
+            elif self._state is not None:
+                self._state = self._state.patched(StatePatch.model_validate(told["patch"]))
+        if self._state is None:
             raise UsageError(
                 "this task has no state to patch yet; begin with a whole one: ctx.patch(AgentState(goal=…))"
             )
-        else:
-            self._state = self._state.patched(StatePatch.model_validate(told["patch"]))
         return self._state
+
+    async def _take_patches(self) -> None:
+        if self._state is not None:
+            from onward.core.state import StatePatch  # noqa: PLC0415 -- as above
+
+            for sent in await self._host.patches():
+                self._state = self._state.patched(StatePatch.model_validate(sent["patch"]))
 
     def spending(self, budget: Budget) -> Spending:
         """What this task may spend: by this budget, or the one it was submitted with, and by those of the tasks above it."""

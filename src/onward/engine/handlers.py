@@ -31,6 +31,7 @@ class Handler:
     limit: Limit | None = None
     checkpoint: Checkpoints = DEFAULT
     agent: bool = False
+    """Whether a model decides what it does."""
     secrets: Collection[str] = ()
     """The secrets that may be named in an input."""
 

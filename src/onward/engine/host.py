@@ -97,6 +97,10 @@ class Host(Surroundings, Protocol):
         """Write a record that belongs to this place of the code; what it says, now or from before."""
         ...
 
+    async def patches(self) -> list[Any]:
+        """What others want changed in the state and this task has not come to yet, each once; recorded in this place."""
+        ...
+
     def keep(self, data: bytes) -> str:
         """Keep contents, with or before the next record; their name."""
         ...

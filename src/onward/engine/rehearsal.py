@@ -144,6 +144,10 @@ class Rehearsal(Shift):
     def spending(self, budget: Budget) -> Spending:  # noqa: ARG002 -- nothing is spent
         return Spending(self._desk, self._pen, {}, Budget())
 
+    async def patches(self) -> list[Any]:
+        """Only those that the journal has."""
+        return await self._waits.patches(look=False)
+
     def keep(self, data: bytes) -> str:
         """It is kept while the rehearsal lasts."""
         name = wire.content_id(data)

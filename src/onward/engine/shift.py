@@ -52,11 +52,15 @@ from onward.errors import (
 from onward.store.port import SUSPECT_AFTER, Claimed, End, Wait
 from onward.store.trimming import Trimming
 from onward.store.writer import Hold
+from onward.telemetry import DOING
 
 log = logging.getLogger("onward.shift")
 
 Ending = tuple[str, dict[str, Any], End | Wait]
 """The last record of a shift (kind, data) and what becomes of the task."""
+
+
+_FAILURES = frozenset({r.FAILED, r.RETRY})
 
 
 class Shift(Belongings):
@@ -91,6 +95,7 @@ class Shift(Belongings):
         """Do the shift, whatever comes."""
         self._pen.task = asyncio.current_task()
         SCOPE.set(self._root)
+        DOING.set(self._claimed)
         try:
             await self._settle(*await self._ending())
         except Fenced:
@@ -206,9 +211,10 @@ class Shift(Belongings):
             await writer.settle(self.hold, kind, wire.encode({"reason": SAID}), ending)
             self._desk.store.nudge("ready")
         except OnwardError as error:  # it is not JSON, or the database will not have it
-            told = wire.error_value(error) | {"attempts": self.attempt}
+            data = {"error": wire.error_value(error) | {"attempts": self.attempt}}
             kind, ending = r.FAILED, self._end(State.FAILED)
-            await writer.settle(self.hold, r.FAILED, wire.encode({**self._used(), "error": told}), ending)
+            await writer.settle(self.hold, r.FAILED, wire.encode({**self._used(), **data}), ending)
+        self._told(kind, data, ending)
         if isinstance(ending, End):
             self._desk.store.nudge("ended")
             if ending.parent is not None:
@@ -219,6 +225,13 @@ class Shift(Belongings):
             self._desk.store.nudge("ready")
         if self.hold.gate is not None:  # whoever waited for its place
             self._desk.store.nudge("ready")
+
+    def _told(self, kind: str, data: dict[str, Any], _ending: End | Wait) -> None:
+        """It is durable: say what those who run us have to know."""
+        if kind in _FAILURES:
+            level, what = (logging.ERROR, "failed") if kind == r.FAILED else (logging.WARNING, "is tried again")
+            said = self.task_id, self._handler.name, what, data["error"]["type"], data["error"]["message"]
+            log.log(level, "task %s (%s) %s: %s: %s", *said)
 
     # ── the handler ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -314,7 +327,7 @@ class Shift(Belongings):
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         deadline = self._deadline_at()
-        beside: dict[str, Any] = {"tenant": self._options.get("tenant")}
+        beside: dict[str, Any] = {"tenant": self._options.get("tenant"), "trace": self._options.get("trace")}
         beside |= {"purses": budgets} if (budgets := self._budgets()) else {}
 
         async def start() -> str:
@@ -339,6 +352,9 @@ class Shift(Belongings):
                 await pen.may_go_on()
                 pen.mention(r.VERSION, key, {})
         return self._versions[key]
+
+    async def patches(self) -> list[Any]:
+        return await self._waits.patches()
 
     async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
         told = await self._pen.note(kind, name, data)

@@ -73,6 +73,8 @@ class Waits:
         self._open: list[_Open] = []
         self.heard: int | None = None
         """How many messages there were when the handler asked for the last time; None when it may complete without them."""
+        self._looked = 0
+        """The number of the last record when the inbox was looked into for messages."""
         self.active = 1
         """How many lines of the handler have something to do. When none has, the task leaves."""
 
@@ -134,6 +136,7 @@ class Waits:
             await self._pen.may_go_on()
             self._pen.mention(r.HEARD, key, {"n": found})
         self.heard = self._pen.replay.inbox if last and not found else None
+        self._looked = self._pen.hold.seq
         return found
 
     async def pause(self, until: float, reason: Reason) -> None:
@@ -185,6 +188,27 @@ class Waits:
             replay.receive(copied)
         self._there = replay.inbox
         return bool(messages)
+
+    async def patches(self, *, look: bool = True) -> list[Any]:
+        """What others want changed in the state and was not taken yet. It is recorded here, under the number of its message, so
+        that a replay takes it in the same place; only where the journal has nothing further may there be something new."""
+        pen, replay, path = self._pen, self._pen.replay, SCOPE.get().path
+        taken: list[Any] = []
+        while (known := replay.peek(SCOPE.get().prefix)) is not None and known.kind == r.PATCHED and "n" in known.data:
+            taken.append(await pen.note(r.PATCHED, "sent", {}))
+            replay.messages.pop(taken[-1]["n"], None)
+        if known is not None or replay.ahead(path) or not look:
+            return taken
+        if (
+            self._looked != pen.hold.seq
+        ):  # else somebody looked for messages right before, and nothing has happened since
+            self._look()
+            await self.read_inbox()
+        self._looked = 0
+        for number in [n for n, message in replay.messages.items() if message["kind"] == "patch"]:
+            told = {**replay.messages.pop(number)["value"], "n": number}
+            taken.append(await pen.note(r.PATCHED, "sent", told))
+        return taken
 
     async def _expire(self, open_: _Open) -> None:
         """Nobody answered in time. The inbox decides between that and an answer that comes in this very moment."""

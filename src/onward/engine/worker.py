@@ -1,8 +1,8 @@
 """The worker: a process with slots. It claims tasks, does a shift of each, and lets go.
 
-Five chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the
-heartbeat (a thread); upkeep, which frees the tasks of workers that died; and the ticker, for schedules. A wake-up is a
-hint: with none at all, polling still finds every task.
+Six chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the heartbeat (a
+thread); upkeep, which frees the tasks of workers that died; the ticker, for schedules; the relay, for events that others want to
+hear of. A wake-up is a hint: with none at all, polling still finds every task.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from onward.core.limit import LimitRow
 from onward.engine.handlers import Handler
 from onward.engine.lease import Heart, Lease
 from onward.engine.presence import machine
+from onward.engine.relay import Relay
 from onward.engine.schedules import Ticker
 from onward.engine.secrets import Secrets
 from onward.engine.shift import Shift
 from onward.engine.threads import Threads
 from onward.engine.upkeep import CancelChildren, Upkeep
+from onward.engine.watched import WatchedShift, watching
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port import Beat, Claimed, Outlook, Store, WorkerRow
 from onward.store.writer import Writer
+from onward.telemetry import LOST, WORKING, counters
 
 log = logging.getLogger("onward.worker")
 
@@ -90,6 +93,7 @@ class Worker:
         submit: Submit,
         cancel_children: CancelChildren,
         ticker: Ticker,
+        relay: Relay | None = None,
         limits: tuple[LimitRow, ...] = (),
         artifacts: Artifacts | None = None,
         secrets: Secrets | None = None,
@@ -102,6 +106,7 @@ class Worker:
         self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
         self.submit, self._ticker, self.artifacts = submit, ticker, artifacts or Artifacts(store)
         self.secrets = secrets or Secrets()
+        self._relay = relay
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
@@ -154,6 +159,8 @@ class Worker:
             self._spawn(self._ticker.run(), "onward-ticker"),
             self._spawn(self._announce_forever(), "onward-announce"),
         ]
+        if self._relay is not None:
+            await self._relay.start()
 
     async def stop(self, grace: float = 10.0) -> None:
         """Hand running tasks back: at their next step, or when the grace is over. No attempt is counted."""
@@ -168,6 +175,8 @@ class Worker:
             shift.stop(HandBack(), now=True)
         await self._until_idle(3.0)
         self._stop_listening()
+        if self._relay is not None:
+            await self._relay.stop()
         for chore in self._chores:
             chore.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
@@ -231,6 +240,7 @@ class Worker:
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _claim_forever(self) -> None:
+        WORKING.set(self)  # and for all that is begun from here
         while not self._stopping:
             self._woken = False
             try:
@@ -327,8 +337,9 @@ class Worker:
                     return
 
     def _begin(self, claimed: list[Claimed]) -> None:
+        make = WatchedShift if watching() else Shift
         for one in claimed:
-            shift = Shift(self, one, self._handlers[one.task])
+            shift = make(self, one, self._handlers[one.task])
             self._shifts[one.id] = shift
             if self._stopping:
                 shift.stop(HandBack(), now=False)
@@ -413,6 +424,7 @@ class Worker:
         log.warning(
             "this worker was declared dead: its lease ended while it was away; it starts anew under another name"
         )
+        counters.add(LOST)
         self.lease.drop()
         self.lease.doubt()
         self.writer.lose([shift.hold for shift in self._shifts.values()])
