@@ -5,7 +5,7 @@
     │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState ·
     │                         ArtifactNotFound
-    ├── Unauthorized          no key was shown, or none that counts; Forbidden: it is not for this
+    ├── Unauthorized          no key was shown, or none that counts; Forbidden: it is not for this (OwnCall, NotForTenants)
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── QueueFull             come back in `retry_after` seconds
     ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly

@@ -294,6 +294,14 @@ async def test_an_old_worker_that_knows_of_no_tenants_submits_children_for_the_r
     assert await sql(app.store, "SELECT tenant FROM onward_tasks WHERE id = 'child'") == [("acme",)]
 
 
+async def test_whoever_comes_through_the_door_is_nobodys_child(app: Onward) -> None:
+    """Children take the tenant of their parent; a wish from outside does not choose it that way."""
+    acme = (await town(app))["acme"]
+    (task_id,) = await Door(app.service, caller("globex")).submit([Wish("tick", parent=acme.asker)])
+    task = await app.get(task_id)
+    assert (task.tenant, task.parent) == ("globex", None)
+
+
 async def test_an_input_that_names_a_task_of_another_tenant_gets_nothing_of_it(app: Onward) -> None:
     """An agent goes on after the task that its input names; the door never sees that."""
     found = await town(app)

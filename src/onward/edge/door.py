@@ -178,7 +178,8 @@ class Door:
     async def submit(self, wishes: Sequence[Wish], *, after: str | None = None) -> Sequence[str]:
         """The ids of the tasks, after the commit. All or none."""
         self.need(SUBMIT)
-        wishes = [wish._replace(tenant=self.caller.tenant, agent=self.caller.agent) for wish in wishes]
+        tenant, agent = self.caller.tenant, self.caller.agent
+        wishes = [wish._replace(tenant=tenant, agent=agent, parent=None) for wish in wishes]
         if after is not None:
             await self._own(SUBMIT, after)
             wishes = [await self.service.states.after(after, wish) for wish in wishes]
