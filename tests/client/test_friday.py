@@ -86,8 +86,9 @@ class Place:
             return connection.execute(sql.encode()).fetchall()
 
     def at_work(self) -> bool:
-        """Whether the workers have said how quick they are: or those who are refused are sent away for half a minute."""
-        return self.ask("SELECT COALESCE(sum(rate), 0) FROM onward_workers") > [(0,)]
+        """Whether the workers have said that they are quick: or those who are refused are sent away for half a minute."""
+        ((rate,),) = self.ask("SELECT COALESCE(sum(rate), 0) FROM onward_workers")
+        return rate > 2 or len(friday.live()) > SERVICES // 3
 
     def kill_one_in_the_middle(self, workers: list[Child]) -> None:
         """One that holds tasks while it is killed: it stands still while we look."""
