@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import datetime
 import time
@@ -265,6 +266,31 @@ async def test_the_place(app: Onward, client: Any) -> None:
         stats, told = await app.stats(), await client.stats()
         assert dataclasses.replace(told, rate=stats.rate) == stats
         assert stats.states["completed"] == 1
+
+
+async def test_events_on_their_way_out(url: str, either: Any) -> None:
+    app = Onward(url, webhook_secret=f"whsec_{base64.b64encode(bytes(32)).decode()}")
+
+    @app.task
+    async def work(ctx: Any) -> str:
+        return "done"
+
+    async with app, serving(app) as address:
+        client = either(address)
+        # No worker runs, so nobody sends anything, and there is something to see.
+        task = await client.submit("work", webhook="https://hooks.example.com/hook", delay="1h")
+        assert await client.deliveries(task=task.id) == ([], None)
+        await task.cancel()
+        (there,), _ = await app.deliveries(task=task.id)
+        (seen,), end = await client.deliveries(state="pending", task=task.id)
+        assert dataclasses.replace(seen, at=there.at, due_at=there.due_at) == there
+        assert end is None
+        assert (await client.redeliver(seen.id)).id == seen.id
+        with pytest.raises(NotFound):
+            await client.redeliver("nothing")
+        with pytest.raises(UsageError) as told:
+            await client.submit("work", webhook="https://127.0.0.1/hook")
+        assert (told.value.code, told.value.status) == ("bad_webhook", 422)
 
 
 async def test_a_key_opens_what_it_is_for(app: Onward, either: Any) -> None:

@@ -1,4 +1,4 @@
-"""Verbs of both clients about the place as a whole: its schedules, queues, workers and numbers."""
+"""Verbs of both clients about the place as a whole: its schedules, queues, workers and numbers, and what leaves it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from onward.client.asking import Asking, path
 from onward.client.script import Script, verb
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
+from onward.subscriptions import Delivery
+
+Deliveries = list[Delivery]
 
 
 class PlaceVerbs(Asking):
@@ -44,3 +47,19 @@ class PlaceVerbs(Asking):
     def stats(self) -> Script[Stats]:
         """How many tasks there are, by state and reason, and what the workers manage."""
         return reading.stats_of((yield from self.asked("GET", "/api/stats")).json)
+
+    @verb
+    def deliveries(
+        self, *, state: str | None = None, task: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Script[tuple[Deliveries, str | None]]:
+        """Events on their way out, newest first, and the cursor for the next page: pending, delivered, or failed for good."""
+        asked = {"state": state, "task": task, "limit": limit, "cursor": cursor}
+        query = {name: value for name, value in asked.items() if value is not None}
+        said = (yield from self.asked("GET", "/api/deliveries", query=query)).json
+        return [reading.delivery_of(one) for one in said["deliveries"]], said["next"]
+
+    @verb
+    def redeliver(self, delivery_id: str) -> Script[Delivery]:
+        """Send an event again now: the same id, the same bytes. Not asked twice."""
+        answer = yield from self.asked("POST", f"{path('deliveries', delivery_id)}/redeliver")
+        return reading.delivery_of(answer.json)

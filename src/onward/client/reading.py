@@ -9,7 +9,7 @@ import email.utils
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from onward.artifacts import errors as artifact_errors
+from onward.artifacts import errors as _of_artifacts  # noqa: F401 -- so that they are known
 from onward.budgets import Spent
 from onward.client.script import Answer
 from onward.core import wire
@@ -18,10 +18,11 @@ from onward.core.progress import Update
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.core.usage import Usage
-from onward.errors import Forbidden, InvalidInput, NotFound, OnwardError, Unauthorized
+from onward.errors import Forbidden, InvalidInput, NotFound, OnwardError, Unauthorized, UsageError
 from onward.messages import Ask, Doubt
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
+from onward.subscriptions import Delivery
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef
@@ -33,9 +34,9 @@ TIMES = frozenset(
         *("created", "updated", "finished", "deadline", "due"),
         *("asked", "expires"),
         *("next", "last"),
-        "started",
+        *("started", "done"),
     )
-)
+) | {"at"}
 
 
 def at(text: str | None) -> float | None:
@@ -112,6 +113,11 @@ def stats_of(said: Said) -> Stats:
     return Stats(**_known(Stats, said))
 
 
+def delivery_of(said: Said) -> Delivery:
+    """An event on its way out."""
+    return Delivery(**_known(Delivery, _timed(said)))
+
+
 def spent_of(said: Said) -> Spent:
     """A budget and what of it is gone; who reserved it is not told, only how much."""
     meters = said["meters"]
@@ -150,22 +156,28 @@ def _below(kind: type[OnwardError]) -> Iterator[type[OnwardError]]:
         yield from _below(one)
 
 
-def _kinds() -> dict[str, type[OnwardError]]:
-    homes = {"onward.errors", artifact_errors.__name__}
-    own = [kind for kind in _below(OnwardError) if kind.__module__ in homes and "code" in vars(kind)]
-    return {kind.code: kind for kind in own}
+def _kind(code: str, status: int) -> type[OnwardError]:
+    for kind in _below(OnwardError):
+        if vars(kind).get("code") == code and kind.__module__.startswith("onward."):
+            return kind
+    return BY_STATUS.get(status, OnwardError)
 
 
-KINDS_OF_ERROR = _kinds()
-BY_STATUS: dict[int, type[OnwardError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound}
-"""Classes for codes that this version does not know."""
+BY_STATUS: dict[int, type[OnwardError]] = {
+    400: UsageError,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    422: UsageError,
+}
+"""Classes for codes that nobody here knows."""
 
 
 def error_of(answer: Answer) -> OnwardError:
     """The error that a problem tells of: of the class that has its code, else of that of its status, with the code. It has the
     sentence that the server wrote, and whatever else the server tells."""
     said = _problem(answer)
-    kind = KINDS_OF_ERROR.get(str(said["code"]), BY_STATUS.get(answer.status, OnwardError))
+    kind = _kind(said["code"], answer.status)
     error = kind.__new__(kind, said["detail"])  # its own sentence stands in the document already
     Exception.__init__(error, said["detail"])
     for name, value in said.items():
