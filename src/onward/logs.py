@@ -86,8 +86,8 @@ class JsonLines(logging.Formatter):
         ours = _OWN if stamped is None else _OWN | set(FIELDS)
         if extra := {name: value for name, value in vars(record).items() if name not in ours}:
             said["extra"] = extra
-        if record.exc_info:
-            said["trace"] = self.formatException(record.exc_info)
+        if record.exc_text or record.exc_info:  # a text alone is one without the secrets that were in it
+            said["trace"] = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
         if record.stack_info:
             said["stack"] = self.formatStack(record.stack_info)
         return said

@@ -18,9 +18,11 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Self
+
+from onward.core import mask
 
 # ── names: metrics ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -152,9 +154,12 @@ class Counters:
     def add(self, name: str, *labels: str, by: float = 1) -> None:
         """Count."""
         if self.on:
-            with self._lock:
-                key = name, self._bounded(name, labels)
-                self.numbers[key] = self.numbers.get(key, 0) + by
+            self._add(name, labels, by)
+
+    def _add(self, name: str, labels: tuple[str, ...], by: float) -> None:
+        with self._lock:
+            key = name, self._bounded(name, labels)
+            self.numbers[key] = self.numbers.get(key, 0) + by
 
     def time(self, name: str, seconds: float, *labels: str) -> None:
         """Something took so long."""
@@ -165,17 +170,14 @@ class Counters:
                 buckets[bisect.bisect_left(SECONDS, seconds)] += 1
                 buckets[-1] += seconds
 
-    @contextlib.contextmanager
-    def client(self, kind: str) -> Iterator[None]:
-        """A client follows something while the block lasts; `kind` is `sse` or `websocket`."""
-        counted = self.on  # whoever was counted in is counted out, and nobody else
-        if counted:
-            self.add(CLIENTS, kind)
+    @contextlib.asynccontextmanager
+    async def client(self, kind: str) -> AsyncIterator[None]:
+        """A client follows something while the block lasts: over `sse` or a `websocket`. Counted also while nobody asks."""
+        self._add(CLIENTS, (kind,), 1)
         try:
             yield
         finally:
-            if counted:
-                self.add(CLIENTS, kind, by=-1)
+            self._add(CLIENTS, (kind,), -1)
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """A request was answered. `route` is the pattern of its path, never the path."""
@@ -368,6 +370,15 @@ def _context(trace: Trace) -> Any:
     return api.SpanContext(int(parts[1], 16), int(parts[2], 16), True, api.TraceFlags(int(parts[3], 16)), state)
 
 
+def _told(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as a span takes them: no None, and no secret."""
+    return {name: _masked(value) for name, value in attributes.items() if value is not None}
+
+
+def _masked(value: Any) -> Any:
+    return mask.value(value) if mask.on else value
+
+
 class _Open(Span):
     """One that is traced."""
 
@@ -383,7 +394,7 @@ class _Open(Span):
         chosen: tuple[int, int] | None = None,
     ) -> None:
         self._api = sys.modules["opentelemetry.trace"]
-        given = {key: value for key, value in attributes.items() if value is not None}
+        name, given = _masked(name), _told(attributes)
         token = _CHOSEN.set(chosen)
         try:
             self._span = tracer.start_span(name, context=parent, kind=self._api.SpanKind[kind], attributes=given)
@@ -404,12 +415,10 @@ class _Open(Span):
             self._span.end()
 
     def set(self, attributes: Mapping[str, Any]) -> None:
-        for name, value in attributes.items():
-            if value is not None:
-                self._span.set_attribute(name, value)
+        self._span.set_attributes(_told(attributes))
 
     def event(self, name: str, attributes: Mapping[str, Any]) -> None:
-        self._span.add_event(name, {key: value for key, value in attributes.items() if value is not None})
+        self._span.add_event(name, _told(attributes))
 
     def link(self, task_id: str, shift: int) -> None:
         own, before = self._span.get_span_context(), span_id_of(task_id, shift)
@@ -419,7 +428,7 @@ class _Open(Span):
     def fail(self, kind: str, message: str) -> None:
         self._failed = True
         self._span.set_attribute(ERROR, kind)
-        self._span.set_status(self._api.Status(self._api.StatusCode.ERROR, message[:500]))
+        self._span.set_status(self._api.Status(self._api.StatusCode.ERROR, _masked(message)[:500]))
 
     def drop(self) -> None:
         self._dropped = True

@@ -12,6 +12,7 @@ import httpx2
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from websockets.asyncio.client import connect
 
 from onward import Onward, Retry
 from onward.agent.model import ModelRefused, Reply, Usage
@@ -24,7 +25,7 @@ from onward.edge.metrics import Metrics, bounded
 from onward.errors import BadSetting, StoreUnavailable
 from onward.store.gauges import Standing, Waiting
 from onward.store.sqlite import SqliteStore
-from onward.telemetry import ENDED, MOST, STEP_SECONDS, STEPS, Counters, counters
+from onward.telemetry import CLIENTS, ENDED, MOST, STEP_SECONDS, STEPS, Counters, counters
 from tests.edge.conftest import serving
 from tests.kit import HandClock, Lab, only_memory
 
@@ -324,13 +325,14 @@ async def test_no_id_ever_becomes_a_label(app: Onward):
     assert task.id not in text.decode()
 
 
-def test_off_counts_nothing():
+async def test_off_counts_nothing_but_who_is_there():
     own = Counters()
     own.add(STEPS, "t", "completed")
     own.time(STEP_SECONDS, 1.0, "t")
-    with own.client("sse"):
-        own.on = True
     assert own.snapshot() == ({}, {})
+    async with own.client("sse"):
+        assert own.snapshot() == ({(CLIENTS, ("sse",)): 1}, {})
+    assert own.snapshot() == ({(CLIENTS, ("sse",)): 0}, {})
 
 
 def test_a_histogram_counts_each_once():
@@ -369,6 +371,28 @@ async def test_over_http(app: Onward):
     assert "process_resident_memory_bytes" in found
     assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
     assert {family.name for family in read_openmetrics(open_metrics.text)} >= {"onward_queue_tasks", "onward_steps"}
+
+
+@only_memory
+async def test_clients_of_streams_are_counted_while_they_are_there(app: Onward):
+    @app.task
+    async def work(ctx):
+        await ctx.signal("never")
+
+    counters.on = False  # they are there before anybody asks
+    task = await app.submit(work)
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+        ws = f"{address.replace('http', 'ws')}/api/tasks/{task.id}/ws"
+        async with client.stream("GET", "/api/progress", params={"task_id": task.id}) as stream, connect(ws):
+            await anext(stream.aiter_lines())
+            there = numbers((await client.get("/metrics")).text)
+        for _ in range(500):
+            gone = numbers((await client.get("/metrics")).text)
+            if not any(gone["onward_stream_clients"].values()):
+                break
+            await asyncio.sleep(0.01)
+    assert there["onward_stream_clients"] == {("sse",): 1, ("websocket",): 1}
+    assert gone["onward_stream_clients"] == {("sse",): 0, ("websocket",): 0}
 
 
 @only_memory
