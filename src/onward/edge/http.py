@@ -23,7 +23,7 @@ from onward.core import wire
 from onward.core.caller import Caller
 from onward.core.clock import Clock
 from onward.core.hook import Hook
-from onward.edge import bodies, hooks, keys, live, openapi, people, place, problem, tasks
+from onward.edge import bodies, hooks, keys, live, openapi, people, place, problem, subscriptions, tasks
 from onward.edge.calls import Asked, Call, Shape
 from onward.edge.door import Door
 from onward.edge.feed import Feed
@@ -37,7 +37,15 @@ from onward.telemetry import OTHER, counters
 
 log = logging.getLogger("onward.http")
 
-CALLS: Sequence[Call] = (*tasks.CALLS, *live.CALLS, *people.CALLS, *place.CALLS, *keys.CALLS, *hooks.CALLS)
+CALLS: Sequence[Call] = (
+    *tasks.CALLS,
+    *live.CALLS,
+    *people.CALLS,
+    *subscriptions.CALLS,
+    *place.CALLS,
+    *keys.CALLS,
+    *hooks.CALLS,
+)
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 

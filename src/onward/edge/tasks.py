@@ -42,6 +42,7 @@ async def submit(asked: Asked) -> Answer:
         group=body.group,
         budget=None if body.budget is None else _budget(body.budget),
         trace=incoming(asked.request.headers),
+        webhook=body.webhook_url,
     )
     (task_id,) = await asked.door.submit([wish], after=body.after)
     headers = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}

@@ -51,6 +51,7 @@ from onward.store.postgres_access import PostgresAccess
 from onward.store.postgres_fork import fork
 from onward.store.postgres_gauges import PostgresGauges
 from onward.store.postgres_nudges import PostgresNudges
+from onward.store.postgres_outbox import PostgresOutbox
 from onward.store.postgres_overview import PostgresOverview
 from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
@@ -69,6 +70,7 @@ class PostgresStore(
     PostgresAccess,
     PostgresGauges,
     PostgresNudges,
+    PostgresOutbox,
     PostgresOverview,
     PostgresPurses,
     PostgresQuotas,
@@ -185,10 +187,10 @@ class PostgresStore(
 
     async def _insert(self, new: Sequence[NewTask]) -> set[str]:
         """The ids of those that were not there before."""
-        if len(new) != 1:
-            return {row[0] for row in await self._insert_many(new)}
-        (task,) = new
-        if task.group is not None:
+        if any(task.webhook for task in new):
+            return await self.insert_with_webhooks(new)
+        task = new[0]
+        if len(new) != 1 or task.group is not None:
             return {row[0] for row in await self._insert_many(new)}
         if task.key is not None or task.parent is not None:
             return {row[0] for row in await self._fetch("submit_one", **task._asdict())}

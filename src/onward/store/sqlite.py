@@ -51,6 +51,7 @@ from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
 from onward.store.sqlite_gauges import SqliteGauges
 from onward.store.sqlite_nudges import SqliteNudges
+from onward.store.sqlite_outbox import SqliteOutbox
 from onward.store.sqlite_overview import SqliteOverview
 from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_quotas import SqliteQuotas
@@ -66,6 +67,7 @@ class SqliteStore(
     SqliteAccess,
     SqliteGauges,
     SqliteNudges,
+    SqliteOutbox,
     SqliteOverview,
     SqlitePurses,
     SqliteQuotas,
@@ -185,6 +187,8 @@ class SqliteStore(
             return Submitted(found[0], found[0] == new.id, found[1])
         connection.execute(S["submit_queue"].sql, S["submit_queue"](**values))
         connection.execute(S["submit_record"].sql, S["submit_record"](now=now, id=new.id))
+        if new.webhook is not None:
+            run(connection, "subscribe_task", now=now, id=new.id, **new.webhook._asdict())
         crashpoint("submit.before")
         return Submitted(new.id, True, new.fingerprint)
 

@@ -286,6 +286,30 @@ SELECT task_id, data FROM onward_purses WHERE task_id = ANY(:ids::text[])
 -- Purses as they are now.
 INSERT INTO onward_purses (task_id, data) SELECT * FROM unnest(:ids::text[], :datas::bytea[]) ON CONFLICT (task_id) DO UPDATE SET data = excluded.data
 
+-- name: watch
+-- See the migration: the triggers are made with the first subscription.
+SELECT onward_watch(:busy)
+
+-- name: take_deliveries
+-- The first of each line that is due, of one receiver: ours for a while. No more than so many are looked at; `crowded` says that
+-- there were as many, and that most of them may stand behind others.
+WITH near AS MATERIALIZED (
+    SELECT o.task_id, o.seq, o.subscription, o.due_at FROM onward_outbox o
+    WHERE o.lane = :lane AND o.state = 'pending' AND o.due_at <= onward_now() ORDER BY o.due_at LIMIT :wide FOR UPDATE OF o SKIP LOCKED
+), due AS MATERIALIZED (
+    SELECT n.task_id, n.seq, n.subscription FROM near n
+    WHERE NOT EXISTS (SELECT 1 FROM onward_outbox e WHERE e.subscription = n.subscription AND e.task_id = n.task_id AND e.seq < n.seq AND e.state = 'pending')
+    ORDER BY n.due_at LIMIT :room
+), o AS (
+    UPDATE onward_outbox u SET holder = :holder, attempts = u.attempts + 1, due_at = onward_now() + :lease
+    FROM due d WHERE u.task_id = d.task_id AND u.seq = d.seq AND u.subscription = d.subscription
+    RETURNING u.*
+)
+{taken_columns}, (SELECT count(*) FROM near) = :wide AS crowded
+FROM o JOIN onward_subscriptions s ON s.id = o.subscription
+CROSS JOIN LATERAL (SELECT * FROM onward_journal r WHERE r.task_id = o.task_id AND r.seq = o.seq LIMIT 1) j
+CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = o.task_id LIMIT 1) t
+
 -- name: lock_rows
 -- All queue rows that a settle touches, parents too, in their order, or two of them would wait for each other.
 SELECT 1 FROM onward_queue WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE
