@@ -185,7 +185,7 @@ class Counters:
         self.time(REQUEST_SECONDS, seconds, route)
 
     def delivery(self, outcome: str) -> None:
-        """An attempt to deliver: `delivered`, `delayed`, `failed`."""
+        """An attempt to deliver: `delivered`, `delayed` or `failed`; `skipped` was never sent."""
         self.add(DELIVERIES, outcome)
 
     def snapshot(self) -> tuple[dict[Key, float], dict[Key, list[float]]]:
@@ -224,12 +224,16 @@ def incoming(headers: Mapping[str, str]) -> Trace | None:
 
 
 def outgoing(task_id: str, options: Mapping[str, Any], shift: int = 2) -> Trace:
-    """The headers that tell another service (a webhook's receiver) to which trace a task belongs: those of whoever submitted
-    it, or those of its own trace."""
+    """The headers that tell another service (a webhook's receiver) to which trace a task belongs: that of whoever submitted it,
+    or, where somebody traces here, its own."""
     trace = options.get("trace")
     if isinstance(trace, Mapping) and (known := incoming(trace)) is not None:
         return known
-    return {"traceparent": f"00-{trace_id_of(task_id):032x}-{span_id_of(task_id, shift):016x}-01"}
+    return (
+        {}
+        if tracer() is None
+        else {"traceparent": f"00-{trace_id_of(task_id):032x}-{span_id_of(task_id, shift):016x}-01"}
+    )
 
 
 def trace_id_of(task_id: str) -> int:

@@ -7,7 +7,6 @@ import socket
 import urllib.request
 from typing import Any
 
-import asyncpg
 import httpx2
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
@@ -24,10 +23,10 @@ from onward.edge import metrics as edge_metrics
 from onward.edge.metrics import Metrics, bounded
 from onward.errors import BadSetting, StoreUnavailable
 from onward.store.gauges import Standing, Waiting
-from onward.store.sqlite import SqliteStore
 from onward.telemetry import CLIENTS, ENDED, MOST, STEP_SECONDS, STEPS, Counters, counters
+from onward.wishes import Wish
 from tests.edge.conftest import serving
-from tests.kit import HandClock, Lab, only_memory
+from tests.kit import HandClock, Lab, only_memory, sql
 
 pytestmark = pytest.mark.usefixtures("counting")
 
@@ -208,29 +207,20 @@ async def test_queues_workers_and_what_is_asked(app: Onward):
     assert (await read(app))["onward_workers"] == {(): 0}
 
 
-async def test_an_outbox_is_counted_where_there_is_one(app: Onward):
+async def test_an_outbox_is_counted_where_there_is_one(app: Onward, url: str):
+    assert (await read(app))["onward_outbox_events"] == {(): 0}
+    await app.subscriptions.make("https://example.com/hook", ["task.submitted"])
+    await app.service.submit([Wish("work"), Wish("work")], unchecked=True)
     found = await read(app)
-    if "onward_outbox_events" in found:
-        assert found["onward_outbox_events"] == {(): 0}
-        return
-    await _execute(app, "CREATE TABLE onward_outbox (at double precision, state text)")
+    assert found["onward_outbox_events"] == {(): 2}
+    assert 0 <= found["onward_outbox_oldest_seconds"][()] < 60
+    await sql(app.store, "ALTER TABLE onward_outbox RENAME TO elsewhere")  # as with tables of an older version
     try:
-        await _execute(app, "INSERT INTO onward_outbox SELECT onward_now() - 5, 'pending'")
-        await _execute(app, "INSERT INTO onward_outbox SELECT onward_now() - 9, 'delivered'")
         found = await read(app)
     finally:
-        await _execute(app, "DROP TABLE onward_outbox")
-    assert found["onward_outbox_events"] == {(): 1}
-    assert found["onward_outbox_oldest_seconds"][()] == pytest.approx(5, abs=4)
-
-
-async def _execute(app: Onward, text: str) -> None:
-    if isinstance(app.store, SqliteStore):
-        await app.store._writing(lambda connection: connection.execute(text))
-        return
-    connection = await asyncpg.connect(app.settings.db)
-    await connection.execute(text)
-    await connection.close()
+        await sql(app.store, "ALTER TABLE elsewhere RENAME TO onward_outbox")
+    assert "onward_outbox_events" not in found
+    assert found["onward_store_up"] == {(): 1}
 
 
 async def test_the_oldest_is_as_old_as_it_is(lab: Lab):

@@ -18,6 +18,7 @@ from onward.engine.relay import Said
 from onward.errors import BadSetting
 from onward.sinks import guard, signature
 from onward.sinks.errors import BadWebhook
+from onward.telemetry import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +65,9 @@ class Webhooks:
         """Whether this process can send to a lane: it needs a secret, and what speaks HTTP."""
         return lane.startswith((OWN, HOOK)) and bool(self._secrets) and _installed()
 
-    async def send(self, lane: str, subscription: str, message: str, url: str, body: bytes) -> Said:
+    async def send(
+        self, lane: str, subscription: str, message: str, url: str, body: bytes, trace: Trace | None = None
+    ) -> Said:
         """One attempt."""
         secrets = self._secrets if lane.startswith(HOOK) else signature.derived(self._secrets, subscription)
         now = int(self._clock.now())
@@ -76,6 +79,7 @@ class Webhooks:
             "webhook-id": message,
             "webhook-timestamp": str(now),
             "webhook-signature": signature.sign(secrets, message, now, body),
+            **(trace or {}),
         }
         try:
             async with asyncio.timeout(TIMEOUT):
