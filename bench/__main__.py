@@ -22,12 +22,13 @@ from bench import bare, report
 from bench.agent import w7
 from bench.measure import Figure, medians
 from bench.peers import host
+from bench.service import w9
 from bench.workloads import WORKLOADS as SIX
 from rig.postgres import Postgres
 
-NAMES = ("W1", "W2", "W3", "W4", "W5", "W6", "W7")
+NAMES = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W9")
 STORES = ("postgres", "sqlite")
-WORKLOADS = {**SIX, "W7": w7}
+WORKLOADS = {**SIX, "W7": w7, "W9": w9}
 TOLERABLE = 0.2
 DIRECTORY = Path(__file__).parents[1] / ".bench"
 
@@ -128,7 +129,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Onward, bare limits and neighbours.")
     parser.add_argument("--peers", action="store_true", help="the neighbours too")
     parser.add_argument(
-        "--only", nargs="+", choices=NAMES, default=NAMES, metavar="W", help="these workloads: W1 to W7"
+        "--only", nargs="+", choices=NAMES, default=NAMES, metavar="W", help="these workloads: W1 to W9"
     )
     parser.add_argument("--store", nargs="+", choices=STORES, default=STORES, help="these stores; the default is both")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: to compare, not to quote")

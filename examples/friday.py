@@ -1,22 +1,37 @@
 """Friday evening: two hundred deploys arrive at once, and a hotfix behind them. Nothing is lost, and the hotfix goes first.
 
-    $ python -m examples.friday
-    $ onward worker examples.friday:app --slots 5     # as many of these as you like, wherever you like
-    $ onward list --task deploy
+    $ python -m examples.friday                          # all of it in one process
 
-The queue is bounded (ONWARD_QUEUE_LIMIT): what is too much is refused at submit, with the time to come back. The same key is the
-same deploy, however often somebody who sees no progress sends it again.
+    $ onward serve examples.friday:app --no-worker       # or over HTTP: a server,
+    $ onward worker examples.friday:app --slots 5        # as many of these as you like, wherever you like,
+    $ python -m examples.friday http://127.0.0.1:8765    # and those who send and watch
+
+The queue is bounded (ONWARD_QUEUE_LIMIT): what is too much is refused at submit, with the time to come back, and a client does.
+The same key is the same deploy, however often somebody who sees no progress sends it again. A worker may be killed in the middle
+of a roll-out: the next one looks whether the service is live before it does anything.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
 
-from onward import Context, Handle, Onward, Retry
+from onward import Client, Context, Onward, Retry
 
 app = Onward()
-DONE: list[str] = []
-"""Services, in the order in which they went live here."""
+
+
+def live() -> list[str]:
+    """Services, in the order in which they went live. (The world is a file here.)"""
+    world = _world()
+    return world.read_text().split() if world.exists() else []
+
+
+def _world() -> Path:
+    return Path(os.environ.get("FRIDAY", "friday.log"))
 
 
 async def build(service: str) -> str:
@@ -24,9 +39,14 @@ async def build(service: str) -> str:
 
 
 async def roll_out(image: str) -> str:
-    await asyncio.sleep(0.01)
-    DONE.append(image.partition(":")[0])
+    await asyncio.sleep(float(os.environ.get("ROLL_OUT_S", "0.01")))
+    with _world().open("a") as world:
+        world.write(f"{image.partition(':')[0]}\n")
     return f"{image} is live"
+
+
+async def is_live(image: str) -> str | None:
+    return f"{image} is live" if image.partition(":")[0] in live() else None
 
 
 @app.task(retry=Retry(attempts=3), deadline="10m")
@@ -35,24 +55,34 @@ async def deploy(ctx: Context, service: str) -> str:
     ctx.progress("building", 1, 2)
     image = await ctx.step(build, service)
     ctx.progress("rolling out", 2, 2)
-    return await ctx.step(roll_out, image)
+    return await ctx.step(roll_out, image, reconcile=is_live)
 
 
-async def evening(app: Onward, services: int = 200) -> list[Handle]:
-    """What arrives. The answers come at once; the work is for the workers."""
-    routine = [await app.submit(deploy, f"service-{n}", key=f"friday-{n}") for n in range(services)]
-    return [await app.submit(deploy, "hotfix", key="hotfix-4711", priority=10), *routine]
+async def evening(place: Onward | Client, services: int = 200) -> list[Any]:
+    """What arrives, at an app or over HTTP. The answers come at once; the work is for the workers."""
+    sent = [place.submit("deploy", f"service-{n}", key=f"friday-{n}") for n in range(services)]
+    routine = await asyncio.gather(*sent)
+    return [await place.submit("deploy", "hotfix", key="hotfix-4711", priority=10), *routine]
 
 
 async def main() -> None:
     async with app:
         tasks = await evening(app)
         async with app.worker(slots=5):
-            print(await tasks[0].result(timeout="1m"), f"({len(DONE) - 1} went live before it)")
+            print(await tasks[0].result(timeout="1m"), f"({len(live()) - 1} went live before it)")
             for task in tasks:
                 await task.result(timeout="5m")
         print(f"{len(tasks)} deploys, none lost")
 
 
+async def over_http(url: str) -> None:
+    async with Client(url) as client:
+        hotfix, *others = await evening(client)
+        async for record in hotfix.tail():
+            print(f"hotfix: {record.kind} {record.value.get('message', '')}")
+        await asyncio.gather(*(task.result(timeout="5m") for task in others))
+        print(f"{len(others) + 1} deploys, none lost")
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(over_http(sys.argv[1]) if sys.argv[1:] else main())

@@ -7,6 +7,8 @@
 The fault that matters most is the last one: the server has committed, and the client never learns it. If it tries again
 it does its work twice, and if it does not it may leave it undone, unless it can find out what happened.
 
+`HttpProxy` does the same to a server that speaks HTTP, or anything else that asks and answers.
+
 The proxy runs in a thread and a loop of its own, so it goes on while a test blocks, and its methods may be called from
 anywhere: they return when the fault is in place.
 """
@@ -179,7 +181,10 @@ class Proxy:
                 await client.drain()
             return True
 
-        ears = [asyncio.create_task(hear_client()), asyncio.create_task(hear_server())]
+        return await self._both(hear_client(), hear_server())
+
+    async def _both(self, *hearing: Coroutine[Any, Any, bool]) -> bool:
+        ears = [asyncio.create_task(one) for one in hearing]
         try:
             done, _ = await asyncio.wait(ears, return_when=asyncio.FIRST_COMPLETED)
             return all([await ear for ear in done])
@@ -225,3 +230,46 @@ class Proxy:
         self._arm = replace(self._arm, left=self._arm.left - 1) if self._arm.left > 1 else None
         self.fired += 1
         return True
+
+
+class HttpProxy(Proxy):
+    """In front of a server that speaks HTTP: what it loses is the answer to a request that was carried out."""
+
+    def __init__(self, upstream_host: str, upstream_port: int) -> None:
+        super().__init__(upstream_host, upstream_port)
+        self._lose: tuple[bytes, int] = (b"", 0)
+
+    def cut_after_request(self, matching: bytes, n: int = 1) -> None:
+        """The next `n` requests that contain these bytes are forwarded; their answers are lost, with the connection, once the
+        server has begun to give them. Replaces what was armed before."""
+        self._do(lambda: setattr(self, "_lose", (matching, n)))
+
+    async def _converse(
+        self,
+        requests: asyncio.StreamReader,
+        client: asyncio.StreamWriter,
+        answers: asyncio.StreamReader,
+        server: asyncio.StreamWriter,
+    ) -> bool:
+        doomed = False
+
+        async def hear_client() -> bool:
+            nonlocal doomed
+            async for data in self._late(requests):
+                matching, left = self._lose
+                if left and matching in data:
+                    self._lose, doomed = (matching, left - 1), True
+                server.write(data)
+                await server.drain()
+            return True
+
+        async def hear_server() -> bool:
+            async for data in self._late(answers):
+                if doomed:
+                    self.fired += 1
+                    return False
+                client.write(data)
+                await client.drain()
+            return True
+
+        return await self._both(hear_client(), hear_server())

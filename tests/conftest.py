@@ -20,6 +20,7 @@ from hypothesis.internal.conjecture import providers
 
 from onward import Onward
 from onward.app import open_store
+from onward.core import mask
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from rig.postgres import Postgres
@@ -58,6 +59,13 @@ def prove(pytestconfig: pytest.Config) -> bool:
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("ONWARD_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_from_outside() -> Iterator[None]:
+    """What one test calls a secret is a word like any other in the next."""
+    yield
+    mask.clear()
 
 
 @pytest.fixture(scope="session")

@@ -118,8 +118,8 @@ async def test_the_agent_and_its_disk(
 # ── Friday evening ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_hotfix_goes_first_and_nothing_is_lost(tmp_path: Path) -> None:
-    friday.DONE.clear()
+async def test_the_hotfix_goes_first_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRIDAY", str(tmp_path / "friday.log"))
     app = memory_app(friday.app)
     async with app:
         tasks = await friday.evening(app)
@@ -127,8 +127,8 @@ async def test_the_hotfix_goes_first_and_nothing_is_lost(tmp_path: Path) -> None
         await drain(app)
         assert [await task.result() for task in tasks[:2]] == ["hotfix:latest is live", "service-0:latest is live"]
         assert {(await task.get()).state for task in tasks} == {State.COMPLETED}
-    assert "hotfix" in friday.DONE[: app.settings.slots]
-    assert sorted(friday.DONE) == sorted(["hotfix", *(f"service-{n}" for n in range(200))])
+    assert "hotfix" in friday.live()[: app.settings.slots]
+    assert sorted(friday.live()) == sorted(["hotfix", *(f"service-{n}" for n in range(200))])
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_every_guide_is_run_by_a_test() -> None:
         assert guide.name in tests, f"nobody runs the code of {guide.name}"
 
 
-@pytest.mark.parametrize("guide", ["running.md", "agents.md", "approvals.md", "artifacts.md", "keys.md"])
+@pytest.mark.parametrize("guide", ["running.md", "agents.md", "approvals.md", "artifacts.md", "secrets.md", "keys.md"])
 def test_the_commands_of_a_guide_are_commands(guide: str) -> None:
     text = (GUIDES / guide).read_text(encoding="utf-8")
     commands = re.findall(r"^\$ (?:\w+=\S+ )?(onward .*)$", text, re.MULTILINE)
@@ -139,6 +139,24 @@ async def test_the_deploy_of_the_examples(service: str, decision: str | None, ex
             [f"{kind}/web" for kind in ("certificate", "container", "dns", "monitoring")] if expect else []
         )
         assert ended.state is {"approve": State.COMPLETED, "cancel": State.CANCELLED}.get(decision or "", State.FAILED)
+
+
+async def test_secrets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    names = code_of("secrets.md", "shop.py")
+    app = memory_app(names["app"], secrets={"STRIPE_KEY": "a value for tests"})
+    async with app:
+        task = await app.submit("pay", {"amount": 5, "token": {"$secret": "STRIPE_KEY"}})
+        assert await drain(app) == []
+        assert await task.result() == "charged 5 with [secret STRIPE_KEY]"
+    assert capsys.readouterr().out == "17\n"
+    assert list(names["refund"].spec()["function"]["parameters"]["properties"]) == ["amount"]
+    session = code_of("secrets.md", "session.py")
+    turns = [[("log_in", {"user": "me"})], [("read", {"page": 1, "session": {"$secret": "SESSION"}})], "read"]
+    session["app"].agent("reader", model=ScriptedModel(turns), tools=[session["log_in"], session["read"]])
+    async for crashed in crashes(session["app"]):
+        crawl, reader = await crashed.submit("crawl", "me"), await crashed.submit("reader", "read it")
+        assert await drain(crashed) == []
+        assert (await crawl.result(), await reader.result()) == ([f"page {n}" for n in range(3)], "read")
 
 
 async def test_artifacts(monkeypatch: pytest.MonkeyPatch) -> None:

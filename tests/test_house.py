@@ -49,7 +49,7 @@ def test_public_names_have_docstrings() -> None:
 
 
 def test_there_is_about_a_dozen_public_names_and_each_is_there() -> None:
-    assert len(onward.__all__) <= 18
+    assert len(onward.__all__) <= 20
     assert onward.__all__ == sorted(onward.__all__)
     assert {name for name in onward.__all__ if not hasattr(onward, name)} == set()
     assert set(onward.__all__) <= set(dir(onward))
@@ -159,6 +159,9 @@ SPAWNERS = {
     "store/sqlite_transact.py": 1,  # the writer's side of one
     "engine/waits.py": 1,  # the alarm of a wait in memory
     "store/listener.py": 1,  # one task with the life of its connection
+    "agent/mcp.py": 1,  # holds a connection: what the SDK opens in one task it wants closed in the same
+    "edge/mcp_http.py": 2,  # holds the SDK's sessions; a request that is judged again while it is served
+    "edge/mcp_watch.py": 2,  # looks while somebody listens; notifications on their way out
     "store/postgres.py": 1,  # nudges on their way out
     "store/sqlite_nudges.py": 1,
 }
@@ -217,7 +220,7 @@ def test_no_print_outside_the_command_line(path: Path) -> None:
 
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-HEAVY = ("pydantic", "asyncpg", "cronsim", "zoneinfo", "rich", "psycopg", "sqlalchemy", "uvloop", "obstore")
+HEAVY = ("pydantic", "asyncpg", "cronsim", "zoneinfo", "rich", "psycopg", "sqlalchemy", "uvloop", "obstore", "httpx2")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from onward.agent.tools import tool
     from onward.app import VERSION as __version__
     from onward.app import Handle, Onward
+    from onward.client.client import Client, SyncClient
     from onward.core.budget import Budget
     from onward.core.limit import Limit
     from onward.core.retry import Retry
@@ -17,6 +18,7 @@ else:
     _HOMES = {
         "AlreadyDecided": "onward.errors",
         "Budget": "onward.core.budget",
+        "Client": "onward.client.client",
         "Context": "onward.engine.context",
         "Denied": "onward.errors",
         "Fatal": "onward.errors",
@@ -28,6 +30,7 @@ else:
         "RetryLater": "onward.errors",
         "State": "onward.core.task",
         "StepFailed": "onward.errors",
+        "SyncClient": "onward.client.client",
         "Task": "onward.core.task",
         "WaitTimeout": "onward.errors",
         "__version__": "onward.app",
@@ -50,6 +53,7 @@ else:
 __all__ = [
     "AlreadyDecided",
     "Budget",
+    "Client",
     "Context",
     "Denied",
     "Fatal",
@@ -61,6 +65,7 @@ __all__ = [
     "RetryLater",
     "State",
     "StepFailed",
+    "SyncClient",
     "Task",
     "WaitTimeout",
     "__version__",

@@ -21,13 +21,16 @@ from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
-from onward.core.task import State, Task, Tasks
+from onward.core.task import Task
+from onward.edge.metrics import exposed
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
+from onward.engine.secrets import Source
 from onward.engine.worker import Spawn, Worker, spawn
 from onward.errors import BadSetting, UsageError
 from onward.forks import SAME
 from onward.keys import Keys
+from onward.mcp_door import McpDoor
 from onward.messages import Ask, Doubt
 from onward.registry import Registry
 from onward.schedules import Schedule
@@ -35,6 +38,7 @@ from onward.service import Service
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
+from onward.verbs import Verbs
 from onward.wishes import Wish
 
 if TYPE_CHECKING:
@@ -49,7 +53,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Registry):
+class Onward(McpDoor, Registry, Verbs):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -64,14 +68,14 @@ class Onward(Registry):
         clock: Clock | None = None,
         rng: random.Random | None = None,
         store: Store | None = None,
+        secrets: Source | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
-        self._clock = clock or SystemClock()
-        self._rng = rng or random.SystemRandom()
-        self._ids = Ids(self._clock.now, self._rng)
-        self._users = 0
+        self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
+        self._ids, self._users = Ids(self._clock.now, self._rng), 0
         self.settings: Settings = load({"db": db, **settings})
+        self.secrets.source(self.settings.secrets if secrets is None else secrets)
         self._join(store or open_store(self.settings.db, self._clock))
 
     def _join(self, store: Store) -> None:
@@ -96,6 +100,7 @@ class Onward(Registry):
 
     async def open(self, *, migrate: bool | None = None) -> None:
         """Connect. `async with app:` does it for you."""
+        self.secrets.learn()
         await self.store.open(migrate=migrate)
 
     async def close(self) -> None:
@@ -119,19 +124,18 @@ class Onward(Registry):
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Work in this process while the block lasts."""
         async with self:
-            worker = self.make_worker(slots=slots, queues=queues)
-            await worker.start()
-            try:
-                yield worker
-            finally:
-                await worker.stop(self.settings.grace_s)
+            with exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
+                worker = self.make_worker(slots=slots, queues=queues)
+                await worker.start()
+                try:
+                    yield worker
+                finally:
+                    await worker.stop(self.settings.grace_s)
 
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""
         if not self.handlers:
-            raise UsageError(
-                "this app has no handlers, so a worker would have nothing to do; decorate a function with @app.task"
-            )
+            raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
         return Worker(
             self.store,
             self.handlers,
@@ -148,6 +152,7 @@ class Onward(Registry):
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
             artifacts=self.service.artifacts,
+            secrets=self.secrets,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
@@ -169,7 +174,7 @@ class Onward(Registry):
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
         )
-        return http.asgi(edge)
+        return http.asgi(edge, more=[self._mcp_route(edge)])
 
     @property
     def keys(self) -> Keys:
@@ -227,22 +232,6 @@ class Onward(Registry):
     def handle(self, task_id: str) -> Handle:
         """A handle for a task by its id; nothing is looked up yet."""
         return Handle(self, task_id)
-
-    async def get(self, task_id: str) -> Task:
-        """The task. Raises TaskNotFound."""
-        return await self.service.get(task_id)
-
-    async def list(
-        self,
-        *,
-        state: State | str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page (None at the end)."""
-        return await self.service.list(state=state, task=task, queue=queue, limit=limit, cursor=cursor)
 
     async def state(self, task_id: str) -> AgentState:
         """What an agent knows: the state of its task as it is now. Raises NoState for a task that has none."""
@@ -397,7 +386,7 @@ class Handle:
 
     async def get(self) -> Task:
         """The task as it is now."""
-        return await self._app.service.get(self.id)
+        return await self._app.get(self.id)
 
     async def cancel(self) -> Task:
         """End the task."""

@@ -19,8 +19,9 @@ FILE = "onward.toml"
 class Settings:
     """Every setting of Onward, with its default. `docs/settings.md` explains each."""
 
-    db: str = "sqlite:///onward.db"
+    db: str = dataclasses.field(default="sqlite:///onward.db", repr=False)
     artifacts: str = "database"
+    secrets: str = "environment"
     lease_s: float = 10.0
     heartbeat_s: float = 2.0
     poll_s: float = 0.5
@@ -32,12 +33,20 @@ class Settings:
     hosts: str = ""
     origins: str = ""
     body_limit: int = 4_194_304
+    metrics_port: int = 0
+    metrics_host: str = "127.0.0.1"
+    log: str = "text"
+    mcp_expose: str = ""
 
     def __post_init__(self) -> None:
         if self.heartbeat_s * 2 > self.lease_s:
             raise BadSetting("heartbeat_s", self.heartbeat_s, f"at most half of lease_s ({self.lease_s:g})")
         if self.slots < 1:
             raise BadSetting("slots", self.slots, "1 or more")
+        if self.log not in {"text", "json"}:
+            raise BadSetting("log", self.log, "text or json")
+        if not 0 <= self.metrics_port < 65536:
+            raise BadSetting("metrics_port", self.metrics_port, "a port, or 0 for none")
 
 
 def load(
@@ -53,7 +62,7 @@ def load(
     values |= {name: value for name, value in arguments.items() if value is not None}
     known = {f.name: f for f in dataclasses.fields(Settings)}
     for name in values.keys() - known.keys():
-        raise BadSetting(name, values[name], f"one of {', '.join(known)}")
+        raise BadSetting(name, "…", f"one of {', '.join(known)}")  # a slip of the pen may stand before a password
     return Settings(**{name: _convert(name, known[name].default, value) for name, value in values.items()})
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from onward.core import record as r
 from onward.core import wire
 from onward.core.deed import Deed
 from onward.core.ids import Ids
-from onward.core.task import Message
+from onward.core.task import SAID, Message, Reason, State, Task
 from onward.errors import (
     AlreadyDecided,
     AskExpired,
@@ -32,6 +32,11 @@ from onward.store import port
 from onward.store.port import Sent, Store
 
 VERDICTS = ("happened", "not_happened", "undo")
+
+MOST_BELOW = 100
+"""Tasks below one that are looked at for what they ask of people."""
+MOST_SAID = 64_000
+"""Characters of one message: an agent's model is shown all of it."""
 
 _AN_ID = re.compile(r"[!-~]+\.[0-9]{1,15}")
 """What can be looked up without an error of the database."""
@@ -89,18 +94,53 @@ class Doubt:
 class Messages:
     """All verbs that end in an inbox."""
 
-    def __init__(self, store: Store, ids: Ids, check_call: CheckCall) -> None:
-        self._store, self._ids, self._check_call = store, ids, check_call
+    def __init__(
+        self, store: Store, ids: Ids, check_call: CheckCall, is_agent: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        self._store, self._ids, self._check_call, self._is_agent = store, ids, check_call, is_agent
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
         """Send a signal. With `id`, the same signal sent twice is one."""
         data = wire.encode(value, f"the value of signal {name!r}")
         await self._send(task_id, Message(id or self._ids(), "signal", name, None, data))
 
+    async def message(self, task_id: str, text: str, *, id: str | None = None) -> None:  # noqa: A002
+        """Say something to a task; see `Onward.message`."""
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidInput("a message is a text with something in it")
+        if len(text) > MOST_SAID:
+            raise InvalidInput(
+                f"a message has at most {MOST_SAID:,} characters, and this one {len(text):,}; leave what is long elsewhere, and "
+                "say where"
+            )
+        task = await self._store.get(task_id)
+        if task is None:
+            raise TaskNotFound(task_id)
+        agent = await self._is_agent(task.task)
+        message = Message(id or self._ids(), SAID if agent else "signal", SAID, None, wire.encode(text, "the message"))
+        if task.ended or (await self._store.send(task_id, message)).number is None:
+            task = await self._store.get(task_id) or task
+            raise StateConflict(task_id, task.state, "told anything", _then(task, agent))
+        if not agent:
+            self._store.nudge("ready")
+
     async def asks(self, kind: str | None = None, whose: str | None = None) -> list[Ask]:
         """What waits for people, the oldest first; `whose` as for `Service.get`."""
         found = _still_open(await self._store.asks(whose=whose))
         return [ask for ask in found if kind in (None, ask.kind)]
+
+    async def asks_of(self, task: Task) -> list[Ask]:
+        """What a task asks of people, and, where it waits for its children, what those below it ask."""
+        found, line, left = _still_open(await self._store.asks(task.task_id)), [task], MOST_BELOW
+        while line and left > 0:
+            one = line.pop()
+            if one.reason != Reason.CHILD:
+                continue
+            for child_id in (await self._store.children(one.task_id))[:left]:
+                left -= 1
+                found += _still_open(await self._store.asks(child_id))
+                line += [child] if (child := await self._store.get(child_id)) is not None else []
+        return found
 
     async def ask(self, ask_id: str, whose: str | None = None) -> Ask:
         """One of them, answered or not. Raises NotFound, also where its task is not of this tenant."""
@@ -287,3 +327,11 @@ def _decided(what: str, message: Message) -> AlreadyDecided:
         return AskExpired(what)
     value = wire.decode(message.data)
     return AlreadyDecided(what, str(value["decision"] if isinstance(value, dict) and "decision" in value else value))
+
+
+def _then(task: Task, agent: bool) -> str:
+    """What to do for somebody who comes too late."""
+    if task.state is State.FAILED:
+        return "it has ended; `onward resume` lets it go on, and then it can be told"
+    again = f"submit(…, after={task.task_id!r}) goes on where it ended" if agent else "submit it anew"
+    return f"it has ended; {again}"

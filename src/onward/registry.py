@@ -12,13 +12,16 @@ from onward.core.hook import Hook, hook
 from onward.core.limit import Limit
 from onward.core.retry import Retry
 from onward.core.schedule import MISSED, Rhythm
+from onward.core.secret import Secret
 from onward.engine.handlers import DEFAULT_RETRY, Handler
+from onward.engine.secrets import Secrets
 from onward.errors import BadSetting, UsageError
 from onward.wishes import Offer, Plan, Wish
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from onward.agent.mcp import McpServer
     from onward.agent.model import Model
     from onward.agent.models import Chosen
     from onward.agent.policy import Policy
@@ -39,7 +42,8 @@ class Registry:
         self._queue_limits: dict[str, Limit | None] = {}
         self._agents: dict[str, str] = {}
         """The agents, and what each is for."""
-        self._models: list[Chosen] = []
+        self._models: list[Chosen | McpServer] = []
+        self.secrets = Secrets()
         self.hooks: dict[str, Hook] = {}
 
     @overload
@@ -88,9 +92,11 @@ class Registry:
                 raise UsageError(f"two handlers are named {title!r}; give one of them another name: @app.task(name=…)")
             policy = Retry(attempts=retry) if isinstance(retry, int) else retry or DEFAULT_RETRY
             allowed = None if deadline is None else seconds(deadline, "deadline")
-            handler = Handler(title, function, policy, allowed, queue, group, limit, checkpoints(checkpoint))
+            keep = checkpoints(checkpoint)
+            handler = Handler(title, function, policy, allowed, queue, group, limit, keep, secrets=self.secrets.names)
             handler.takes  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
-            self._offers[title] = Offer(handler.arguments, handler.queue, handler.deadline, handler.grouping)
+            offer = Offer(handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets)
+            self._offers[title] = offer
             self.handlers[title] = handler
             return function
 
@@ -103,7 +109,7 @@ class Registry:
         model: str | Model,
         instructions: str = "",
         description: str = "",
-        tools: Iterable[Tool | Callable[..., Any] | str] = (),
+        tools: Iterable[Tool | McpServer | Callable[..., Any] | str] = (),
         approve: Iterable[str] = (),
         approval_timeout: Duration | None = None,
         approval_default: str = "deny",
@@ -114,6 +120,7 @@ class Registry:
         context_bytes: int | None = None,
         policy: Policy | None = None,
         shown_bytes: int | None = None,
+        secrets: Iterable[Secret | str] = (),
         deadline: Duration | None = None,
         retry: Retry | int | None = None,
         queue: str = "default",
@@ -131,13 +138,15 @@ class Registry:
         ends and can read more. A conversation that outgrows `context_bytes` is summed up by the same model, by the one that
         `compact` names, or (False) shown as far as it fits.
 
-        An agent among the tools (what this returned, or its name) is called as a child task; `description` is what others are
-        told of this one. `policy` decides what to do next instead of the usual one. `checkpoint` is "every_step",
+        A `McpServer` among the tools (`onward.agent.mcp`) brings those of another program. An agent among them (what this returned, or its
+        name) is called as a child task; `description` is what others are told of this one. `secrets` are those of the app that the
+        model may name in arguments of its tools. `policy` decides what to do next instead of the usual one. `checkpoint` is "every_step",
         "every_iteration" or "on_state_change", and says what may have to be read again after a crash, or a `Checkpoints`,
         which also says which are kept.
         """
         from onward.agent.calls import SHOWN, SMALLEST  # noqa: PLC0415 -- pydantic, which most programs do not need
         from onward.agent.loop import CONTEXT_BYTES, NO_LIMITS, Agent  # noqa: PLC0415
+        from onward.agent.mcp import McpServer  # noqa: PLC0415
         from onward.agent.models import Chosen  # noqa: PLC0415
         from onward.agent.policy import usual  # noqa: PLC0415
         from onward.agent.tools import check_default, listed, risk_levels, toolbox  # noqa: PLC0415
@@ -146,17 +155,20 @@ class Registry:
             raise BadSetting("shown_bytes", shown_bytes, f"{SMALLEST} or more")
         if budget is not None and not isinstance(budget, type(NO_LIMITS)):
             raise BadSetting("budget", budget, "a Budget, such as Budget(max_steps=20)")
-        known = [(one, self._agent_named(one)) for one in listed("tools", tools)]
+        given = listed("tools", tools)
+        servers = tuple(one for one in given if isinstance(one, McpServer))
+        known = [(one, self._agent_named(one)) for one in given if not isinstance(one, McpServer)]
         box = toolbox(one for one, named in known if named is None)
         asked = Chosen(model)
         summing = None if compact is False else asked if compact is True else Chosen(compact)
         self._models += {asked} if summing is None else {asked, summing}
+        self._models += servers
         made = Agent(
             name,
             asked,
             instructions,
             box,
-            risk_levels(approve, box),
+            risk_levels(approve, box, *(one.risks for one in servers)),
             budget or NO_LIMITS,
             result,
             CONTEXT_BYTES if context_bytes is None else context_bytes,
@@ -168,6 +180,8 @@ class Registry:
             check_default(approval_default),
             shown_bytes or SHOWN,
             checkpoints(checkpoint).strategy,
+            frozenset(self.secrets.known(one) for one in listed("secrets", secrets)),
+            servers,
         )
 
         async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:
@@ -175,9 +189,17 @@ class Registry:
 
         self._agents[name] = description or instructions
         self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
+        self.handlers[name] = dataclasses.replace(self.handlers[name], agent=True)
         checks = {one.name: one.check for one in made.tools.values()}
-        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks)
+        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks, agent=True)
+        self.handlers[name] = dataclasses.replace(self.handlers[name], agent=True)
         return handler
+
+    def secret(self, name: str) -> Any:
+        """Declare a secret, and name it: in an argument of a step, as the default of a parameter of a handler or a tool, or as
+        `{"$secret": NAME}` in inputs. The value is put in by the worker right before the function is called, and is written
+        nowhere: not to the journal, not to logs. Where it comes from is `Onward(secrets=…)`, by default the environment."""
+        return self.secrets.declare(name)
 
     def hook(
         self, name: str, *, secret: str | Sequence[str], scheme: str = "standard", timeout: Duration = 10

@@ -10,16 +10,18 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import enum
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from onward import telemetry
 from onward.artifacts.keeper import Artifacts
 from onward.audit import Audit
 from onward.budgets import Budgets
 from onward.core import wire
 from onward.core.clock import Clock
-from onward.core.ids import Ids
+from onward.core.ids import Ids, first_id
 from onward.core.record import ENDS, Record
 from onward.core.task import NewTask, Reason, State, Task, Tasks
 from onward.errors import (
@@ -36,13 +38,34 @@ from onward.errors import (
 from onward.forks import Forks
 from onward.keys import Keys
 from onward.messages import Messages
+from onward.place import Place
 from onward.schedules import Schedules, row_of
 from onward.states import States
-from onward.store.port import Store, Submitted
-from onward.wishes import UNKNOWN, Offer, Plan, Wish, anything, check_priority, named, prepared
+from onward.store.gauges import Gauges, Standing
+from onward.store.overview import Which
+from onward.store.port import Stopped, Store, Submitted
+from onward.usages import Usages
+from onward.wishes import (
+    UNKNOWN,
+    Offer,
+    Plan,
+    Wish,
+    check_priority,
+    from_afar,
+    has_labels,
+    label_in,
+    named,
+    prepared,
+    stored_key,
+)
 
+E = TypeVar("E", bound=enum.StrEnum)
 TAIL_EVERY = 0.1
 """Seconds between two looks at a journal that is being followed."""
+
+
+LOOKED_AT = 20_000
+"""Tasks that one look for labels goes through."""
 
 
 class Service:
@@ -61,14 +84,16 @@ class Service:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
         self._depths: dict[str, _Gauge] = {}
-        self.messages = Messages(store, ids, self.check_call)
+        self.messages = Messages(store, ids, self.check_call, self.is_agent)
         self.artifacts = artifacts or Artifacts(store)
         self.forks = Forks(store, ids, self.check_input, self.artifacts)
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
-        self.states = States(store)
+        self.states = States(store, ids)
         self.keys = Keys(store)
         self.audit = Audit(store)
+        self.place = Place(store)
+        self.usages = Usages(store, self.is_agent)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -76,6 +101,16 @@ class Service:
         """The ids of the tasks, after the commit. All or none."""
         if not wishes:
             return []
+        if telemetry.tracer() is None:
+            return await self._submit(wishes, connection, unchecked)
+        first = wishes[0]
+        said = {telemetry.TASK: first.task, telemetry.COUNT: len(wishes)}
+        with telemetry.span(f"submit {first.task}", said, kind="PRODUCER", within=_trace(first)) as span:
+            ids = await self._submit([wish._replace(trace=span.trace) for wish in wishes], connection, unchecked)
+            span.set({telemetry.TASK_ID: ids[0]})
+            return ids
+
+    async def _submit(self, wishes: Sequence[Wish], connection: Any, unchecked: bool) -> list[str]:
         for name in {wish.task for wish in wishes} - self._offers.keys():
             await self._ask_for(name, unchecked)
         new = [self._prepared(wish) for wish in wishes]
@@ -86,6 +121,8 @@ class Service:
         answers = await self._store.submit(new, connection)
         for task, answer in zip(new, answers, strict=True):
             _no_conflict(task, answer)
+            if telemetry.counters.on and answer.created:
+                telemetry.counters.add(telemetry.SUBMITTED, task.task)
         self._store.nudge("ready")
         return [answer.id for answer in answers]
 
@@ -126,7 +163,7 @@ class Service:
 
     def check_input(self, name: str, value: Any) -> None:
         """Raises InvalidInput when the handler does not take it, as far as this process knows."""
-        (self._offers.get(name) or UNKNOWN).check(value)
+        (self._offers.get(name) or UNKNOWN).check_input(value, f"the input of task {name!r}")
 
     def check_call(self, name: str, tool: str, arguments: dict[str, Any]) -> None:
         """Raises InvalidInput when a tool of an agent does not take these, as far as this process knows."""
@@ -134,14 +171,17 @@ class Service:
         if check is not None:
             check(arguments)
 
+    async def is_agent(self, name: str) -> bool:
+        """Whether tasks of this name are done by an agent, as far as anybody has said."""
+        if name not in self._offers:
+            await self._ask_for(name, unchecked=True)
+        return (self._offers.get(name) or self._remote.get(name) or UNKNOWN).agent
+
     async def _ask_for(self, name: str, unchecked: bool) -> None:
         """Learn what a worker once said of a handler that this process does not have. Raises UnknownTask."""
         if name not in self._remote:
             told = {known: wire.decode(data) for known, data in (await self._store.offered()).items()}
-            self._remote = {
-                known: Offer(anything, said["queue"], said["deadline"], said.get("group"))
-                for known, said in told.items()
-            }
+            self._remote = {known: from_afar(said) for known, said in told.items()}
         if name not in self._remote and not unchecked:
             raise UnknownTask(name, sorted(self._remote.keys() | self._offers.keys()))
 
@@ -158,6 +198,10 @@ class Service:
                     raise QueueFull(queue, self._limit, _come_back(self._limit, depth.rate))
             gauge.added += count
 
+    async def standing(self) -> Standing | None:
+        """How it stands, in numbers; None where the store does not tell. Raises StoreUnavailable."""
+        return await self._store.standing() if isinstance(self._store, Gauges) else None
+
     async def version(self) -> tuple[int, int]:
         """The version of the tables, and that which this program needs. Raises StoreUnavailable."""
         return await self._store.version()
@@ -171,12 +215,16 @@ class Service:
             raise TaskNotFound(task_id)
         return task
 
+    async def look(self, task_id: str) -> Task:
+        """The same with all that is known of its usage, which may take a few more questions to the store."""
+        return await self.usages.of(await self.get(task_id))
+
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
         """What a task keeps under these names; unknown ones are missing."""
         return await self._store.contents(_plain_id(task_id), ids)
 
-    async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> list[Record]:
-        """Records after a number."""
+    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
+        """Records after a number; with None, from the last checkpoint on."""
         found = await self._store.journal(_plain_id(task_id), after, limit)
         if not found and after == 0:
             raise TaskNotFound(task_id)
@@ -243,6 +291,7 @@ class Service:
             task = await self.get(task_id)
             if task.state is not State.CANCELLED:
                 raise StateConflict(task_id, task.state, "cancelled", "it has ended")
+        _count_ended(task.task, stopped)
         held = stopped.held + await self.cancel_children([task.task_id])
         for topic in ("ended", "ready"):
             self._store.nudge(topic)
@@ -254,7 +303,10 @@ class Service:
         held, line = 0, collections.deque(parents)
         while line:
             for child in await self._store.children(line.popleft()):
-                held += (await self._store.cancel(child)).held
+                stopped = await self._store.cancel(child)
+                if telemetry.counters.on and (task := await self._store.get(child)) is not None:
+                    _count_ended(task.task, stopped)
+                held += stopped.held
                 line.append(child)
         return held
 
@@ -307,24 +359,52 @@ class Service:
         queue: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        reason: Reason | str | None = None,
+        parent: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        created_after: float | None = None,
+        created_before: float | None = None,
+        key: str | None = None,
         whose: str | None = None,
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page; `whose` as for get."""
+        """Tasks, newest first, and the cursor for the next page; `whose` as for get. A look for labels is bounded: a page may have few tasks, or
+        none, and a cursor from which to go on."""
         if not 1 <= limit <= 1000:
             raise BadSetting("limit", limit, "between 1 and 1000")
-        try:
-            wanted = None if state is None else State(state)
-        except ValueError:
-            raise BadSetting("state", state, f"one of {', '.join(State)}") from None
-        found = await self._store.list(
-            state=wanted,
-            task=task and named("task", task),
-            queue=queue and named("queue", queue),
-            limit=limit + 1,
-            before=cursor and _plain_cursor(cursor),
-            whose=whose,
-        )
-        return found[:limit], found[limit - 1].task_id if len(found) > limit else None
+        which: Which = {
+            "state": _one_of(State, "state", state),
+            "reason": _one_of(Reason, "reason", reason),
+            "task": task and named("task", task),
+            "queue": queue and named("queue", queue),
+            "parent": parent and _an_id("parent", parent, "the id of a task"),
+            "label": label_in(labels) if labels else None,
+            "since": None if created_after is None else first_id(created_after),
+            "whose": whose,
+        }
+        before = cursor and _an_id("cursor", cursor, "what `next` of the page before said")
+        before = lowest(before, None if created_before is None else first_id(created_before))
+        if key is not None:
+            kept = stored_key(Wish("", key=key, tenant=whose or None))
+            there = (await self._store.keyed([kept])).get(kept)
+            which["since"] = max(which["since"] or "", "~" if there is None else there.id)
+            before = lowest(before, None if there is None else f"{there.id}~")
+        floor = None
+        if labels and parent is None and (which["state"] is None or which["state"].ended) and reason is None:
+            floor = await self._store.floor(before, LOOKED_AT, whose)
+            which["since"] = max(which["since"] or "", floor or "")
+        found = await self._store.list(limit=limit + 1, before=before, **which)
+        more = found[limit - 1].task_id if len(found) > limit else floor if floor == which["since"] else None
+        return [one for one in found[:limit] if has_labels(one, labels)], more
+
+
+def _count_ended(name: str, stopped: Stopped) -> None:
+    """A cancel that had nothing to undo has ended the task here; otherwise a worker ends it."""
+    if stopped.won and not stopped.requested:
+        telemetry.counters.add(telemetry.ENDED, name, State.CANCELLED)
+
+
+def _trace(wish: Wish) -> dict[str, str] | None:
+    return None if wish.trace is None else dict(wish.trace)
 
 
 def _no_conflict(task: NewTask, there: Submitted) -> None:
@@ -351,11 +431,23 @@ def _come_back(limit: int, rate: float) -> float:
     return float(math.ceil(min(300.0, max(1.0, limit / 20 / rate)))) if rate > 0 else 30.0
 
 
-def _plain_cursor(cursor: str) -> str:
+def _one_of(kind: type[E], name: str, value: str | None) -> E | None:
     try:
-        return _plain_id(cursor)
+        return None if value is None else kind(value)
+    except ValueError:
+        raise BadSetting(name, value, f"one of {', '.join(kind)}") from None
+
+
+def lowest(one: str | None, other: str | None) -> str | None:
+    """The lower of two bounds; None is none."""
+    return min((bound for bound in (one, other) if bound is not None), default=None)
+
+
+def _an_id(name: str, value: str, wanted: str) -> str:
+    try:
+        return _plain_id(value)
     except TaskNotFound:
-        raise BadSetting("cursor", cursor[:80], "what `next` of the page before said") from None
+        raise BadSetting(name, value[:80], wanted) from None
 
 
 def _plain_id(task_id: str) -> str:

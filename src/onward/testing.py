@@ -148,13 +148,14 @@ class MemoryApp(Onward):
 
 def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:
     """An app in memory, with the handlers of the app `like`. Ids and jitter are the same in every run; settings are
-    given by name as for Onward."""
+    given by name as for Onward, also `secrets={"NAME": "a value for tests"}`."""
     app = MemoryApp(**settings)
     if like is not None:
         app.handlers |= like.handlers
         app._offers |= like._offers
         app._queue_limits |= like._queue_limits
         app._models += like._models
+        app.secrets = app.secrets.like(like.secrets, own="secrets" in settings)
     return app
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import math
 from typing import Any
@@ -10,9 +11,11 @@ from onward.core import wire
 from onward.core.deed import Entry
 from onward.core.record import Record
 from onward.core.task import Task
+from onward.core.usage import Usage
 from onward.errors import OnwardError
 from onward.keys import Key
 from onward.messages import Ask
+from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
 
 
@@ -47,8 +50,31 @@ def task_json(task: Task) -> dict[str, Any]:
         "tenant": task.tenant,
         "worker": task.worker,
         "parent": task.parent,
+        "usage": None if task.usage is None else usage_json(task.usage),
         **({} if task.in_flight is None else {"in_flight": task.in_flight}),
     }
+
+
+def usage_json(usage: Usage) -> dict[str, Any]:
+    """What models took, for programs; null is unknown."""
+    below = usage.with_children
+    return {**usage.told(), "with_children": None if below is None else below.told()}
+
+
+def queue_json(queue: Queue) -> dict[str, Any]:
+    """A queue for programs."""
+    return dataclasses.asdict(queue)
+
+
+def worker_json(worker: WorkerView) -> dict[str, Any]:
+    """A worker for programs."""
+    told = dataclasses.asdict(worker) | {"queues": list(worker.queues), "handlers": list(worker.handlers)}
+    return told | {"started_at": iso(worker.started_at), "alive": worker.alive}
+
+
+def stats_json(stats: Stats) -> dict[str, Any]:
+    """The numbers of the place for programs."""
+    return dataclasses.asdict(stats)
 
 
 def ask_json(ask: Ask) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from onward.core import wire
+from onward.core import mask, secret, wire
 from onward.core.budget import Budget
 from onward.core.durations import Duration, seconds
 from onward.core.schedule import Rhythm
-from onward.core.task import NewTask
+from onward.core.task import NewTask, Task
 from onward.errors import BadSetting, InvalidInput, UsageError
 
 PRIORITY_LIMIT = 1_000_000
@@ -27,6 +27,21 @@ class Offer:
     """The argument whose value is the group, and whether an input that is no object is that argument."""
     tools: Mapping[str, Callable[[dict[str, Any]], object]] = dataclasses.field(default_factory=dict)
     """What checks the arguments of each tool, where the handler is an agent."""
+    agent: bool = False
+    secrets: Collection[str] | None = None
+    """The secrets that an input may name; None when nobody knows."""
+
+    def check_input(self, value: Any, what: str) -> bytes:
+        """An input as the store takes it. Raises InvalidInput, and UnknownSecret."""
+        data = wire.encode(value, what)
+        if (name := wire.secret_in(value)) is not None:
+            named = wire.encode(secret.reference(name)).decode()
+            raise InvalidInput(f"{what} has the value of secret {name!r} in clear text; name it instead: {named}")
+        plain = wire.decode(data)
+        if secret.MARK in data and self.secrets is not None:
+            secret.check_known(plain, self.secrets)
+        self.check(plain)
+        return data
 
 
 class Wish(NamedTuple):
@@ -52,6 +67,8 @@ class Wish(NamedTuple):
     """Whose it is: tenants never see each other's tasks, and their keys are their own."""
     agent: str | None = None
     """The agent that asks, with its own key."""
+    trace: Mapping[str, str] | None = None
+    """The trace of whoever asks (`telemetry.incoming`); it is no part of what is asked."""
 
 
 class Plan(NamedTuple):
@@ -70,10 +87,24 @@ def anything(_value: Any) -> None:
 UNKNOWN = Offer(anything)
 
 
+def from_afar(said: Mapping[str, Any]) -> Offer:
+    """What a worker once said of a handler that this process does not have."""
+
+    def check(value: Any) -> None:
+        known = said.get("input", {}).get("properties", {})
+        whole = isinstance(value, dict) and value.keys() <= known.keys() and secret.name_in(value) is None
+        given = value if whole else dict.fromkeys([*said.get("input", {}).get("required", ()), *known][:1], value)
+        for name, item in given.items():
+            if secret.in_clear(item, known.get(name)):
+                raise InvalidInput(secret.in_clear_text(name))
+
+    agent, secrets = said.get("agent", False), said.get("secrets")
+    return Offer(check, said["queue"], said["deadline"], said.get("group"), agent=agent, secrets=secrets)
+
+
 def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
     """A wish as the store takes it. Raises what is wrong with it."""
-    data = wire.encode(wish.input, f"the input of task {wish.task!r}")
-    offer.check(wire.decode(data))
+    data = offer.check_input(wish.input, f"the input of task {wish.task!r}")
     options = _options(wish, offer)
     queue = named("queue", wish.queue or offer.queue)
     check_priority(wish.priority)
@@ -103,7 +134,7 @@ def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
     )
 
 
-_BESIDE = frozenset({"purses", "tenant", "agent"})
+_BESIDE = frozenset({"purses", "tenant", "agent", "trace"})
 """Options that a task with the same key may have otherwise: they change with the code, or with who asks."""
 
 
@@ -129,6 +160,8 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         said["budget"] = wish.budget.told()
     if wish.purses:
         said["purses"] = dict(wish.purses)
+    if wish.trace:
+        said["trace"] = dict(wish.trace)
     if wish.tenant is not None:
         said["tenant"] = named(
             "tenant", wish.tenant
@@ -151,6 +184,10 @@ def _group(wish: Wish, offer: Offer) -> str | None:
 
 def named(what: str, value: Any) -> str:
     """A name as one may be. Raises UsageError."""
+    if mask.on and isinstance(value, str) and mask.text(value) != value:
+        raise UsageError(
+            f"{what} has the value of a secret in it: {mask.text(value)!r:.200}; names are for everybody to read"
+        )
     if not isinstance(value, str) or not 0 < len(value) <= 512 or not value.isprintable():
         raise UsageError(f"{what} must be a text of 1 to 512 printable characters, not {value!r:.80}")
     return value
@@ -166,3 +203,13 @@ def _labels(labels: Mapping[str, str]) -> dict[str, str]:
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in labels.items()):
         raise InvalidInput("labels must be texts with texts as values")
     return dict(labels)
+
+
+def label_in(labels: Mapping[str, str]) -> bytes:
+    """How the first of these labels stands in the options of a task. (Something else may read the same.)"""
+    return wire.encode(dict([next(iter(_labels(labels).items()))]), "the label")[1:-1]
+
+
+def has_labels(task: Task, labels: Mapping[str, str] | None) -> bool:
+    """Whether a task has all of these."""
+    return not labels or labels.items() <= task.labels.items()

@@ -11,9 +11,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from onward.agent import traced
 from onward.agent.model import Emit, Model, Reply, Request
 from onward.agent.prices import cost, most
-from onward.core import wire
+from onward.core import usage, wire
 from onward.core.budget import Amount, Budget
 from onward.engine.context import Context
 from onward.engine.spending import Spending
@@ -33,6 +34,8 @@ class Account:
         self._made = ""
         self._unsettled: dict[str, Amount] = {}
         """Calls that the journal has: they may have been settled, or the worker died just before it."""
+        self.usage = usage.restored(ctx.restored, ctx.task_id) if ctx.restored is not None else usage.Usage()
+        ctx.host.usage = self.usage
 
     @property
     def _max_tokens(self) -> int | None:
@@ -51,15 +54,18 @@ class Account:
             await self.spending.settle({}, free=key)
             request = dataclasses.replace(request, max_tokens=self._max_tokens)
             key, pressed = await self._reserve(model, request)
-        try:
-            reply = await model.ask(request, emit)
-        except Exception as error:
-            if not getattr(
-                error, "began", False
-            ):  # it cost nothing; else it is charged like the one that takes its place
-                await self.spending.settle({}, free=key)
-            raise
-        paid = {"call": self._made, "usage": dataclasses.asdict(reply.usage), "cost": cost(model, reply.usage)}
+        with traced.chat(model, request) as asked:
+            try:
+                reply = await model.ask(request, emit)
+            except Exception as error:
+                if not getattr(
+                    error, "began", False
+                ):  # it cost nothing; else it is charged like the one that takes its place
+                    await self.spending.settle({}, free=key)
+                raise
+            price = cost(model, reply.usage)
+            traced.answered(asked, model, reply, price)
+        paid = {"call": self._made, "usage": dataclasses.asdict(reply.usage), "cost": price}
         return reply, paid | ({"pressed": pressed} if self.spending else {})
 
     async def _reserve(self, model: Model, request: Request) -> tuple[str, bool]:
@@ -76,11 +82,12 @@ class Account:
 
     async def close(self, told: Mapping[str, Any]) -> None:
         """After the call: settled at once when it was made now, with the next one when the journal had it."""
+        self.usage = self._ctx.host.usage = self.usage + usage.of_call(told, self._ctx.task_id)
         if not self.spending or "call" not in told:
             return
-        usage = told["usage"]
-        known = usage["input"] is not None and usage["output"] is not None
-        self._unsettled[told["call"]] = Amount(1, usage["input"] + usage["output"] if known else None, told["cost"])
+        taken, given = told["usage"]["input"], told["usage"]["output"]
+        tokens = None if taken is None or given is None else taken + given
+        self._unsettled[told["call"]] = Amount(1, tokens, told["cost"])
         if told["call"] == self._made:
             await self.settle()
 

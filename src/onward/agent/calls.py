@@ -14,19 +14,23 @@ import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
+from onward.agent import traced
 from onward.agent.conversation import Ref, excerpt, result_message
 from onward.agent.model import Message, ToolCall
 from onward.agent.reader import binary
 from onward.agent.tools import READ, Tool
 from onward.artifacts.errors import ArtifactTooLarge
 from onward.artifacts.keeper import beside
-from onward.core import wire
+from onward.core import mask, secret, wire
 from onward.core.retry import Retry
+from onward.core.secret import UnknownSecret
 from onward.core.state import ArtifactRef, StatePatch
 from onward.engine.arguments import is_async
 from onward.engine.context import Context
 from onward.engine.leaving import leave, taken
 from onward.engine.plain import PlainContext
+from onward.engine.scope import SCOPE
+from onward.engine.secrets import by_default
 from onward.errors import Denied, InvalidInput, StepFailed, TooDeep
 
 NOTHING = StatePatch()
@@ -84,12 +88,17 @@ class Calls:
         shown: int = SHOWN,
         *,
         brief: bool = False,
+        secrets: frozenset[str] = frozenset(),
     ) -> None:
         self._ctx, self._tools, self._approvals, self._write, self._shown = ctx, tools, approvals, write, shown
         self._brief = brief
         """Whether what shows a part of an artifact is also kept without it."""
         self.always: set[str] = set()
         """Tools of which a person said that they need no approval in this task any more."""
+        self.secrets = secrets
+        """The secrets that the model may name."""
+        self.made: dict[str, list[Any]] = {}
+        """Those that its tools made, with the tool, the arguments and the step: what it takes to make them again."""
 
     def check(self, call: ToolCall) -> Wanted | str:
         """The tool and its arguments, or what the model is told instead."""
@@ -97,9 +106,11 @@ class Calls:
         if tool is None:
             return f"error: there is no tool {call.name!r}; there are {', '.join(sorted(self._tools))}"
         try:
-            return Wanted(call, tool, tool.arguments(call.arguments))
-        except InvalidInput as error:
+            arguments = tool.arguments(call.arguments)
+            secret.check_known(arguments, {*self.secrets, *self.made})
+        except (InvalidInput, UnknownSecret) as error:
             return f"error: {error}"
+        return Wanted(call, tool, arguments)
 
     def together(self, allowed: Sequence[Allowed | str]) -> bool:
         """Whether they may run at once: where all of them only read."""
@@ -190,14 +201,20 @@ class Calls:
         if tool.timeout is not None:
             options["timeout"] = tool.timeout
         if tool.undo is not None:
-            options["undo"] = _by_name(tool.undo)
+            options["undo"] = _by_name(self._revealing(tool.undo, wanted.arguments))
         if tool.reconcile is not None:
-            options["reconcile"] = self._reconcile_step(tool, tool.reconcile, wanted.call.id)
-        return await ctx.step(self._tool_step(wanted), wanted.arguments, **options)
+            options["reconcile"] = self._reconcile_step(tool, tool.reconcile, wanted)
+        told = await ctx.step(self._tool_step(wanted), wanted.arguments, **options)
+        if tool.makes is not None:
+            scope = SCOPE.get()
+            self.remember({tool.makes: [tool.name, wanted.arguments, scope.prefix + scope.last]})
+        return told
 
     def _tool_step(self, wanted: Allowed) -> Callable[[dict[str, Any]], Any]:
         """The function that the step runs, of the same colour as the tool's, so that a plain one gets a thread."""
         tool, call_id = wanted.tool, wanted.call.id
+        if tool.makes is not None or tool.takes.secrets or _has_secrets(wanted.arguments):
+            return self._secret_step(wanted)
         plain = PlainContext(self._ctx, asyncio.get_running_loop())
 
         def bound(arguments: dict[str, Any], ctx: Context | PlainContext) -> tuple[list[Any], dict[str, Any]]:
@@ -206,18 +223,64 @@ class Calls:
 
         async def run(arguments: dict[str, Any]) -> dict[str, Any]:
             args, kwargs = bound(arguments, self._ctx)
-            return await self._kept(call_id, tool.name, tool.observed(await tool.function(*args, **kwargs)))
+            with traced.tool(tool.name, call_id, arguments) as called:
+                output = await tool.function(*args, **kwargs)
+                traced.returned(called, output)
+            return await self._kept(call_id, tool.name, tool.observed(output))
 
         def run_plainly(arguments: dict[str, Any]) -> _Later:
             args, kwargs = bound(arguments, plain)
-            return _Later(self._kept, call_id, tool.name, tool.observed(tool.function(*args, **kwargs)))
+            with traced.tool(tool.name, call_id, arguments) as called:
+                output = tool.function(*args, **kwargs)
+                traced.returned(called, output)
+            return _Later(self._kept, call_id, tool.name, tool.observed(output))
 
         return run if is_async(tool.function) else run_plainly
 
+    def _secret_step(self, wanted: Allowed) -> Callable[[dict[str, Any]], Any]:
+        """The same with secrets, which are put in right before the call."""
+        tool, call_id = wanted.tool, wanted.call.id
+
+        async def run(arguments: dict[str, Any]) -> dict[str, Any]:
+            return await self._kept(call_id, tool.name, tool.observed(await self._with_secrets(tool, arguments)))
+
+        return run
+
+    async def _with_secrets(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+        keyring, function = self._ctx.host.keyring, tool.function
+        args, kwargs = tool.takes.by_name(await keyring.given(arguments))
+        if tool.wants_context:
+            plain = not is_async(function)
+            args = [PlainContext(self._ctx, asyncio.get_running_loop()) if plain else self._ctx, *args]
+        if tool.makes is not None:
+            function = keyring.making(function, tool.makes)
+        return await keyring.call(function, *args, **kwargs)
+
+    def remember(self, made: Mapping[str, list[Any]]) -> None:
+        """Tools of this task made these secrets, now or before the last checkpoint."""
+        for name, (tool, arguments, key) in made.items():
+            if tool in self._tools:
+                again = functools.partial(self._with_secrets, self._tools[tool], arguments)
+                self._ctx.host.keyring.remember(name, key, again)
+                self.made[name] = [tool, arguments, key]
+
+    def _revealing(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:
+        """An undo or a reconcile that is called with the arguments of its tool, and with the secrets in them."""
+        if not _has_secrets(arguments) and not by_default(function):
+            return function
+        keyring = self._ctx.host.keyring
+
+        @functools.wraps(function)
+        async def call(**kwargs: Any) -> Any:
+            return await keyring.call(function, **await keyring.given(kwargs))
+
+        return call
+
     def _reconcile_step(
-        self, tool: Tool, reconcile: Callable[..., Any], call_id: str
+        self, tool: Tool, reconcile: Callable[..., Any], wanted: Allowed
     ) -> Callable[[dict[str, Any]], Any]:
         """The same for the function that asks whether it happened; None means that it did not."""
+        call_id, reconcile = wanted.call.id, self._revealing(reconcile, wanted.arguments)
 
         async def told(found: Any) -> Any:
             return None if found is None else await self._kept(call_id, "reconciled", tool.observed(found))
@@ -276,9 +339,10 @@ _PATIENCE = {"read": Retry(attempts=3), "idempotent": Retry(attempts=3), "once":
 
 def _bytes(output: Any) -> tuple[bytes, str]:
     if isinstance(output, bytes | bytearray | memoryview):
-        return bytes(output), "text" if _readable(bytes(output)) else "binary"
+        data = mask.data(bytes(output))
+        return data, "text" if _readable(data) else "binary"
     if isinstance(output, str):
-        return output.encode("utf-8", "backslashreplace"), "text"
+        return mask.text(output).encode("utf-8", "backslashreplace"), "text"
     return wire.encode(
         output, "its output", most=sys.maxsize
     ), "json"  # a record holds less of it, an artifact has its own limit
@@ -297,6 +361,10 @@ def _word(value: Any) -> str:
     return (
         "it happened; nobody knows with what result" if value is None else _bytes(value)[0].decode("utf-8", "replace")
     )
+
+
+def _has_secrets(arguments: dict[str, Any]) -> bool:
+    return secret.used and any(secret.names(arguments))
 
 
 def _by_name(undo: Callable[..., Any]) -> Callable[..., Any]:

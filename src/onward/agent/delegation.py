@@ -20,6 +20,7 @@ from onward.core import wire
 from onward.core.record import Record
 from onward.core.slice import state_slice
 from onward.core.state import AgentState, ArtifactRef, StatePatch, state_in
+from onward.core.task import Message as Sent
 from onward.core.task import Task
 from onward.engine.context import Context
 from onward.errors import NoState, StateConflict, TaskCancelled, TaskFailed, TaskNotFound, TooDeep, UsageError
@@ -82,18 +83,19 @@ def state_reader(ctx: Context, after: str | None) -> Tool:
     @tool
     async def read_state(task_id: str) -> str:
         """Read what another agent knows: one that you called, the one that called you, or the one that you go on after."""
-        task, records = await ctx.host.other(task_id) if task_id.isascii() and task_id.isalnum() else (None, [])
+        known = task_id.isascii() and task_id.isalnum()
+        task, records, inbox = await ctx.host.other(task_id) if known else (None, [], [])
         if task is None or not (task.parent == ctx.task_id or task_id in {ctx.host.parent, after}):
             raise UsageError(
                 f"you have nothing to do with a task {task_id!r}; you can read those that you called, and who called you"
             )
-        return state_slice(_state(task, records), SHOWN).text
+        return state_slice(_state(task, records, inbox), SHOWN).text
 
     return read_state
 
 
-def _state(task: Task, records: Sequence[Record]) -> AgentState:
-    state = state_in(records)
+def _state(task: Task, records: Sequence[Record], inbox: Sequence[Sent]) -> AgentState:
+    state = state_in(records, inbox)
     if state is None:
         raise NoState(task.task_id, task.task)
     return state
@@ -105,14 +107,14 @@ def _state(task: Task, records: Sequence[Record]) -> AgentState:
 async def inherit(ctx: Context, after: str, most: int, *, delegated: bool) -> dict[str, Any]:
     """What a task that has ended leaves to one that goes on from it: its state, and a page of its latest turns. Whatever they
     refer to is copied, so that nothing that becomes of the other matters any more."""
-    task, records = await ctx.host.other(after)
+    task, records, inbox = await ctx.host.other(after)
     if task is None:
         raise TaskNotFound(after)
     if delegated and ctx.host.parent not in {task.parent, after}:
         raise UsageError(f"task {after} was not started by the agent that asks to go on from it")
     if not task.ended:
         raise StateConflict(after, task.state, "gone on from", "wait until it has ended, or cancel it")
-    state = _state(task, records)
+    state = _state(task, records, inbox)
     turns = await _turns(ctx, after, records, most)
     for turn in turns[-1:]:
         for call in turn.open:

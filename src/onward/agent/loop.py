@@ -22,11 +22,12 @@ from onward.agent.calls import SHOWN, SMALLEST, Approvals, Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, page_of, result_message, turns_on
 from onward.agent.delegation import agents_as_tools, inherit, state_reader
 from onward.agent.live import Live
+from onward.agent.mcp import McpServer, learn
 from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall, quota_of
 from onward.agent.policy import Answer, Ask, Do, Policy, Say, Seen, Stop, usual
 from onward.agent.saved import saved, saved_state
 from onward.agent.tools import Tool
-from onward.core import wire
+from onward.core import usage, wire
 from onward.core.budget import Budget
 from onward.core.checkpoint import EVERY_ITERATION, EVERY_STEP
 from onward.core.retry import Retry
@@ -79,6 +80,10 @@ class Agent:
     shown_bytes: int = SHOWN
     checkpoint: str = EVERY_STEP
     """When the results of tools that only read are written."""
+    secrets: frozenset[str] = frozenset()
+    """The secrets that its model may name."""
+    servers: tuple[McpServer, ...] = ()
+    """MCP servers whose tools it may use."""
 
     def __post_init__(self) -> None:
         if self.context_bytes < LEAST_BYTES:
@@ -104,8 +109,10 @@ class Agent:
                 case Do(calls):
                     await run.do(calls)
                 case Answer(value):
-                    await run.account.settle()
-                    return value
+                    if not await run.listen(last=True):
+                        await ctx.patch()
+                        await run.account.settle()
+                        return value
                 case Stop(why):
                     await run.account.settle()
                     raise NoAnswer(why)
@@ -137,7 +144,10 @@ class _Run:
             self._tools["read_state"] = state_reader(ctx, after)
         self._specs: list[dict[str, Any]] = []
         people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
-        self._calls = Calls(ctx, self._tools, people, self._write, most, brief=self._artifact_bytes is not None)
+        brief = self._artifact_bytes is not None
+        self._calls = Calls(ctx, self._tools, people, self._write, most, brief=brief, secrets=agent.secrets)
+        self._kept_servers: dict[str, str] = {}
+        """Under which names it keeps what MCP servers offered when it began."""
         self._talk = Conversation()
         self._pages: list[list[Any]] = []
         """Of the turns before the last checkpoint: the name of each page, and how many turns and bytes are on it."""
@@ -158,6 +168,8 @@ class _Run:
     async def begin(self, goal: str) -> None:
         """At the beginning, or where the last checkpoint was."""
         restored = self._ctx.restored
+        if servers := self._agent.servers:
+            self._kept_servers = await learn(self._ctx, servers, self._tools, restored)
         if restored is None:
             await self._ctx.patch(await self._first_state(goal))
             self._say({"role": "user", "content": goal})
@@ -166,6 +178,7 @@ class _Run:
         self._pages, self._steps = restored["pages"], restored["steps"]
         self._useless, self._repeated, self._last_calls, self._pause = restored["counts"]
         self._calls.always.update(restored["always"])
+        self._calls.remember(restored.get("made", {}))
         await self._read_pages()
 
     async def _first_state(self, goal: str) -> AgentState:
@@ -203,6 +216,9 @@ class _Run:
         self._pages, self._saved, self._moves = [*self._pages, page], len(self._talk.turns), 0
         counts = [self._useless, self._repeated, self._last_calls, self._pause]
         told = {"pages": self._pages, "steps": self._steps, "counts": counts, "always": sorted(self._calls.always)}
+        told |= {"servers": self._kept_servers} if self._kept_servers else {}
+        told["usage"] = usage.saved(self.account.usage, self._ctx.task_id)
+        told |= {"made": self._calls.made} if self._calls.made else {}
         await self._ctx.checkpoint(saved(self._state, **told))
         await self._ctx.patch(self._state)
 
@@ -210,6 +226,10 @@ class _Run:
     def _state(self) -> AgentState:
         assert self._ctx.state is not None
         return self._ctx.state
+
+    def _told_of_tools(self) -> list[dict[str, Any]]:
+        made = {tool.makes for tool in self._tools.values() if tool.makes is not None}
+        return [tool.spec({*self._agent.secrets, *made}) for tool in self._tools.values()]
 
     def seen(self) -> Seen:
         """What the policy decides on."""
@@ -227,6 +247,16 @@ class _Run:
         self._repeated, self._moves = 0, self._moves + 1
         self._say({"role": "user", "content": text})
 
+    async def listen(self, *, last: bool = False) -> bool:
+        """Take in what people said meanwhile: when nothing is open, so that no call is parted from its result. An answer that
+        the model had given is only something it said before."""
+        said = await self._ctx.messages(last=last)
+        for text in said:
+            self._say({"role": "user", "content": text if isinstance(text, str) else wire.encode(text).decode()})
+        if said:
+            self._reply, self._useless, self._repeated, self._moves = None, 0, 0, self._moves + 1
+        return bool(said)
+
     def _say(self, message: Message) -> None:
         self._talk.say(self._write(message))
 
@@ -237,7 +267,9 @@ class _Run:
         return Ref(name, len(data))
 
     async def ask(self) -> None:
-        """The model's next words, asked for once."""
+        """The model's next words, asked for once, with what others have said, and changed in the state, meanwhile."""
+        await self.listen()
+        await self._ctx.patch()
         await self._make_room()
         self._steps += 1
         shown, left_out = self._talk.shown(self._agent.context_bytes, self._artifact_bytes)
@@ -263,7 +295,7 @@ class _Run:
         self._tries += 1
         system = _system(self._agent.instructions, self._state, left_out, hurried=self._ctx.host.hurried())
         whole = [self._write({"role": "system", "content": system}), *shown]
-        self._specs = self._specs or [tool.spec() for tool in self._tools.values()]
+        self._specs = self._specs or self._told_of_tools()
         request = Request(await self._messages(whole), self._specs, result=self._agent.result)
         live = Live(self._ctx, self._steps, self._tries)
         try:

@@ -15,11 +15,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
-from onward.core import wire
+from onward.core import secret, wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
+from onward.core.secret import check_name
 from onward.core.state import StatePatch
-from onward.engine.arguments import Arguments
+from onward.engine.arguments import Arguments, standing_in
 from onward.errors import BadSetting, InvalidInput, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,6 +55,8 @@ class Tool:
     approval_timeout: float | None = None
     approval_default: str | None = None
     """How long a person has, and what holds after that; None leaves it to the agent."""
+    makes: str | None = None
+    """The name of the secret that it returns: the model sees this and no more."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -62,7 +65,16 @@ class Tool:
             raise BadSetting("risk", self.risk, f"a word such as {', '.join(RISKS)}")
         if self.approval_default is not None:
             check_default(self.approval_default)
+        if self.makes is not None:
+            self._check_maker(check_name(self.makes))
         self.__dict__.update(__doc__=self.description, __name__=self.name, __wrapped__=self.function)
+
+    def _check_maker(self, name: str) -> None:
+        if self.effect == "once" or self.undo is not None or self.reconcile is not None or self.normalize is not None:
+            raise UsageError(
+                f"tool {self.name!r} makes the secret {name!r}, which is not recorded: after a crash it is called again, so it "
+                "has to be one that reads or is idempotent, without undo, reconcile and normalize"
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -96,12 +108,16 @@ class Tool:
             why = f"the output of {self.name} was not understood: {wire.error_value(error)['message']}"
             return StatePatch(flag_risks=(why,)), output
 
-    def spec(self) -> dict[str, Any]:
-        """As a model is told of it."""
+    def spec(self, secrets: Iterable[str] = ()) -> dict[str, Any]:
+        """As a model is told of it, and of the secrets that it may name."""
         parameters = {name: part for name, part in self.takes.schema().items() if name != "description"}
         return {
             "type": "function",
-            "function": {"name": self.name, "description": self.description, "parameters": parameters},
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": secret.offered(parameters, sorted(secrets)),
+            },
         }
 
     def arguments(self, text: str) -> dict[str, Any]:
@@ -112,10 +128,8 @@ class Tool:
         """The same arguments, where they fit; raises InvalidInput where not."""
         if not isinstance(arguments, dict):
             raise InvalidInput(f"the arguments of {self.name!r} are an object, not {type(arguments).__name__}")
-        wire.encode(
-            arguments, f"what {self.name!r} was given"
-        )  # half a character or infinity, which no record can hold
-        self.takes.by_name(arguments)
+        data = wire.encode(arguments, f"what {self.name!r} was given")  # half a character, which no record can hold
+        self.takes.by_name(standing_in(arguments) if secret.MARK in data else arguments)
         return arguments
 
 
@@ -126,10 +140,10 @@ def check_default(word: str) -> str:
     return word
 
 
-def risk_levels(approve: Iterable[str], tools: Mapping[str, Tool]) -> frozenset[str]:
+def risk_levels(approve: Iterable[str], tools: Mapping[str, Tool], *others: Iterable[str]) -> frozenset[str]:
     """The risk levels that need a person's yes. Raises BadSetting for one that no tool can have: a slip of the pen there would let
     everything through."""
-    known = {*RISKS, *(one.risk for one in tools.values())}
+    known = {*RISKS, *(one.risk for one in tools.values()), *(risk for risks in others for risk in risks)}
     levels = frozenset(listed("approve", approve))
     if unknown := sorted(str(one) for one in levels - known):
         raise BadSetting("approve", unknown[0], f"a risk level: one of {', '.join(sorted(known))}")
@@ -176,6 +190,7 @@ def tool(
     normalize: Callable[[Any], StatePatch | None] | None = None,
     approval_timeout: Duration | None = None,
     approval_default: str | None = None,
+    makes: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -192,6 +207,7 @@ def tool(
     normalize: Callable[[Any], StatePatch | None] | None = None,
     approval_timeout: Duration | None = None,
     approval_default: str | None = None,
+    makes: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a tool. Its name, docstring and annotations are what the model is told; `ctx`, as its first parameter,
     gets the context.
@@ -202,6 +218,9 @@ def tool(
 
     `approve` says whether a person has to allow it, whatever the agent says of its risk; `approval_timeout` and
     `approval_default` are as for `app.agent`. `normalize` makes a patch of the state of what it returns.
+
+    A parameter with a secret as its default (`key: SecretStr = app.secret("STRIPE_KEY")`) is not shown to the model. `makes` says
+    that what it returns is a secret, and names it: the model gets the name, and can pass that on to other tools.
     """
 
     def make(function: Callable[..., Any]) -> Tool:
@@ -219,6 +238,7 @@ def tool(
             normalize=normalize,
             approval_timeout=None if approval_timeout is None else seconds(approval_timeout, "approval_timeout"),
             approval_default=approval_default,
+            makes=makes,
         )
 
     return make if function is None else make(function)

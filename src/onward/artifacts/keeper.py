@@ -57,6 +57,11 @@ class Artifacts:
     def __init__(self, store: Store, shelf: Shelf | None = None) -> None:
         self._store, self._shelf = store, shelf
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether they are kept outside the database."""
+        return self._shelf is not None
+
     # ── what a worker does ───────────────────────────────────────────────────────────────────────────────────────
 
     async def put(self, task_id: str, data: bytes) -> str:

@@ -16,6 +16,7 @@ from onward.cli.text import count, safe
 from onward.cli.timeline import Mark
 from onward.core.task import ASKS_A_PERSON, State
 from onward.errors import SchemaMismatch, StoreUnavailable
+from onward.place import Queue
 from onward.store.port import WorkerRow
 from onward.store.sqlite_file import MEMORY
 
@@ -149,12 +150,10 @@ async def _workers_and_queues(app: Onward) -> list[Check]:
     now = time.time()
     rows = await app.store.workers()
     alive = [row for row in rows if row.lease_until > now]
-    pending, _ = await app.list(state=State.PENDING, limit=LOOK)
-    queues = sorted({task.queue for task in pending} | {queue for row in alive for queue in row.queues} | {"default"})
-    depths = {queue: (await app.store.depth(queue)).waiting for queue in queues}
+    queues = {queue.name: queue for queue in (await app.service.place.queue("default"), *await app.queues())}
     return [
-        _workers(alive, len(rows) - len(alive), sum(depths.values())),
-        *(_queue(queue, waiting, app.settings.queue_limit) for queue, waiting in depths.items()),
+        _workers(alive, len(rows) - len(alive), sum(queue.waiting for queue in queues.values())),
+        *(_queue(queues[name], app.settings.queue_limit) for name in sorted(queues)),
     ]
 
 
@@ -168,6 +167,9 @@ def _workers(alive: list[WorkerRow], gone: int, waiting: int) -> Check:
     return Check("workers", True, f"{len(alive)} alive, {count(slots, 'slot')}, {rate:.1f} tasks/s: {hosts}{dead}")
 
 
-def _queue(queue: str, waiting: int, limit: int) -> Check:
-    full = f" of {limit:,}; more workers, or a higher ONWARD_QUEUE_LIMIT" if waiting > limit * 0.9 else ""
-    return Check(f"queue {queue}", not full, f"{count(waiting, 'task')} waiting{full}")
+def _queue(queue: Queue, limit: int) -> Check:
+    full = f" of {limit:,}; more workers, or a higher ONWARD_QUEUE_LIMIT" if queue.waiting > limit * 0.9 else ""
+    told = f"{count(queue.waiting, 'task')} waiting{full}"
+    if queue.paused:
+        return Check(f"queue {queue.name}", None, f"paused, {told}: onward queues unpause {queue.name}")
+    return Check(f"queue {queue.name}", not full, told)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from onward.cli import parser_place as place
-from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, positive
+from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, port, positive
 
 EPILOG = """\
 exit status:
@@ -43,6 +43,7 @@ def build() -> Parser:
     for add in (
         _demo,
         place.serve,
+        place.mcp,
         _worker,
         _submit,
         _list,
@@ -56,9 +57,11 @@ def build() -> Parser:
         _budget,
     ):
         add(Commands(commands))
-    for add in (_approvals, _approve, _deny, _questions, _answer, _signal, _resolve):
+    for add in (_approvals, _approve, _deny, _questions, _answer, place.message, _signal, _resolve):
         add(Commands(commands))
-    for add in (_artifacts, _schedules, place.keys, place.audit, _check, _replay, _fork, _migrate, _doctor):
+    for add in (_artifacts, _schedules, place.queues, place.workers, place.stats, place.keys, place.audit):
+        add(Commands(commands))
+    for add in (_check, _replay, _fork, _migrate, _doctor):
         add(Commands(commands))
     return parser
 
@@ -140,6 +143,9 @@ def _worker(commands: Commands) -> None:
     of_app(parser)
     parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
     parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
+    parser.add_argument(
+        "--metrics-port", type=port, metavar="N", help="answer /metrics there (ONWARD_METRICS_PORT; none)"
+    )
 
 
 def _submit(commands: Commands) -> None:
@@ -177,6 +183,12 @@ def _list(commands: Commands) -> None:
     parser.add_argument("--state", help="pending, running, waiting, completed, failed or cancelled")
     parser.add_argument("--task", metavar="NAME", help="only tasks of this name")
     parser.add_argument("--queue", metavar="NAME", help="only tasks of this queue")
+    parser.add_argument("--reason", help="only those that are not going on for this reason, such as approval or parked")
+    parser.add_argument("--parent", metavar="ID", help="only children of this task")
+    parser.add_argument("--label", action="append", default=[], type=label, metavar="K=V", help="can be repeated")
+    parser.add_argument("--after", metavar="TIME", help="submitted at or after, as in 2026-11-15T14:00, or 2h for ago")
+    parser.add_argument("--before", metavar="TIME", help="submitted before")
+    parser.add_argument("--key", help="the task that was submitted with this key")
     parser.add_argument("--limit", type=positive, default=20, metavar="N", help="how many (20)")
     parser.add_argument("--cursor", help="go on where the page before ended")
 
@@ -396,4 +408,6 @@ def _migrate(commands: Commands) -> None:
 
 
 def _doctor(commands: Commands) -> None:
-    commands.add("doctor", "database:doctor", "check the database, the clock, the workers and the queues")
+    parser = commands.add("doctor", "database:doctor", "check the database, the clock, the workers and the queues")
+    more = Commands(parser.add_subparsers(dest="what", metavar="WHAT", title="or look for something else"))
+    of_app(more.add("secrets", "secrets:scan", "look through the whole database for values of the app's secrets"))

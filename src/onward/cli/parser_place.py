@@ -1,4 +1,4 @@
-"""The arguments of commands about the place itself: the server and what belongs to it. As light as parser.py."""
+"""The arguments of commands about the place itself: the server and what belongs to it; and of `message`. As light as parser.py."""
 
 from __future__ import annotations
 
@@ -16,6 +16,32 @@ def serve(commands: Commands) -> None:
     of_app(parser)
     parser.add_argument("--host", metavar="HOST", help="where to listen (ONWARD_HOST, or 127.0.0.1)")
     parser.add_argument("--port", type=port, metavar="N", help="(ONWARD_PORT, or 8765; 0 finds a free one)")
+    parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
+    parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
+    parser.add_argument("--no-worker", action="store_true", help="only answer; workers run elsewhere")
+
+
+def mcp(commands: Commands) -> None:
+    """`onward mcp`."""
+    parser = commands.add(
+        "mcp",
+        "mcp:mcp",
+        "speak MCP over stdin and stdout, for a client that starts it",
+        "With an app it also does tasks. A client's configuration names the command:\n\n"
+        '  {"mcpServers": {"onward": {"command": "onward", "args": ["mcp", "shop.tasks:app"]}}}',
+    )
+    parser.add_argument(
+        "app",
+        metavar="MODULE:APP",
+        nargs="?",
+        help="where the app is, as in `from MODULE import APP`; none: only a door",
+    )
+    parser.add_argument(
+        "--expose", type=names, default=(), metavar="A,B", help="handlers and agents that are tools of their own"
+    )
+    parser.add_argument(
+        "--scopes", type=names, default=(), metavar="A,B", help="only read, submit, decide, admin; all when not given"
+    )
     parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
     parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
     parser.add_argument("--no-worker", action="store_true", help="only answer; workers run elsewhere")
@@ -75,3 +101,41 @@ def audit(commands: Commands) -> None:
     checked.add_argument(
         "--seen", metavar="HEAD", help="a head that it printed before: is all up to there still there?"
     )
+
+
+def queues(commands: Commands) -> None:
+    """`onward queues`."""
+    parser = commands.add(
+        "queues",
+        "place:queues",
+        "what is unfinished, by queue; pause one, and let it go on",
+        "A paused queue stays so, over all workers and restarts; what runs goes on.\n\n"
+        "examples:\n  onward queues\n  onward queues pause mail\n  onward queues unpause mail",
+    )
+    verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    for name, sentence in (("pause", "start nothing of it until it is unpaused"), ("unpause", "let it go on")):
+        verb = verbs.add(name, f"place:{name}", sentence)
+        verb.add_argument("name", metavar="NAME", help="the queue, by its name")
+
+
+def workers(commands: Commands) -> None:
+    """`onward workers`."""
+    commands.add("workers", "place:workers", "who works: where, at how many tasks, how fast")
+
+
+def stats(commands: Commands) -> None:
+    """`onward stats`."""
+    commands.add("stats", "place:stats", "how many tasks there are, by state and reason")
+
+
+def message(commands: Commands) -> None:
+    """`onward message`."""
+    parser = commands.add_for_one(
+        "message",
+        "people:message",
+        "say something to a task under way",
+        "An agent reads it before its next turn; it answers no question and decides\nnothing. A handler that is no agent gets "
+        'it as the signal "message".\n\n  onward message 7k2m "Leave the database alone."',
+    )
+    parser.add_argument("text", metavar="TEXT", help="what to say; - reads it from stdin")
+    parser.add_argument("--key", help="the same key is the same message, however often it is sent")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -172,6 +173,27 @@ async def signal(args: Namespace) -> int:
         screen.document({"task_id": task_id, "signal": args.name, "value": value, "task_state": task.state})
     else:
         _said(screen, "sent", f"signal {safe(args.name)}", task)
+    return 0
+
+
+async def message(args: Namespace) -> int:
+    """`onward message`."""
+    screen = Screen(args)
+    text = sys.stdin.read() if args.text == "-" else args.text
+    async with door.opened(args) as app:
+        task_id = await door.whole_id(app.service, args.id)
+        await app.message(task_id, text, id=args.key)
+        task = await app.get(task_id)
+        agent = await app.service.is_agent(task.task)
+    if screen.json:
+        screen.document(task_json(task))
+        return 0
+    how = (
+        "it reads it before its next turn"
+        if agent
+        else "its handler gets it as the signal 'message', if it asks for it"
+    )
+    _said(screen, "said", how, task)
     return 0
 
 

@@ -25,6 +25,7 @@ def serve(args: Namespace) -> int:
     """`onward serve`."""
     screen = Screen(args)
     app = door.app_of(args)
+    screen.json |= app.settings.log == "json"
     with asyncio.Runner(loop_factory=loop_factory()) as runner, logs(screen):
         return runner.run(_serve(screen, app, args))
 

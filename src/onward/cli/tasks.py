@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import math
 import time
 from argparse import Namespace
@@ -15,8 +17,11 @@ from onward.cli.screen import Screen, facts, indented, print_story, print_table,
 from onward.cli.standing import Open, Standing, plain_key
 from onward.cli.text import age, clock, count, local, readable, safe, short, span
 from onward.cli.timeline import Mark, Story
+from onward.core.durations import seconds
 from onward.core.record import Record
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
+from onward.core.usage import Usage
+from onward.errors import OnwardError, UsageError
 from onward.service import Service
 from onward.views import payload, record_json, task_json
 
@@ -33,7 +38,17 @@ async def list_tasks(args: Namespace) -> int:
     screen = Screen(args)
     async with door.opened(args) as app:
         tasks, cursor = await app.list(
-            state=args.state, task=args.task, queue=args.queue, limit=args.limit, cursor=args.cursor
+            state=args.state,
+            task=args.task,
+            queue=args.queue,
+            limit=args.limit,
+            cursor=args.cursor,
+            reason=args.reason,
+            parent=None if args.parent is None else await door.whole_id(app.service, args.parent),
+            labels=dict(args.label),
+            created_after=_moment("--after", args.after),
+            created_before=_moment("--before", args.before),
+            key=args.key,
         )
         waits = {task.task_id: await standing(app.service, task) for task in _hearing(tasks)}
     if screen.json:
@@ -46,6 +61,20 @@ async def list_tasks(args: Namespace) -> int:
     if cursor is not None:
         screen.aside((f"more: onward list --cursor {cursor}", "dim"))
     return 0
+
+
+def _moment(option: str, given: str | None) -> float | None:
+    """A time, or how long ago."""
+    if given is None:
+        return None
+    with contextlib.suppress(OnwardError):
+        return time.time() - seconds(given, option)
+    try:
+        return datetime.datetime.fromisoformat(given).astimezone().timestamp()
+    except ValueError:
+        raise UsageError(
+            f"{option} is a time such as 2026-11-15T14:00, or how long ago such as 2h, not {given!r}"
+        ) from None
 
 
 def _hearing(tasks: Tasks) -> Tasks:
@@ -177,6 +206,7 @@ def print_task(
                     ("created", f"{local(task.created_at)} ({age(now - task.created_at)} ago)"),
                     ("deadline", None if task.deadline_at is None else local(task.deadline_at)),
                     ("queue", f"{task.queue} · priority {task.priority} · attempt {task.attempt}"),
+                    ("usage", None if task.usage is None else _usage(task.usage)),
                     ("key", task.key),
                     ("labels", ", ".join(f"{k}={v}" for k, v in task.labels.items()) or None),
                     ("worker", task.worker),
@@ -185,6 +215,24 @@ def print_task(
             )
         )
     )
+
+
+def _usage(usage: Usage) -> str:
+    """What models took, in a line; with the children where they took some."""
+    below = usage.with_children
+    more = f" · with children {_taken(below)}" if below is not None and below.told() != usage.told() else ""
+    return f"{_taken(usage)}{more}"
+
+
+def _taken(usage: Usage) -> str:
+    calls = "an unknown number of calls" if usage.calls is None else count(usage.calls, "call")
+    tokens = [f"{'?' if many is None else format(many, ',')} tokens {way}" for many, way in _ways(usage)]
+    cost = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:,.4f}"
+    return ", ".join([calls, *tokens, cost])
+
+
+def _ways(usage: Usage) -> list[tuple[int | None, str]]:
+    return [(usage.input_tokens, "in"), (usage.output_tokens, "out")]
 
 
 def _wait(one: Open) -> Text:

@@ -88,6 +88,7 @@ class Story:
             r.CHILD: self._awaited,
             r.WAITED: self._waited,
             r.MESSAGE: self._message,
+            r.HEARD: lambda *_: None,
             r.SAGA: self._saga,
             r.SAGA_DONE: lambda record, _: Line(record.at, Mark.NOTE, f"{placed_key(record.key)} completed"),
             r.UNDOING: lambda record, said: Line(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
@@ -24,8 +25,9 @@ from rich.text import Text
 from onward.app import Onward
 from onward.cli import door
 from onward.cli.screen import Screen
-from onward.cli.text import clock, count, machine_readable, safe
+from onward.cli.text import clock, count, safe
 from onward.engine.worker import Worker
+from onward.logs import JsonLines
 from onward.views import iso
 
 
@@ -33,6 +35,9 @@ def work(args: Namespace) -> int:
     """`onward worker`."""
     screen = Screen(args)
     app = door.app_of(args)
+    screen.json |= app.settings.log == "json"
+    if args.metrics_port is not None:
+        app.settings = dataclasses.replace(app.settings, metrics_port=args.metrics_port)
     with asyncio.Runner(loop_factory=loop_factory()) as runner, logs(screen):
         return runner.run(_work(screen, app, args))
 
@@ -62,7 +67,11 @@ async def _work(screen: Screen, app: Onward, args: Namespace) -> int:
 
 def _introduction(app: Onward, worker: Worker, args: Namespace) -> str:
     queues = f"queues {', '.join(args.queues)}" if args.queues else "all queues"
-    return f"worker {worker.id[-8:]} on {app.store.where}: {', '.join(sorted(app.handlers))} · {queues} · {count(worker.slots, 'slot')}"
+    slots, said = count(worker.slots, "slot"), app.settings
+    metrics = f" · http://{said.metrics_host}:{said.metrics_port}/metrics" if said.metrics_port else ""
+    return (
+        f"worker {worker.id[-8:]} on {app.store.where}: {', '.join(sorted(app.handlers))} · {queues} · {slots}{metrics}"
+    )
 
 
 def tell(screen: Screen, event: str, text: str) -> None:
@@ -96,6 +105,11 @@ def signals(stop: asyncio.Event) -> Iterator[None]:
 # ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_JSON = JsonLines()
+_TASKS = logging.getLogger("onward.task")
+"""Tells of each task that begins and ends: for programs. On a terminal there is a line that counts them."""
+
+
 class _Lines(logging.Handler):
     """Log records as lines: text beside the answer, or JSON lines."""
 
@@ -110,12 +124,11 @@ class _Lines(logging.Handler):
             self.handleError(record)
 
     def _emit(self, record: logging.LogRecord) -> None:
+        if self._screen.json:
+            print(_JSON.format(record), flush=True)
+            return
         message = record.getMessage()
         trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
-        if self._screen.json:
-            said = {"at": iso(record.created), "level": record.levelname, "logger": record.name, "message": message}
-            print(machine_readable(said | ({"trace": trace} if trace else {})), flush=True)
-            return
         style = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else "dim"
         console = self._screen.out if self._screen.live else self._screen.err
         when = (clock(record.created), "dim")
@@ -133,12 +146,16 @@ def logs(screen: Screen) -> Iterator[None]:
         return
     handler = _Lines(screen)
     root.addHandler(handler)
-    level, root.level = root.level, logging.INFO
+    level, of_tasks = root.level, _TASKS.level
+    root.setLevel(logging.INFO)
+    if not screen.json and of_tasks == logging.NOTSET:
+        _TASKS.setLevel(logging.WARNING)
     try:
         yield
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
+        _TASKS.setLevel(of_tasks)
 
 
 @contextlib.asynccontextmanager

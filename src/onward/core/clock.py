@@ -41,3 +41,7 @@ class SystemClock:
 
     async def sleep(self, delay: float) -> None:
         await asyncio.sleep(delay)
+
+    def nap(self, delay: float) -> None:
+        """The same for code without a loop."""
+        time.sleep(delay)

@@ -40,6 +40,10 @@ class Doubt(Control):
         super().__init__(why)
 
 
+class Unheard(Exception):
+    """A task that was about to complete has got a message that it has not read; nothing was written. It goes on."""
+
+
 class NotNow(Exception):
     """Raised inside a step: it cannot begin yet, and nothing is wrong with it. The task waits until then, or until it is told,
     without a slot; then the step is tried again, and none of this counts as an attempt."""

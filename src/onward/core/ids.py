@@ -13,6 +13,17 @@ from collections.abc import Callable
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _SHIFTS = range(120, -1, -10)
+_LAST = 2.0**48 / 1000 - 1
+
+
+def first_id(at: float) -> str:
+    """The lowest id that could have been made at this time (seconds since 1970)."""
+    return _text(int(min(max(at, 0.0), _LAST) * 1000) << 80)
+
+
+def _text(number: int) -> str:
+    number <<= 2  # 128 bits in 26 characters of 5
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
 
 
 class Ids:
@@ -27,5 +38,4 @@ class Ids:
         fresh = int(self._now() * 1000) << 80 | self._rng.getrandbits(80)
         with self._lock:
             self._last = fresh = max(fresh, self._last + 1)
-        fresh <<= 2  # 128 bits in 26 characters of 5
-        return "".join([_PAIRS[fresh >> shift & 1023] for shift in _SHIFTS])
+        return _text(fresh)

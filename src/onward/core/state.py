@@ -11,9 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from onward.core.record import CHECKPOINT, PATCHED, Record
+from onward.core import wire
+from onward.core.record import CHECKPOINT, MESSAGE, PATCHED, Record
+from onward.core.task import Message
 
 VERSION = 1
+
+PATCH = "patch"
+"""The kind of message that changes a state from outside."""
 
 BUDGET_PRESSURE = "budget_pressure"
 """The flag of a state whose budget is nearly spent."""
@@ -131,10 +136,14 @@ def folded(state: AgentState, patches: Iterable[StatePatch]) -> AgentState:
     return state
 
 
-def state_in(records: Iterable[Record]) -> AgentState | None:
-    """The state that a journal tells, read from its beginning or from any checkpoint on; None when it tells of none."""
+def state_in(records: Iterable[Record], inbox: Iterable[Message] = ()) -> AgentState | None:
+    """The state that a journal tells, read from its beginning or from any checkpoint on; None when it tells of none. Patches that
+    others sent count from the moment they were taken in: those that the task has not come to yet, in its journal or in what its
+    `inbox` has beyond that, are folded last."""
     state: AgentState | None = None
+    sent: dict[int, Any] = {}
     for record in records:
+        _note_sent(record, sent)
         if record.kind == CHECKPOINT:
             value = record.value["value"]
             told = value.get("state") if isinstance(value, dict) else None
@@ -145,7 +154,34 @@ def state_in(records: Iterable[Record]) -> AgentState | None:
                 state = AgentState.model_validate(told["state"])
             elif state is not None:
                 state = state.patched(StatePatch.model_validate(told["patch"]))
-    return state
+    sent |= {message.number: wire.decode(message.data) for message in inbox if message.kind == PATCH}
+    if state is None:
+        return None
+    return folded(state, [StatePatch.model_validate(sent[number]["patch"]) for number in sorted(sent)])
+
+
+def last_message(records: Iterable[Record]) -> int:
+    """The number of the last message of its inbox that a journal has, read from its beginning or from a checkpoint on."""
+    last = 0
+    for record in records:
+        if record.kind == CHECKPOINT:
+            last = int(record.value["inbox"])
+        elif record.kind == MESSAGE:
+            last = int(record.value["n"])
+    return last
+
+
+def _note_sent(record: Record, sent: dict[int, Any]) -> None:
+    """Keep track of the patches of others that a journal has and its task has not come to."""
+    if record.kind == MESSAGE:
+        told = record.value
+        if told["kind"] == PATCH:
+            sent[told["n"]] = told["value"]
+    elif record.kind == CHECKPOINT:
+        sent.clear()
+        sent.update({one["n"]: one["value"] for one in record.value["messages"] if one["kind"] == PATCH})
+    elif record.kind == PATCHED and sent:
+        sent.pop(record.value.get("n"), None)
 
 
 def _once(texts: Iterable[str]) -> tuple[str, ...]:

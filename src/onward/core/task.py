@@ -7,6 +7,8 @@ import enum
 import math
 from typing import Any, NamedTuple
 
+from onward.core.usage import Usage
+
 
 class State(enum.StrEnum):
     """Where a task stands. Completed and cancelled never change; failed is reopened by resume alone."""
@@ -57,6 +59,9 @@ HEARS = frozenset({Reason.SIGNAL, Reason.QUESTION, Reason.APPROVAL, Reason.CHILD
 
 ASKS_A_PERSON = NEEDS_A_PERSON | {Reason.QUESTION, Reason.APPROVAL, Reason.IN_DOUBT, Reason.BUDGET}
 """Those in which nothing goes on before a person has done something."""
+
+SAID = "message"
+"""What people say to a task, and the name of the signal that it is for a handler that is no agent."""
 
 NEVER = math.inf
 """The due time of a task that only somebody can wake."""
@@ -126,6 +131,8 @@ class Task:
     """Whose it is; None for all who name no tenant."""
     in_flight: int | None = None
     """Only in the answer to a cancel: how many tasks of the tree were in the middle of something."""
+    usage: Usage | None = None
+    """What its models took, where it is an agent's and that is known here."""
 
     @property
     def ended(self) -> bool:

@@ -3,6 +3,7 @@
 A payload in the store is UTF-8 JSON. JSON never begins with a control character, so a first byte below 0x20 is free to
 name another codec (compressed, encrypted) without a word on every plain payload. Pydantic models, dataclasses and a few
 plain types become JSON at this edge; NaN, bytes, sets and broken text are refused with a sentence, never changed silently.
+What is known as the value of a secret is masked here, whatever it is in (`mask`), and a SecretStr becomes the secret's name.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import hashlib
 import itertools
 import json
@@ -20,6 +22,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from onward.core import mask
 from onward.errors import InvalidInput
 
 LIMIT = 16 * 1024 * 1024
@@ -40,7 +43,10 @@ _BRACKET = re.compile(rb"[][{}]")
 
 def _edge(value: Any) -> Any:
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+        told = value.model_dump(mode="json")
+        return _with_secrets(told, value.model_dump()) if _bears_secrets(type(value)) else told  # type: ignore[arg-type]
+    if hasattr(value, "get_secret_value"):
+        return _named_secret(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -50,6 +56,33 @@ def _edge(value: Any) -> Any:
     if isinstance(value, _TEXTUAL):
         return str(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _named_secret(value: Any) -> dict[str, str]:
+    """A `Secret`, or a SecretStr that holds one, by its name."""
+    name = getattr(value, "name", None) or mask.name_of(str(value.get_secret_value()))
+    if name is None:
+        raise TypeError(
+            f"a {type(value).__name__} is never written, unless it is a secret that has a name: app.secret(NAME)"
+        )
+    return {"$secret": name}
+
+
+@functools.lru_cache(maxsize=2048)
+def _bears_secrets(kind: type) -> bool:
+    return "Secret" in repr(getattr(kind, "__pydantic_core_schema__", ""))
+
+
+def _with_secrets(told: Any, value: Any) -> Any:
+    """What pydantic made of a model, with the secrets in it, of which it makes nothing but stars."""
+    if hasattr(value, "get_secret_value"):
+        return value
+    if isinstance(told, dict) and isinstance(value, dict) and len(told) == len(value):
+        pairs = zip(told.items(), value.values(), strict=True)
+        return {key: _with_secrets(item, other) for (key, item), other in pairs}
+    if isinstance(told, list) and isinstance(value, list | tuple) and len(told) == len(value):
+        return [_with_secrets(*pair) for pair in zip(told, value, strict=True)]
+    return told
 
 
 _Encoder = Callable[[Any, int], Iterable[str]]
@@ -80,7 +113,14 @@ def _bytes(value: Any, encoder: _Encoder, what: str, most: int = LIMIT) -> bytes
         ) from None
     if len(data) > DEPTH:
         _check(data, what, most)
+    if mask.on and mask.name_in(data) is not None:
+        return "".join(encoder(mask.value(decode(data)), 0)).encode()
     return data
+
+
+def secret_in(value: Any) -> str | None:
+    """The name of a secret whose value stands in clear in a value that is JSON."""
+    return mask.name_in("".join(_encode(value, 0)).encode()) if mask.on else None
 
 
 def too_deep(data: bytes) -> bool:
@@ -125,6 +165,8 @@ def decode(data: bytes) -> Any:
 
 def same_as_recorded(value: Any, data: bytes) -> Any:
     """The value as it will come back from the journal, so that the first run sees what a replay sees (lists for tuples …)."""
+    if mask.on:
+        return decode(data)
     kind = type(value)
     if kind in _SCALARS:
         return value
@@ -153,5 +195,7 @@ def error_value(error: BaseException) -> dict[str, Any]:
         message = str(error)
     except BaseException:
         message = "(its message could not be read)"
+    if mask.on:  # before it is cut: half a secret would not be found
+        message = mask.text(message)
     message = message.encode("utf-8", "backslashreplace").decode()
     return {"type": type(error).__name__, "message": message[:10_000]}

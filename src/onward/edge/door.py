@@ -23,22 +23,25 @@ from onward.core.durations import Duration
 from onward.core.record import Record
 from onward.core.task import Task, Tasks
 from onward.edge.errors import NotForTenants, OwnCall
-from onward.errors import Forbidden
+from onward.errors import Forbidden, NoState
 from onward.forks import SAME
 from onward.keys import Key, KeyList, NewKey
 from onward.messages import Ask, Doubt
+from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
 from onward.service import Service
 from onward.wishes import Wish, named
 
 if TYPE_CHECKING:
-    from onward.core.state import AgentState, ArtifactRef
+    from onward.core.state import AgentState, ArtifactRef, StatePatch
 
 Asks = list[Ask]
 Refs = list["ArtifactRef"]
 Records = list[Record]
 Schedules = list[Schedule]
 Doubts = list[Doubt]
+Queues = list[Queue]
+Workers = list[WorkerView]
 
 
 class Door:
@@ -92,8 +95,8 @@ class Door:
     # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, task_id: str) -> Task:
-        """The task. Raises TaskNotFound."""
-        return await self._own(READ, task_id)
+        """The task, with its usage. Raises TaskNotFound."""
+        return await self.service.usages.of(await self._own(READ, task_id))
 
     async def list(
         self,
@@ -103,11 +106,12 @@ class Door:
         queue: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        **more: Any,
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page."""
+        """Tasks, newest first, and the cursor for the next page; more as for `Service.list`."""
         self.need(READ)
         return await self.service.list(
-            state=state, task=task, queue=queue, limit=limit, cursor=cursor, whose=self.caller.sees
+            state=state, task=task, queue=queue, limit=limit, cursor=cursor, whose=self.caller.sees, **more
         )
 
     async def wait(self, task_id: str, timeout: float) -> Task:
@@ -149,6 +153,10 @@ class Door:
         """Questions and approvals that wait for people, the oldest first."""
         self.need(READ)
         return await self.service.messages.asks(kind, self.caller.sees)
+
+    async def asks_of(self, task_id: str) -> Asks:
+        """What a task asks of people, and, where it waits for its children, what those below it ask."""
+        return await self.service.messages.asks_of(await self._own(READ, task_id))
 
     async def ask(self, ask_id: str) -> Ask:
         """One of them, answered or not. Raises NotFound."""
@@ -207,6 +215,29 @@ class Door:
         """Send a signal to a task; with `id`, twice is once."""
         await self._own(SUBMIT, task_id)
         await self.service.messages.signal(task_id, name, value, id=id)
+
+    async def message(self, task_id: str, text: str, *, id: str | None = None) -> Task:  # noqa: A002
+        """Say something to a task under way; with `id`, twice is once. Raises StateConflict."""
+        await self._own(SUBMIT, task_id)
+        await self.service.messages.message(task_id, text, id=id)
+        return await self.service.get(task_id)
+
+    async def patch(
+        self,
+        task_id: str,
+        change: StatePatch | dict[str, Any],
+        *,
+        id: str | None = None,  # noqa: A002 -- as for a signal
+    ) -> AgentState | None:
+        """Change the state of a task; what it is now, for who may read it and when it has begun one. Raises StateConflict, NoState."""
+        await self._own(SUBMIT, task_id)
+        await self.service.states.patch(task_id, change, by=self.caller.name, id=id)
+        if READ not in self.caller.scopes:
+            return None
+        try:
+            return await self.service.states.get(task_id)
+        except NoState:
+            return None
 
     # ── decide ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -269,6 +300,31 @@ class Door:
         return await self.service.budgets.raise_(task_id, deed=deed, **limits)
 
     # ── run the place ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def queues(self) -> Queues:
+        """All queues with what is unfinished in them."""
+        self._place(READ, "the queues")
+        return await self.service.place.queues()
+
+    async def pause_queue(self, name: str) -> Queue:
+        """Let nobody start anything of a queue until it is unpaused."""
+        await self._runs("pause_queue", name)
+        return await self.service.place.pause_queue(name)
+
+    async def unpause_queue(self, name: str) -> Queue:
+        """Let a queue go on."""
+        await self._runs("unpause_queue", name)
+        return await self.service.place.unpause_queue(name)
+
+    async def workers(self) -> Workers:
+        """All workers that were not declared dead."""
+        self._place(READ, "the workers")
+        return await self.service.place.workers()
+
+    async def stats(self) -> Stats:
+        """How many tasks there are, by state and reason, and what the workers manage."""
+        self._place(READ, "the numbers of all tasks")
+        return await self.service.place.stats()
 
     async def pause_schedule(self, name: str) -> Schedule:
         """No tick until it is unpaused."""

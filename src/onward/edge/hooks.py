@@ -49,7 +49,7 @@ CALLS = [
         "hook",
         receive,
         "A signed request from outside, for a hook of the app (`@app.hook`).",
-        {200: ("It was taken.", shapes.Taken)},
+        {200: ("It was taken.", shapes.Received)},
         errors=(401, 404, 408, 409, 410, 413, 415, 422, 429),
         open=True,
         tag="hooks",

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from onward.core import wire
@@ -25,9 +25,11 @@ from onward.core.hook import Hook
 from onward.edge import bodies, hooks, keys, openapi, people, place, problem, tasks
 from onward.edge.calls import Asked, Call
 from onward.edge.door import Door
+from onward.edge.metrics import Metrics
 from onward.edge.problem import Problem
 from onward.errors import OnwardError
 from onward.service import Service
+from onward.telemetry import OTHER, counters
 
 log = logging.getLogger("onward.http")
 
@@ -65,6 +67,8 @@ class Edge:
     ) -> None:
         self.service, self.gate, self.version, self.body_limit, self.now = service, gate, version, body_limit, now
         self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks
+        self.metrics: Metrics | None = None
+        """Made when somebody asks for the first time: before that nothing is counted."""
         self.closing = asyncio.Event()
         """Set when the server stops: what would go on for ever ends."""
 
@@ -83,15 +87,16 @@ class Edge:
             )
 
 
-def asgi(edge: Edge, calls: Sequence[Call] = CALLS) -> Starlette:
-    """The app of all calls."""
+def asgi(edge: Edge, calls: Sequence[Call] = CALLS, more: Sequence[BaseRoute] = ()) -> Starlette:
+    """The app of all calls, and of what is no row of the table."""
     document = openapi.document(calls, edge.version)
 
     async def described(_request: Request) -> Response:
         return JSONResponse(document)
 
     routes = [Route(path, endpoint=_Place(edge, rows)) for path, rows in _by_path(calls).items()]
-    app = Starlette(routes=[*routes, Route("/openapi.json", endpoint=described)], exception_handlers=_HANDLERS)
+    routes += [Route("/openapi.json", endpoint=described)]
+    app = Starlette(routes=[*routes, *more], exception_handlers=_HANDLERS)
     app.state.edge = edge
     return app
 
@@ -107,11 +112,11 @@ class _Place:
     """One path: the calls of its methods. A class, so that Starlette hands over the bare ASGI call."""
 
     def __init__(self, edge: Edge, calls: dict[str, Call]) -> None:
-        self._edge, self._calls = edge, calls
+        self._edge, self._calls, self._path = edge, calls, next(iter(calls.values())).path
         self._allow = ", ".join(sorted({*calls, *(["HEAD"] if "GET" in calls else [])}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        request, began = Request(scope, receive), asyncio.get_running_loop().time()
         try:
             response = await self._answer(request)
         except OnwardError as error:
@@ -121,7 +126,11 @@ class _Place:
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
             response = problem.response(Problem(500, "internal", "the server made a mistake; its log says more"))
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        finally:
+            took = asyncio.get_running_loop().time() - began
+            counters.request(self._path, request.method, response.status_code, took)
 
     async def _answer(self, request: Request) -> Response:
         call = self._calls.get("GET" if request.method == "HEAD" else request.method)
@@ -159,6 +168,7 @@ def _query(request: Request) -> dict[str, str]:
 
 
 async def _not_found(request: Request, _error: Exception) -> Response:
+    counters.request(OTHER, request.method, 404, 0.0)
     return problem.response(
         Problem(
             404, "no_such_path", f"there is nothing at {request.url.path!r:.200}; /openapi.json lists what there is"

@@ -1,11 +1,16 @@
-"""Calls about the place itself: schedules, health."""
+"""Calls about the place itself: schedules, queues, workers, numbers, health, metrics."""
 
 from __future__ import annotations
 
+from starlette.responses import Response
+
+from onward.core.caller import READ
 from onward.edge import shapes
 from onward.edge.calls import Answer, Asked, Call
-from onward.errors import SchemaMismatch
-from onward.views import schedule_json
+from onward.edge.metrics import Metrics
+from onward.edge.problem import Problem
+from onward.errors import SchemaMismatch, UsageError
+from onward.views import queue_json, schedule_json, stats_json, worker_json
 
 
 async def schedules(asked: Asked) -> Answer:
@@ -13,9 +18,48 @@ async def schedules(asked: Asked) -> Answer:
     return Answer({"schedules": [schedule_json(schedule) for schedule in await asked.door.schedules()]})
 
 
+async def queues(asked: Asked) -> Answer:
+    """`GET /api/queues`."""
+    return Answer({"queues": [queue_json(queue) for queue in await asked.door.queues()]})
+
+
+async def pause_queue(asked: Asked) -> Answer:
+    """`POST /api/queues/{name}/pause`."""
+    return Answer(queue_json(await asked.door.pause_queue(asked.path["name"])))
+
+
+async def unpause_queue(asked: Asked) -> Answer:
+    """`POST /api/queues/{name}/unpause`."""
+    return Answer(queue_json(await asked.door.unpause_queue(asked.path["name"])))
+
+
+async def workers(asked: Asked) -> Answer:
+    """`GET /api/workers`."""
+    return Answer({"workers": [worker_json(worker) for worker in await asked.door.workers()]})
+
+
+async def stats(asked: Asked) -> Answer:
+    """`GET /api/stats`."""
+    return Answer(stats_json(await asked.door.stats()))
+
+
 async def healthz(_asked: Asked) -> Answer:
     """`GET /healthz`: this process answers."""
     return Answer({"status": "ok"})
+
+
+async def metrics(asked: Asked) -> Answer:
+    """`GET /metrics`: of all tenants together, so it is for nobody's key."""
+    asked.door.need(READ)
+    if asked.door.caller.tenant is not None:
+        raise Problem(403, "forbidden", "this key is of one tenant, and the metrics are of all; use a key of no tenant")
+    edge = asked.request.app.state.edge
+    try:
+        edge.metrics = edge.metrics or Metrics(asked.door.service.standing)
+    except UsageError as error:
+        raise Problem(501, "no_metrics", str(error)) from None
+    text, media = await edge.metrics.text(asked.header("accept") or "")
+    return Answer(response=Response(text, 200, {"Content-Type": media}))
 
 
 async def readyz(asked: Asked) -> Answer:
@@ -28,8 +72,20 @@ async def readyz(asked: Asked) -> Answer:
     return Answer({"status": "ok"})
 
 
+_QUEUE = {200: ("The queue.", shapes.QueueShape)}
 _WELL = {200: ("It is well.", shapes.Health)}
 CALLS = [
+    Call(
+        "GET",
+        "/metrics",
+        "metrics",
+        metrics,
+        "Numbers for Prometheus: the queues, the workers, what waits for people, and what this process has done.",
+        {200: ("The numbers, as text.", str)},
+        media="text/plain",
+        errors=(501,),
+        tag="place",
+    ),
     Call(
         "GET",
         "/api/schedules",
@@ -37,6 +93,51 @@ CALLS = [
         schedules,
         "What submits tasks by the clock.",
         {200: ("All schedules.", shapes.Schedules)},
+        tag="place",
+    ),
+    Call(
+        "GET",
+        "/api/queues",
+        "queues",
+        queues,
+        "What is unfinished, by queue.",
+        {200: ("All queues.", shapes.Queues)},
+        tag="place",
+    ),
+    Call(
+        "POST",
+        "/api/queues/{name}/pause",
+        "pause_queue",
+        pause_queue,
+        "Let nobody start anything of a queue until it is unpaused; what runs goes on.",
+        _QUEUE,
+        tag="place",
+    ),
+    Call(
+        "POST",
+        "/api/queues/{name}/unpause",
+        "unpause_queue",
+        unpause_queue,
+        "Let a queue go on.",
+        _QUEUE,
+        tag="place",
+    ),
+    Call(
+        "GET",
+        "/api/workers",
+        "workers",
+        workers,
+        "Workers that were not declared dead.",
+        {200: ("All workers.", shapes.Workers)},
+        tag="place",
+    ),
+    Call(
+        "GET",
+        "/api/stats",
+        "stats",
+        stats,
+        "How many tasks there are, by state and reason, and what the workers manage.",
+        {200: ("Numbers.", shapes.StatsShape)},
         tag="place",
     ),
     Call("GET", "/healthz", "healthz", healthz, "Whether this process answers.", _WELL, open=True, tag="place"),

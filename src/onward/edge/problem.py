@@ -23,18 +23,16 @@ class Problem(UsageError):
 
 
 def document(error: OnwardError) -> dict[str, Any]:
-    """The problem document of an error."""
-    known = {
-        name: getattr(error, name) for name in ("task_id", "retry_after") if getattr(error, name, None) is not None
-    }
+    """The problem document of an error: its sentence, and what it knows beside (`task_id`, `retry_after`, `state` …)."""
+    known = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | list)}
     return {
+        **known,
         "type": f"urn:onward:problem:{error.code}",
         "title": http.HTTPStatus(error.status).phrase,
         "status": error.status,
         "detail": str(error),
         "code": error.code,
         "retryable": error.status in RETRYABLE,
-        **known,
     }
 
 

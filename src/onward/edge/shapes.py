@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt
+from pydantic import AwareDatetime, BeforeValidator, Field, StrictBool, StrictInt
 
-from onward.core.task import State
+from onward.core.task import Reason, State
 from onward.edge.calls import Shape
+from onward.messages import MOST_SAID
 from onward.wishes import PRIORITY_LIMIT
 
 Name = Annotated[str, Field(min_length=1, max_length=512)]
@@ -30,6 +31,13 @@ class NewBudget(Shape):
     max_cost_usd: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False, strict=True)] | None = None
 
 
+class OwnBudget(NewBudget):
+    """What a task and its children may spend, and what happens when it is gone."""
+
+    max_artifact_bytes_in_context: Annotated[StrictInt, Field(ge=0, le=2**53)] | None = None
+    when_spent: Literal["wait", "finish"] = "wait"
+
+
 class NewTask(Shape):
     """A task that is asked for."""
 
@@ -42,7 +50,7 @@ class NewTask(Shape):
     expires_s: Seconds | None = None
     labels: dict[str, str] | None = None
     group: Name | None = None
-    budget: NewBudget | None = None
+    budget: OwnBudget | None = None
     after: Name | None = None
     webhook_url: Annotated[str, Field(max_length=2048)] | None = None
 
@@ -54,13 +62,28 @@ class Accepted(Shape):
     state: State
 
 
+class Taken(Shape):
+    """What models took. Null is unknown, and never nothing."""
+
+    calls: int | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+
+
+class UsageShape(Taken):
+    """Of the task alone, and with all that it started; the latter only where one task is asked for."""
+
+    with_children: Taken | None
+
+
 class TaskShape(Shape):
     """A task."""
 
     task_id: str
     task: str
     state: State
-    reason: str | None
+    reason: Reason | None
     input: Any
     result: Any
     error: dict[str, Any] | None
@@ -78,11 +101,12 @@ class TaskShape(Shape):
     tenant: str | None
     worker: str | None
     parent: str | None
+    usage: UsageShape | None = Field(description="Null when no model was asked; in lists, also while it is under way.")
     in_flight: int | None = None
 
 
 class TaskPage(Shape):
-    """Tasks, newest first."""
+    """Tasks, newest first. A page of a look for a label may have few tasks, or none, and a `next`."""
 
     tasks: list[TaskShape]
     next: str | None
@@ -94,6 +118,12 @@ class TaskQuery(Shape):
     state: State | None = None
     task: Name | None = None
     queue: Name | None = None
+    reason: Reason | None = None
+    parent: Name | None = None
+    label: Annotated[str, Field(pattern=r"^[^:]+:", max_length=1024, description="NAME:VALUE")] | None = None
+    created_after: AwareDatetime | None = None
+    created_before: AwareDatetime | None = None
+    key: Name | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
     cursor: Name | None = None
 
@@ -139,6 +169,13 @@ class NewSignal(Shape):
     """What is sent to a task; the same `id` twice is one signal."""
 
     value: Any = None
+    id: Name | None = None
+
+
+class NewMessage(Shape):
+    """What is said to a task; the same `id` twice is one message."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MOST_SAID, pattern=r"\S")]
     id: Name | None = None
 
 
@@ -291,13 +328,68 @@ class Schedules(Shape):
     schedules: list[ScheduleShape]
 
 
+class QueueShape(Shape):
+    """A queue: all that is unfinished in it."""
+
+    name: str
+    waiting: int
+    running: int
+    reasons: dict[str, int]
+    oldest_s: float | None
+    paused: bool
+    limit: int | None
+    rate: float
+
+
+class Queues(Shape):
+    """All of them, by name."""
+
+    queues: list[QueueShape]
+
+
+class WorkerShape(Shape):
+    """A worker that was not declared dead."""
+
+    id: str
+    host: str
+    pid: int
+    slots: int
+    running: int
+    queues: list[str]
+    handlers: list[str]
+    version: str
+    started_at: Time
+    lease_s: float
+    rate: float
+    alive: bool
+
+
+class Workers(Shape):
+    """All of them."""
+
+    workers: list[WorkerShape]
+
+
+class StatsShape(Shape):
+    """Numbers of the place. Where it is not `exact`, what completed is an estimate, and what failed or was cancelled is at
+    least so much."""
+
+    states: dict[State, int]
+    reasons: dict[str, int]
+    people: int
+    workers: int
+    slots: int
+    rate: float
+    exact: bool
+
+
 class Health(Shape):
     """Well, or what is wrong."""
 
     status: Literal["ok"] = "ok"
 
 
-class Taken(Shape):
+class Received(Shape):
     """A request from outside that was taken."""
 
     id: str

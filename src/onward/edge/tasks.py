@@ -14,6 +14,7 @@ from onward.edge.calls import Answer, Asked, Call
 from onward.edge.problem import Problem
 from onward.errors import ResultTimeout
 from onward.forks import SAME
+from onward.telemetry import incoming
 from onward.views import record_json, task_json
 from onward.wishes import Wish
 
@@ -40,13 +41,13 @@ async def submit(asked: Asked) -> Answer:
         labels=body.labels,
         group=body.group,
         budget=None if body.budget is None else _budget(body.budget),
+        trace=incoming(asked.request.headers),
     )
     (task_id,) = await asked.door.submit([wish], after=body.after)
     headers = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
-    wanted = _WAIT.search(asked.header("prefer") or "")
-    if wanted is None or READ not in asked.door.caller.scopes:  # who may not look has nothing to wait for
+    held = _held(asked)
+    if held is None or READ not in asked.door.caller.scopes:  # who may not look has nothing to wait for
         return Answer({"task_id": task_id, "state": "pending"}, 202, headers)
-    held = min(float(wanted[1]), LONGEST_WAIT)
     task = await _waited(asked, task_id, held)
     headers["Preference-Applied"] = f"wait={held:g}"
     if task.ended:
@@ -56,12 +57,21 @@ async def submit(asked: Asked) -> Answer:
 
 async def get(asked: Asked) -> Answer:
     """`GET /api/tasks/{id}`."""
-    return _task(await asked.door.get(asked.path["id"]))
+    held = _held(asked)
+    if held is None:
+        return _task(await asked.door.get(asked.path["id"]))
+    await _waited(asked, asked.path["id"], held)
+    task = await asked.door.get(asked.path["id"])
+    return Answer(task_json(task), headers={"Preference-Applied": f"wait={held:g}"})
 
 
 async def list_(asked: Asked) -> Answer:
     """`GET /api/tasks`."""
-    found, cursor = await asked.door.list(**asked.query.model_dump())
+    said = asked.query.model_dump()
+    name, _, value = (said.pop("label") or "").partition(":")
+    for moment in ("created_after", "created_before"):
+        said[moment] = None if said[moment] is None else said[moment].timestamp()
+    found, cursor = await asked.door.list(**said, labels={name: value} if name else None)
     return Answer({"tasks": [task_json(task) for task in found], "next": cursor})
 
 
@@ -113,6 +123,17 @@ async def signal(asked: Asked) -> Answer:
     return _task(await asked.door.service.get(asked.path["id"]))
 
 
+async def message(asked: Asked) -> Answer:
+    """`POST /api/tasks/{id}/message`."""
+    return _task(await asked.door.message(asked.path["id"], asked.body.text, id=asked.body.id))
+
+
+def _held(asked: Asked) -> float | None:
+    """For how long the caller would have the answer held back (RFC 7240)."""
+    wanted = _WAIT.search(asked.header("prefer") or "")
+    return None if wanted is None else min(float(wanted[1]), LONGEST_WAIT)
+
+
 def _task(task: Task) -> Answer:
     return Answer(task_json(task))
 
@@ -123,7 +144,7 @@ async def _waited(asked: Asked, task_id: str, timeout: float) -> Task:
     return await asked.door.get(task_id)
 
 
-def _budget(asked: shapes.NewBudget) -> Budget:
+def _budget(asked: shapes.OwnBudget) -> Budget:
     said: dict[str, Any] = asked.model_dump(exclude_none=True)
     if "max_wall_time_s" in said:
         said["max_wall_time"] = said.pop("max_wall_time_s")
@@ -131,9 +152,12 @@ def _budget(asked: shapes.NewBudget) -> Budget:
 
 
 def _key(header: str | None) -> str | None:
-    """The header is a structured string ("…" with quotes); a bare word is understood as well."""
+    """The header is a structured string ("…" with quotes); a bare word is understood as well. Its bytes are UTF-8, so that a
+    key is the same at every door; Starlette has read them as Latin-1."""
     if header is None:
         return None
+    with contextlib.suppress(UnicodeError):
+        header = header.encode("latin-1").decode()
     if not header.startswith('"'):
         return header
     quoted = _QUOTED.fullmatch(header)
@@ -145,6 +169,7 @@ def _key(header: str | None) -> str | None:
 _KEY = {
     "Idempotency-Key": "The same key with the same task, input and options is the same task, however often it is sent. Kept as long as the task.",
     "Prefer": "`wait=N` holds the answer back for up to N seconds (60 at most); 200 with the task when it has ended by then.",
+    "traceparent": "The trace of the caller (W3C): what the task does becomes a part of it. `tracestate` comes along.",
 }
 CALLS = [
     Call(
@@ -167,7 +192,16 @@ CALLS = [
         {200: ("A page of tasks.", shapes.TaskPage)},
         query=shapes.TaskQuery,
     ),
-    Call("GET", "/api/tasks/{id}", "get", get, "One task.", TASK, errors=(404,)),
+    Call(
+        "GET",
+        "/api/tasks/{id}",
+        "get",
+        get,
+        "One task, with its usage.",
+        TASK,
+        headers={"Prefer": "`wait=N` holds the answer back until it has ended, for up to N seconds (60 at most)."},
+        errors=(404,),
+    ),
     Call(
         "GET",
         "/api/tasks/{id}/result",
@@ -243,6 +277,16 @@ CALLS = [
         "Send a signal to a task; one that nobody waits for yet is kept.",
         TASK,
         body=shapes.NewSignal,
+        errors=(404, 409, 413, 415, 422),
+    ),
+    Call(
+        "POST",
+        "/api/tasks/{id}/message",
+        "message",
+        message,
+        "Say something to a task under way: an agent reads it before its next turn, other handlers as the signal `message`.",
+        TASK,
+        body=shapes.NewMessage,
         errors=(404, 409, 413, 415, 422),
     ),
 ]

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from onward.core import secret
 from onward.errors import InvalidInput
 
 _UNCHECKED = (inspect.Parameter.empty, Any, object)
@@ -26,6 +27,48 @@ def adapter(annotation: Any) -> Any:
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     return TypeAdapter(annotation)
+
+
+@functools.cache
+def _lent() -> Any:
+    from pydantic import SecretStr  # noqa: PLC0415 -- as above
+
+    class Lent(SecretStr):
+        """A SecretStr that was made of a reference, and not of a clear text. Pydantic lets it through as it is."""
+
+    Lent.__name__ = "SecretStr"
+    return Lent
+
+
+def lent(value: str) -> Any:
+    """The value of a secret as functions are given it."""
+    return _lent()(value)
+
+
+def standing_in(value: Any) -> Any:
+    """JSON with something in the place of each reference that its annotations can be compared with."""
+    return secret.replaced(
+        value, lambda one: None if (name := secret.name_in(one)) is None else lent(f"[secret {name}]")
+    )
+
+
+@functools.lru_cache(maxsize=2048)
+def _bears_secrets(annotation: Any) -> bool:
+    return "Secret" in repr(adapter(annotation).core_schema)
+
+
+def _clear(value: Any) -> bool:
+    """Whether there is a secret in it that was given as a clear text."""
+    if hasattr(value, "get_secret_value"):
+        return not isinstance(value, (_lent(), secret.Secret))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(_clear(item) for item in value)
+    inside = value if isinstance(value, dict) else getattr(value, "__dict__", None)
+    if extra := getattr(value, "__pydantic_extra__", None):
+        inside = {**(inside or {}), **extra}
+    if inside is None and dataclasses.is_dataclass(value):
+        inside = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return isinstance(inside, dict) and any(_clear(item) for item in inside.values())
 
 
 _COROUTINE = inspect.CO_COROUTINE
@@ -56,10 +99,14 @@ def rich_return(function: Callable[..., Any]) -> Any:
         return _rich_return(function)
 
 
-def revived(function: Callable[..., Any], value: Any) -> Any:
-    """A JSON value as the function would return it."""
+def revived(function: Callable[..., Any], value: Any, ask: Callable[[str], str]) -> Any:
+    """A JSON value as the function would return it; `ask` gives the values of secrets in it."""
     kind = rich_return(function)
-    return value if kind is None or value is None else adapter(kind).validate_python(value)
+    if kind is None or value is None:
+        return value
+    if _bears_secrets(kind):
+        value = secret.replaced(value, lambda one: None if (name := secret.name_in(one)) is None else lent(ask(name)))
+    return adapter(kind).validate_python(value)
 
 
 def _rich_return(function: Callable[..., Any]) -> Any:
@@ -81,6 +128,9 @@ class Arguments:
         except Exception:
             hints = {}
         self.parameters = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in found]
+        self.secrets = {p.name: p.default for p in self.parameters if isinstance(p.default, secret.Secret)}
+        """Parameters that have a secret as their default. Nobody else may say what they are, or sees them."""
+        self.parameters = [p for p in self.parameters if p.name not in self.secrets]
         self.named = {p.name: p for p in self.parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
         """Parameters that take a value of their own."""
         self.needed = frozenset(name for name, p in self.named.items() if p.default is p.empty)
@@ -104,7 +154,7 @@ class Arguments:
         ):
             return self._placed({key: self._check(named.get(key), item) for key, item in value.items()})
         if value is None and not needed:
-            return [], {}
+            return [], dict(self.secrets)
         if len(needed) <= 1 and named:
             return self._placed({self.first: self._check(named[self.first], value)})
         raise InvalidInput(f"{self.what} takes {self.usage}, and the input is {_short(value)}")
@@ -120,7 +170,7 @@ class Arguments:
 
     def _placed(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """By name, but for parameters that have only a place."""
-        return [values.pop(p.name, p.default) for p in self._placeful], values
+        return [values.pop(p.name, p.default) for p in self._placeful], {**values, **self.secrets}
 
     @property
     def usage(self) -> str:
@@ -136,9 +186,15 @@ class Arguments:
         if type(value) is parameter.annotation and type(value) in {str, int, float, bool}:
             return value
         try:
-            return adapter(parameter.annotation).validate_python(value)
+            checked = adapter(parameter.annotation).validate_python(value)
         except ValueError as error:
-            raise InvalidInput(f"{self.what}: the input for {parameter.name!r} {_first_problem(error)}") from None
+            quiet = _bears_secrets(parameter.annotation)
+            raise InvalidInput(
+                f"{self.what}: the input for {parameter.name!r} {_first_problem(error, quiet)}"
+            ) from None
+        if _bears_secrets(parameter.annotation) and _clear(checked):
+            raise InvalidInput(f"{self.what}: {secret.in_clear_text(parameter.name)}")
+        return checked
 
     def schema(self) -> dict[str, Any]:
         """JSON schema of the input."""
@@ -155,7 +211,7 @@ def _property(parameter: inspect.Parameter) -> dict[str, Any]:
     if parameter.annotation in _UNCHECKED:
         return {}
     try:
-        return adapter(parameter.annotation).json_schema()  # type: ignore[no-any-return]
+        return secret.in_schema(adapter(parameter.annotation).json_schema())  # type: ignore[no-any-return]
     except Exception:  # a type that JSON schema has no words for
         return {}
 
@@ -165,18 +221,17 @@ def _type_name(annotation: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else text[:77] + "…"
 
 
-def _first_problem(error: ValueError) -> str:
+def _first_problem(error: ValueError, quiet: bool) -> str:
     problems = error.errors() if hasattr(error, "errors") else []
     if not problems:
-        return f"does not fit ({error})"
+        return "does not fit" if quiet else f"does not fit ({error})"
     where = ".".join(str(part) for part in problems[0]["loc"])
-    return (
-        f"does not fit{f' at {where}' if where else ''}: {problems[0]['msg']} (got {_short_repr(problems[0]['input'])})"
-    )
+    got = "" if quiet else f" (got {_short_repr(problems[0]['input'])})"
+    return f"does not fit{f' at {where}' if where else ''}: {problems[0]['msg']}{got}"
 
 
 def _short_repr(value: Any) -> str:

@@ -9,13 +9,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onward.artifacts.keeper import beside
+from onward.core import mask, wire
 from onward.core import record as r
-from onward.core import wire
-from onward.core.task import NEVER, Task
+from onward.core.task import NEVER, Message, Task
 from onward.engine.desk import Desk
 from onward.engine.pen import Pen
 from onward.engine.quota import ask_within
 from onward.engine.scope import SCOPE
+from onward.engine.secrets import Keyring
 from onward.engine.surroundings import HURRY
 from onward.errors import UsageError
 from onward.store.port import Claimed
@@ -23,6 +25,7 @@ from onward.store.writer import Hold
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
+    from onward.core.usage import Usage
     from onward.engine.spending import Spending
 
 
@@ -40,6 +43,16 @@ class Belongings:
     _options: dict[str, Any]
     _allowed: float | None
     _spending: Spending | None = None
+    usage: Usage | None = None
+    """What the task has taken of models so far, where it says so; its last record tells."""
+    _keyring: Keyring | None = None
+
+    @property
+    def keyring(self) -> Keyring:
+        """The secrets that this task may use."""
+        if self._keyring is None:
+            self._keyring = Keyring(self._desk.secrets, self._desk.threads, self._pen.end)
+        return self._keyring
 
     def now(self) -> float:
         """The database's time."""
@@ -48,6 +61,7 @@ class Belongings:
     def keep(self, data: bytes) -> str:
         if self._pen.transacting:
             raise UsageError("nothing can be kept inside ctx.transaction; keep it before")
+        data = mask.data(data) if mask.on else data
         name, keep = wire.content_id(data), self._pen.writer.keep
         if _in_a_loop():
             keep(self.hold, name, data)
@@ -65,10 +79,16 @@ class Belongings:
     async def flush(self) -> None:
         await self._pen.flushed()
 
-    async def other(self, task_id: str) -> tuple[Task | None, list[r.Record]]:
+    async def other(self, task_id: str) -> tuple[Task | None, list[r.Record], list[Message]]:
+        from onward.core.state import last_message  # noqa: PLC0415 -- pydantic, which most tasks do not need
+
         whose = self._options.get("tenant", "")  # an input may name whatever it likes
         task = await self._pen.patiently(lambda: self._desk.store.get(task_id, whose))
-        return task, [] if task is None else await self._since_checkpoint(task_id)
+        if task is None:
+            return None, [], []
+        records = await self._since_checkpoint(task_id)
+        copied = last_message(records)
+        return task, records, await self._pen.patiently(lambda: self._desk.store.inbox(task_id, copied))
 
     def hurried(self) -> bool:
         started, deadline = self._pen.replay.started_at or self._claimed.claimed_at, self._deadline_at()
@@ -77,6 +97,8 @@ class Belongings:
     async def leave(self, data: bytes, about: dict[str, Any]) -> dict[str, Any]:
         if self._pen.transacting:
             raise UsageError("an artifact cannot be left inside ctx.transaction; leave it before, or after")
+        if mask.on:
+            data = await beside(len(data), lambda: mask.data(data))
         name = await self._pen.patiently(lambda: self._desk.artifacts.put(self.task_id, data))
         key = SCOPE.get().key or ""
         told = {"artifact_id": name, "bytes": len(data), "step": key, **about}
@@ -101,6 +123,10 @@ class Belongings:
 
     async def within_quota(self, name: str, ask: Callable[[], Awaitable[Any]]) -> Any:
         return await ask_within(self._desk, self._pen, name, ask)
+
+    def _used(self) -> dict[str, Any]:
+        """How the data of a last record begins."""
+        return {} if self.usage is None else {"usage": self.usage.told()}
 
     # ── journals and time ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onward.core import record as r
-from onward.core import wire
+from onward.core import secret, wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
 from onward.engine.child import Child
 from onward.engine.host import Call, Host
 from onward.engine.scope import SCOPE
+from onward.engine.secrets import making, with_secrets
 from onward.errors import BadSetting, Denied, InvalidInput, UsageError, WaitTimeout
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Context:
         undo: Callable[..., Any] | None = None,
         effect: str | None = None,
         reconcile: Callable[..., Any] | None = None,
+        makes: str | None = None,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
         """Run the function and keep its result; after a crash, hand out the kept result instead of running it again.
@@ -92,6 +94,9 @@ class Context:
 
         `retry` (a Retry, or a number of attempts) is for failures of this step alone; a task's own retry comes back
         to the failed step as well. `timeout` is for one attempt. Plain functions run in a thread.
+
+        A secret (`app.secret`) among the arguments is put in right before the call, and never recorded. `makes` says that the
+        result is a secret, and names it: what comes back is for other steps, and after a crash it is made again.
         """
         call = Call(name or _name(function), function, args, kwargs)
         if retry is not None:
@@ -104,6 +109,10 @@ class Context:
             call.undo = undo
         if effect is not None or reconcile is not None:
             call.effect, call.reconcile = _effect(effect), reconcile
+        if makes is not None:
+            return making(self._host, call, makes)
+        if secret.used:
+            with_secrets(self._host.keyring, call)
         return self._run(call)
 
     def saga(self, name: str = "saga") -> Any:
@@ -125,6 +134,8 @@ class Context:
         call = Call(name or _name(function), function, args, kwargs)
         if args or kwargs:
             call.mark = _mark(args, kwargs)
+        if secret.used:
+            with_secrets(self._host.keyring, call)
         return self._host.transaction(call).run()
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,6 +148,15 @@ class Context:
         """The value of the next signal of that name (`app.signal(id, name, value)`); one that came before is kept."""
         message = await self._host.wait(r.SIGNAL, f"signal {name}", {"signal": name}, _timeout(timeout))
         return message["value"] if message is not None else _default(default, f"no signal {name!r} came in time")
+
+    async def messages(self, *, last: bool = False) -> list[Any]:
+        """What people said to this task (`app.message`) since this was asked last, in order; nothing is waited for. An agent
+        reads it before every turn.
+
+        With `last` there is no message that the task could complete without having read: when one comes before its result is
+        written, it is not, and the handler begins anew as after a crash.
+        """
+        return await self._host.messages(last=last)
 
     async def ask(
         self, question: str, *, choices: Iterable[str] = (), timeout: Duration | None = None, default: Any = RAISE
@@ -213,21 +233,33 @@ class Context:
         """The state of this task, where it has one."""
         return self._state
 
-    async def patch(self, change: StatePatch | AgentState) -> AgentState:
-        """Change the state of this task, with the next commit; a whole state begins it. What it is now."""
+    async def patch(self, change: StatePatch | AgentState | None = None) -> AgentState:
+        """Change the state of this task, with the next commit; a whole state begins it. What it is now. What others have sent
+        (`app.patch`) comes first; without a change of its own this takes only that."""
         from onward.core.state import AgentState, StatePatch  # noqa: PLC0415 -- pydantic, which most tasks do not need
 
-        kind = "state" if isinstance(change, AgentState) else "patch"
-        told = await self._host.note(r.PATCHED, "patch", {kind: change.model_dump(mode="json", exclude_defaults=True)})
-        if "state" in told:
-            self._state = AgentState.model_validate(told["state"])
-        elif self._state is None:
+        if not isinstance(change, AgentState):
+            await self._take_patches()
+        if change is not None:
+            kind = "state" if isinstance(change, AgentState) else "patch"
+            said = {kind: change.model_dump(mode="json", exclude_defaults=True)}
+            told = await self._host.note(r.PATCHED, "patch", said)
+            if "state" in told:
+                self._state = AgentState.model_validate(told["state"])
+            elif self._state is not None:
+                self._state = self._state.patched(StatePatch.model_validate(told["patch"]))
+        if self._state is None:
             raise UsageError(
                 "this task has no state to patch yet; begin with a whole one: ctx.patch(AgentState(goal=…))"
             )
-        else:
-            self._state = self._state.patched(StatePatch.model_validate(told["patch"]))
         return self._state
+
+    async def _take_patches(self) -> None:
+        if self._state is not None:
+            from onward.core.state import StatePatch  # noqa: PLC0415 -- as above
+
+            for sent in await self._host.patches():
+                self._state = self._state.patched(StatePatch.model_validate(sent["patch"]))
 
     def spending(self, budget: Budget) -> Spending:
         """What this task may spend: by this budget, or the one it was submitted with, and by those of the tasks above it."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from onward.artifacts.keeper import Artifacts
 from onward.core.clock import Clock
 from onward.engine.lease import Lease
+from onward.engine.secrets import Secrets
 from onward.engine.threads import Threads
 from onward.store.port import Store
 from onward.store.writer import Writer
@@ -23,6 +24,7 @@ class Desk(Protocol):
     rng: random.Random
     threads: Threads
     lease: Lease
+    secrets: Secrets
 
     async def submit(
         self, name: str, value: object, options: dict[str, object], key: str, parent: str, until: float | None

@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from onward.core.checkpoint import DEFAULT, Checkpoints
 from onward.core.limit import Limit
 from onward.core.retry import Retry
-from onward.engine.arguments import Arguments
+from onward.engine.arguments import Arguments, standing_in
 from onward.errors import UsageError
 
 DEFAULT_RETRY = Retry(attempts=4)
@@ -30,6 +30,10 @@ class Handler:
     group: str | None = None
     limit: Limit | None = None
     checkpoint: Checkpoints = DEFAULT
+    agent: bool = False
+    """Whether a model decides what it does."""
+    secrets: Collection[str] = ()
+    """The secrets that may be named in an input."""
 
     @functools.cached_property
     def takes(self) -> Arguments:
@@ -44,6 +48,10 @@ class Handler:
         """See `Arguments.of`."""
         return self.takes.of(value)
 
+    def check(self, value: Any) -> None:
+        """Raises InvalidInput when the handler does not take it, whatever the secrets that it names may be."""
+        self.takes.of(standing_in(value) if self.secrets else value)
+
     @functools.cached_property
     def grouping(self) -> tuple[str, bool] | None:
         """The argument that names a task's group, and whether an input that is no object is that argument."""
@@ -55,5 +63,11 @@ class Handler:
 
     def offer(self) -> bytes:
         """What others need to know of it: its queue, deadline and grouping for submits from afar, its schema for forms."""
-        said = {"queue": self.queue, "deadline": self.deadline, "group": self.grouping, "input": self.takes.schema()}
-        return json.dumps(said).encode()
+        said: dict[str, Any] = {
+            "queue": self.queue,
+            "deadline": self.deadline,
+            "group": self.grouping,
+            "input": self.takes.schema(),
+            "secrets": sorted(self.secrets),
+        }
+        return json.dumps(said | ({"agent": True} if self.agent else {})).encode()

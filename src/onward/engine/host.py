@@ -12,6 +12,8 @@ from onward.engine.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
+    from onward.core.usage import Usage
+    from onward.engine.secrets import Keyring
     from onward.engine.spending import Spending
 
 _NOTHING: Mapping[str, Any] = {}
@@ -54,6 +56,8 @@ class Host(Surroundings, Protocol):
     task_id: str
     attempt: int
     rng: random.Random
+    usage: Usage | None
+    """What the task has taken of models so far: for its last record."""
 
     async def run(self, call: Call) -> Any:
         """The recorded result of the step, or the result of running it now, recorded. Raises StepFailed."""
@@ -61,6 +65,10 @@ class Host(Surroundings, Protocol):
 
     async def wait(self, kind: str, name: str, data: dict[str, Any], timeout: float | None) -> dict[str, Any] | None:
         """The message that this waits for, with the slot free meanwhile; None when the time was up."""
+        ...
+
+    async def messages(self, *, last: bool = False) -> list[Any]:
+        """What people said to this task since this was asked last; nothing is waited for."""
         ...
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
@@ -87,6 +95,10 @@ class Host(Surroundings, Protocol):
 
     async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
         """Write a record that belongs to this place of the code; what it says, now or from before."""
+        ...
+
+    async def patches(self) -> list[Any]:
+        """What others want changed in the state and this task has not come to yet, each once; recorded in this place."""
         ...
 
     def keep(self, data: bytes) -> str:
@@ -120,6 +132,11 @@ class Host(Surroundings, Protocol):
 
     def now(self) -> float:
         """The database's time."""
+        ...
+
+    @property
+    def keyring(self) -> Keyring:
+        """The secrets that this task may use."""
         ...
 
 

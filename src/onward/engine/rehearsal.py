@@ -20,15 +20,18 @@ from onward.core.clock import Clock, SystemClock
 from onward.core.control import Control, Park
 from onward.core.record import Record
 from onward.core.task import Task
+from onward.engine.arguments import standing_in
 from onward.engine.bounded import GRACE, bounded
 from onward.engine.desk import Desk
 from onward.engine.handlers import Handler
 from onward.engine.pen import Pen
 from onward.engine.replay import Known, Replay
 from onward.engine.scope import SCOPE, Scope
+from onward.engine.secrets import StandIns
 from onward.engine.shift import Shift
 from onward.engine.spending import Spending
 from onward.engine.threads import Threads
+from onward.engine.waits import Waits
 from onward.errors import OnwardError, UnfitCheckpoint
 from onward.store.port import Claimed, Store
 from onward.store.writer import Hold
@@ -105,6 +108,13 @@ class _BlindPen(Pen):
         raise self.end(Walked(key))
 
 
+class _DeafWaits(Waits):
+    """Nobody can say anything new."""
+
+    async def _heard(self, key: str, *, last: bool) -> list[int]:  # noqa: ARG002 -- as the waits they stand for
+        return []
+
+
 class _BareDesk:
     """What a shift finds on its desk when there is no worker: a clock, threads, what its task keeps, and nobody to write to."""
 
@@ -112,7 +122,7 @@ class _BareDesk:
 
     def __init__(self, threads: Threads, clock: Clock, library: Library) -> None:
         self.threads, self.clock, self.rng = threads, clock, random.Random(0)  # noqa: S311 -- nothing is drawn
-        self.library = library
+        self.library, self.secrets = library, StandIns()
 
     def now(self) -> float:
         return self.clock.now()
@@ -122,6 +132,7 @@ class Rehearsal(Shift):
     """One task, rehearsed."""
 
     pen = _BlindPen
+    waits = _DeafWaits
 
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         super().__init__(desk, claimed, handler)
@@ -132,6 +143,10 @@ class Rehearsal(Shift):
 
     def spending(self, budget: Budget) -> Spending:  # noqa: ARG002 -- nothing is spent
         return Spending(self._desk, self._pen, {}, Budget())
+
+    async def patches(self) -> list[Any]:
+        """Only those that the journal has."""
+        return await self._waits.patches(look=False)
 
     def keep(self, data: bytes) -> str:
         """It is kept while the rehearsal lasts."""
@@ -162,7 +177,7 @@ class Rehearsal(Shift):
             self._begin_at(self._pen.replay.checkpoint)
         self._pen.plain = False
         try:
-            self._handler.arguments(wire.decode(self._claimed.input))
+            self._handler.arguments(standing_in(wire.decode(self._claimed.input)))
         except BaseException as error:
             return Walk(error=error, left=self._pen.replay.leftover(), begun=False)
         try:

@@ -123,7 +123,7 @@ class Replay:
                 self.versions |= {record.key}
             case r.CHECKPOINT:
                 self._restart(record)
-            case r.PATCHED:
+            case r.PATCHED | r.HEARD:
                 self._add(record)
             case r.SAGA | r.SAGA_DONE | r.UNDOING | r.UNDONE:
                 self._add(record)

@@ -12,6 +12,7 @@ import re
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
+from onward.core import mask
 from onward.errors import UsageError
 
 _CLASHES = re.compile(r"^\[|#\d+$|[\x00-\x1f\ud800-\udfff]")
@@ -46,6 +47,8 @@ class Scope:
 
     def next(self, name: str) -> str:
         """The name with its number in this scope: what makes it one of a kind here."""
+        if mask.on:
+            name = mask.text(name)
         count = self._seen.get(name, 0) + 1
         if count == 1 and (_CLASHES.search(name) or not name):
             raise UsageError(

@@ -18,10 +18,10 @@ from types import MappingProxyType
 from typing import Any
 
 from onward.core import record as r
-from onward.core import wire
+from onward.core import secret, wire
 from onward.core.checkpoint import EVERY_STEP, FORM, ON_STATE_CHANGE
-from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend
-from onward.core.task import NEVER, Reason, State
+from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend, Unheard
+from onward.core.task import NEVER, SAID, Reason, State
 from onward.engine.arguments import is_async
 from onward.engine.belongings import Belongings
 from onward.engine.bounded import bounded
@@ -52,6 +52,7 @@ from onward.errors import (
 from onward.store.port import SUSPECT_AFTER, Claimed, End, Wait
 from onward.store.trimming import Trimming
 from onward.store.writer import Hold
+from onward.telemetry import DOING
 
 log = logging.getLogger("onward.shift")
 
@@ -59,10 +60,14 @@ Ending = tuple[str, dict[str, Any], End | Wait]
 """The last record of a shift (kind, data) and what becomes of the task."""
 
 
+_FAILURES = frozenset({r.FAILED, r.RETRY})
+
+
 class Shift(Belongings):
     """One claimed task being done."""
 
     pen = Pen
+    waits = Waits
     settling = False
     over = False
     _branches: Branches | None = None
@@ -79,7 +84,7 @@ class Shift(Belongings):
         self._root = Scope()
         self._root.resumed = claimed.shift > 2
         self._pen = self.pen(desk, self.hold)
-        self._waits = Waits(desk, self._pen, claimed.id, claimed.inbox)
+        self._waits = self.waits(desk, self._pen, claimed.id, claimed.inbox)
         at_once = handler.checkpoint.strategy == EVERY_STEP
         self._steps = (Steps if at_once else PatientSteps)(desk, self._pen, self._waits)
         self.run = self._steps.run
@@ -90,6 +95,7 @@ class Shift(Belongings):
         """Do the shift, whatever comes."""
         self._pen.task = asyncio.current_task()
         SCOPE.set(self._root)
+        DOING.set(self._claimed)
         try:
             await self._settle(*await self._ending())
         except Fenced:
@@ -99,6 +105,8 @@ class Shift(Belongings):
         finally:
             self.over = True
             self._pen.forget()
+            if self._keyring is not None:
+                self._keyring.close()
 
     async def _ending(self) -> Ending:
         """How the shift ends: its last record and what becomes of the task."""
@@ -111,7 +119,7 @@ class Shift(Belongings):
             self._check_returned()
         except BaseException as error:
             return self._left_by(self._cause(error))
-        return r.COMPLETED, {"result": result}, self._end(State.COMPLETED)
+        return r.COMPLETED, {**self._used(), "result": result}, self._end(State.COMPLETED, self._waits.heard)
 
     def _check_returned(self) -> None:
         if self._pen.ended_by is not None:
@@ -152,7 +160,7 @@ class Shift(Belongings):
                 wait = Wait(self.task_id, NEVER, Reason.IN_DOUBT, self.attempt, error.inbox)
                 return r.DOUBTED, {"step": error.key, "reason": error.why}, wait
             case Cancel():
-                return r.CANCELLED, self._undone(), self._end(State.CANCELLED)
+                return r.CANCELLED, {**self._used(), **self._undone()}, self._end(State.CANCELLED)
             case Control():
                 raise error
             case DeadlineExceeded() if self._pen.stop is None and self._pen.sagas:
@@ -164,8 +172,8 @@ class Shift(Belongings):
         log.warning("task %s is %s: %s", self.task_id, reason, why)
         return kind, {"reason": why}, Wait(self.task_id, NEVER, reason, self.attempt)
 
-    def _end(self, state: State) -> End:
-        return End(self.task_id, state, self.attempt, 0, self._claimed.parent)
+    def _end(self, state: State, inbox: int | None = None) -> End:
+        return End(self.task_id, state, self.attempt, 0, self._claimed.parent, inbox)
 
     def _undone(self) -> dict[str, Any]:
         """What the sagas took back on the way out, and what they could not."""
@@ -183,7 +191,7 @@ class Shift(Belongings):
                 return self._waiting(r.PARKED, Reason.PARKED, why)
             if self.attempt > 1:
                 told["message"] = f"{told['message']} (attempt {self.attempt} of the task)"
-            return r.FAILED, {"error": told}, self._end(State.FAILED)
+            return r.FAILED, {**self._used(), "error": told}, self._end(State.FAILED)
         due = min(self.now() + pause, self._deadline_at())
         return (
             r.RETRY,
@@ -198,10 +206,15 @@ class Shift(Belongings):
             writer.mention(self.hold, r.DEADLINE, "", b"{}")
         try:
             await writer.settle(self.hold, kind, wire.encode(data, "the result of the task"), ending)
+        except Unheard:  # the next shift comes to the same place, and reads it
+            kind, ending = r.HANDED_BACK, Wait(self.task_id, None, Reason.QUEUED, self.attempt)
+            await writer.settle(self.hold, kind, wire.encode({"reason": SAID}), ending)
+            self._desk.store.nudge("ready")
         except OnwardError as error:  # it is not JSON, or the database will not have it
-            told = wire.error_value(error) | {"attempts": self.attempt}
+            data = {"error": wire.error_value(error) | {"attempts": self.attempt}}
             kind, ending = r.FAILED, self._end(State.FAILED)
-            await writer.settle(self.hold, r.FAILED, wire.encode({"error": told}), ending)
+            await writer.settle(self.hold, r.FAILED, wire.encode({**self._used(), **data}), ending)
+        self._told(kind, data, ending)
         if isinstance(ending, End):
             self._desk.store.nudge("ended")
             if ending.parent is not None:
@@ -212,6 +225,13 @@ class Shift(Belongings):
             self._desk.store.nudge("ready")
         if self.hold.gate is not None:  # whoever waited for its place
             self._desk.store.nudge("ready")
+
+    def _told(self, kind: str, data: dict[str, Any], _ending: End | Wait) -> None:
+        """It is durable: say what those who run us have to know."""
+        if kind in _FAILURES:
+            level, what = (logging.ERROR, "failed") if kind == r.FAILED else (logging.WARNING, "is tried again")
+            said = self.task_id, self._handler.name, what, data["error"]["type"], data["error"]["message"]
+            log.log(level, "task %s (%s) %s: %s: %s", *said)
 
     # ── the handler ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -262,6 +282,8 @@ class Shift(Belongings):
         return late
 
     def _call_handler(self) -> Coroutine[Any, Any, Any]:
+        if secret.MARK in self._claimed.input or self._handler.takes.secrets:
+            return self._call_with_secrets()
         args, kwargs = self._handler.arguments(wire.decode(self._claimed.input))
         context = Context(self)
         function = self._handler.function
@@ -269,6 +291,13 @@ class Shift(Belongings):
             return function(context, *args, **kwargs)  # type: ignore[no-any-return]
         plain = PlainContext(context, asyncio.get_running_loop())
         return self._in_thread(functools.partial(function, plain, *args, **kwargs))
+
+    async def _call_with_secrets(self) -> Any:
+        given = await self.keyring.given(wire.decode(self._claimed.input))
+        args, kwargs = self._handler.arguments(given)
+        context, function = Context(self), self._handler.function
+        plain = None if is_async(function) else PlainContext(context, asyncio.get_running_loop())
+        return await self.keyring.call(function, plain or context, *args, **kwargs)
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         answer = await self._desk.threads.run(call)
@@ -284,6 +313,9 @@ class Shift(Belongings):
     async def wait(self, kind: str, name: str, data: dict[str, Any], timeout: float | None) -> dict[str, Any] | None:
         return await self._waits.wait(Waiting(kind, name, data, timeout))
 
+    async def messages(self, *, last: bool = False) -> list[Any]:
+        return await self._waits.messages(last=last)
+
     async def gather(
         self, makers: Sequence[Callable[[], Awaitable[Any]]], *, limit: int | None, return_exceptions: bool
     ) -> list[Any]:
@@ -295,7 +327,7 @@ class Shift(Belongings):
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         deadline = self._deadline_at()
-        beside: dict[str, Any] = {"tenant": self._options.get("tenant")}
+        beside: dict[str, Any] = {"tenant": self._options.get("tenant"), "trace": self._options.get("trace")}
         beside |= {"purses": budgets} if (budgets := self._budgets()) else {}
 
         async def start() -> str:
@@ -320,6 +352,9 @@ class Shift(Belongings):
                 await pen.may_go_on()
                 pen.mention(r.VERSION, key, {})
         return self._versions[key]
+
+    async def patches(self) -> list[Any]:
+        return await self._waits.patches()
 
     async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
         told = await self._pen.note(kind, name, data)

@@ -18,6 +18,7 @@ from onward.core import wire
 from onward.core.control import Control, Doubt, Fenced, NotNow, Park
 from onward.core.crash import crashpoint
 from onward.core.retry import HOPELESS
+from onward.core.secret import SecretMissing
 from onward.core.task import NEVER, Reason
 from onward.engine.arguments import is_async, revived
 from onward.engine.bounded import bounded
@@ -101,10 +102,12 @@ class Steps:
         if known.kind == r.STEP_FAILED:
             raise known.failure()
         try:
-            value = revived(call.function, known.data["result"])
+            value = revived(call.function, known.data["result"], self._desk.secrets.value)
         except ValueError as error:
             park = Park(f"the recorded result of step {known.key!r} is not what the code now says it returns: {error}")
             raise self._pen.end(park) from None
+        except SecretMissing as missing:
+            raise self._pen.end(Park(str(missing))) from None
         if call.undo is not None and scope.saga is not None:
             scope.saga.owe(known.seq, known.key, call, value)
         return value
@@ -116,7 +119,9 @@ class Steps:
         head = b'{"ms":%d,"result":' % took if took else b'{"ms":0,"result":'
         tail = b"}" if attempt == 1 and not call.mark else _extras(call.mark, attempt)
         same = wire.same_as_recorded(value, result)
-        return (same if same is value else revived(call.function, same)), head + result + tail
+        if same is not value:
+            same = revived(call.function, same, self._desk.secrets.value)
+        return same, head + result + tail
 
     # ── attempts ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from onward.core.record import Record
-from onward.core.task import Task
+from onward.core.task import Message, Task
 
 HURRY = 0.8
 """The part of a task's time after which it should come to an end."""
@@ -21,8 +21,8 @@ class Surroundings(Protocol):
     parent: str | None
     """The task that started this one."""
 
-    async def other(self, task_id: str) -> tuple[Task | None, list[Record]]:
-        """Another task, and its journal from its last checkpoint on."""
+    async def other(self, task_id: str) -> tuple[Task | None, list[Record], list[Message]]:
+        """Another task, its journal from its last checkpoint on, and its inbox beyond that."""
         ...
 
     async def contents(self, ids: Sequence[str], of: str | None = None) -> dict[str, bytes]:

@@ -15,11 +15,11 @@ from typing import Any
 from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Suspend
-from onward.core.task import HEARS, NEVER, Message, Reason
+from onward.core.task import HEARS, NEVER, SAID, Message, Reason
 from onward.engine.desk import Desk
 from onward.engine.pen import Pen
-from onward.engine.replay import SAID
-from onward.engine.scope import SCOPE
+from onward.engine.replay import SAID as ASKED
+from onward.engine.scope import SCOPE, refuse
 from onward.errors import UsageError
 
 LINGER = 1.0
@@ -71,6 +71,10 @@ class Waits:
         self._there = self._began = messages
         self.deadline = NEVER
         self._open: list[_Open] = []
+        self.heard: int | None = None
+        """How many messages there were when the handler asked for the last time; None when it may complete without them."""
+        self._looked = 0
+        """The number of the last record when the inbox was looked into for messages."""
         self.active = 1
         """How many lines of the handler have something to do. When none has, the task leaves."""
 
@@ -84,7 +88,7 @@ class Waits:
             )
         key = scope.prefix + scope.next(wait.name)
         known = pen.next(scope, key, frozenset({wait.kind}))
-        if known is not None and wait.kind in SAID:
+        if known is not None and wait.kind in ASKED:
             pen.check(pen.replay.check_said, known, wire.decode(wire.encode(wait.data, "the question")))
         if known is not None and known.over:
             return known.data if "n" in known.data and not known.data.get("expired") else None
@@ -104,6 +108,36 @@ class Waits:
         ended = {"expired": True} if message is None else {"n": message["n"]}
         pen.mention(r.SLEPT if wait.kind == r.SLEEP else r.WAITED, key, {} if wait.kind == r.SLEEP else ended)
         return message
+
+    async def messages(self, *, last: bool) -> list[Any]:
+        """What people said since this was asked last. Where nobody did nothing is recorded: a replay that has no record in this
+        place, and others after it, knows that there was nothing."""
+        scope, pen = SCOPE.get(), self._pen
+        if scope.key is not None:
+            refuse("messages", scope.key)
+        replay, key = pen.replay, scope.prefix + scope.next("messages")
+        known = replay.peek(key)
+        if known is not None and known.key == key:
+            numbers = pen.next(scope, key, frozenset({r.HEARD})).data["n"]  # type: ignore[union-attr]
+        elif pen.ended_by is not None:
+            raise pen.ended_by
+        elif replay.ahead(scope.path):
+            return []
+        else:
+            numbers = await self._heard(key, last=last)
+        return [replay.messages.pop(number)["value"] for number in numbers]
+
+    async def _heard(self, key: str, *, last: bool) -> list[int]:
+        """The numbers of what people said by now."""
+        self._look()
+        await self.read_inbox()
+        found = [number for number, message in self._pen.replay.messages.items() if _said(message)]
+        if found:
+            await self._pen.may_go_on()
+            self._pen.mention(r.HEARD, key, {"n": found})
+        self.heard = self._pen.replay.inbox if last and not found else None
+        self._looked = self._pen.hold.seq
+        return found
 
     async def pause(self, until: float, reason: Reason) -> None:
         """Wait inside a step: between two attempts, or until it may begin."""
@@ -154,6 +188,27 @@ class Waits:
             replay.receive(copied)
         self._there = replay.inbox
         return bool(messages)
+
+    async def patches(self, *, look: bool = True) -> list[Any]:
+        """What others want changed in the state and was not taken yet. It is recorded here, under the number of its message, so
+        that a replay takes it in the same place; only where the journal has nothing further may there be something new."""
+        pen, replay, path = self._pen, self._pen.replay, SCOPE.get().path
+        taken: list[Any] = []
+        while (known := replay.peek(SCOPE.get().prefix)) is not None and known.kind == r.PATCHED and "n" in known.data:
+            taken.append(await pen.note(r.PATCHED, "sent", {}))
+            replay.messages.pop(taken[-1]["n"], None)
+        if known is not None or replay.ahead(path) or not look:
+            return taken
+        if (
+            self._looked != pen.hold.seq
+        ):  # else somebody looked for messages right before, and nothing has happened since
+            self._look()
+            await self.read_inbox()
+        self._looked = 0
+        for number in [n for n, message in replay.messages.items() if message["kind"] == "patch"]:
+            told = {**replay.messages.pop(number)["value"], "n": number}
+            taken.append(await pen.note(r.PATCHED, "sent", told))
+        return taken
 
     async def _expire(self, open_: _Open) -> None:
         """Nobody answered in time. The inbox decides between that and an answer that comes in this very moment."""
@@ -214,3 +269,8 @@ class Waits:
         if self.active == 0 and self._open:
             with contextlib.suppress(Suspend):
                 self.leave()
+
+
+def _said(message: dict[str, Any]) -> bool:
+    """Whether somebody said this to the task; a signal of that name is the same."""
+    return bool(message["kind"] == SAID or (message["kind"], message["name"]) == ("signal", SAID))

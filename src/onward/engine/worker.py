@@ -26,12 +26,15 @@ from onward.engine.handlers import Handler
 from onward.engine.lease import Heart, Lease
 from onward.engine.presence import machine
 from onward.engine.schedules import Ticker
+from onward.engine.secrets import Secrets
 from onward.engine.shift import Shift
 from onward.engine.threads import Threads
 from onward.engine.upkeep import CancelChildren, Upkeep
+from onward.engine.watched import WatchedShift, watching
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port import Beat, Claimed, Outlook, Store, WorkerRow
 from onward.store.writer import Writer
+from onward.telemetry import LOST, WORKING, counters
 
 log = logging.getLogger("onward.worker")
 
@@ -91,6 +94,7 @@ class Worker:
         ticker: Ticker,
         limits: tuple[LimitRow, ...] = (),
         artifacts: Artifacts | None = None,
+        secrets: Secrets | None = None,
         spawn: Spawn = spawn,
     ) -> None:
         self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
@@ -99,6 +103,7 @@ class Worker:
         self._poll, self._ids, self._spawn = poll, ids, spawn
         self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
         self.submit, self._ticker, self.artifacts = submit, ticker, artifacts or Artifacts(store)
+        self.secrets = secrets or Secrets()
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
@@ -228,6 +233,7 @@ class Worker:
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _claim_forever(self) -> None:
+        WORKING.set(self)  # and for all that is begun from here
         while not self._stopping:
             self._woken = False
             try:
@@ -322,8 +328,9 @@ class Worker:
                     return
 
     def _begin(self, claimed: list[Claimed]) -> None:
+        make = WatchedShift if watching() else Shift
         for one in claimed:
-            shift = Shift(self, one, self._handlers[one.task])
+            shift = make(self, one, self._handlers[one.task])
             self._shifts[one.id] = shift
             if self._stopping:
                 shift.stop(HandBack(), now=False)
@@ -408,6 +415,7 @@ class Worker:
         log.warning(
             "this worker was declared dead: its lease ended while it was away; it starts anew under another name"
         )
+        counters.add(LOST)
         self.lease.drop()
         self.lease.doubt()
         self.writer.lose([shift.hold for shift in self._shifts.values()])

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from onward.core.deed import Deed, Entry
 from onward.core.key import KeyRow
-from onward.core.task import State, Tasks
 
 Keys = list[KeyRow]
 Entries = list[Entry]
@@ -27,19 +26,6 @@ class Kin(NamedTuple):
 
 class Access(Protocol):
     """What every Store keeps about those who ask. The promises of all verbs of the Store hold here too."""
-
-    async def list(
-        self,
-        *,
-        state: State | None,
-        task: str | None,
-        queue: str | None,
-        limit: int,
-        before: str | None,
-        whose: str | None = None,
-    ) -> Tasks:
-        """Tasks, newest first, below the id `before`."""
-        ...
 
     async def kin(self, ids: Sequence[str], *, below: bool = False) -> Sequence[Kin]:
         """These tasks, or all their children, in whatever state."""
@@ -78,3 +64,8 @@ class Access(Protocol):
     async def audit(self, after: int, limit: int, whose: str | None = None) -> Entries:
         """Entries with numbers above `after`, in order."""
         ...
+
+
+def seen_by(whose: str | None) -> dict[str, Any]:
+    """The parameters of all sections that show what is a tenant's: of this one, of none (""), or of all (None)."""
+    return {"tenant": whose, "of_all": whose is None}

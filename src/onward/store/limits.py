@@ -63,8 +63,8 @@ def rules(found: Iterable[Sequence[Any]], queue: str, names: Sequence[str]) -> R
     for kind, name, *numbers in found:
         if kind == "task" and name in names:
             tasks[name] = Bound(*numbers)
-        elif kind == "queue" and name == queue:
-            whole = numbers[0]
+        elif kind != "task" and name == queue:  # a queue that is paused has a limit of nothing
+            whole = numbers[0] if whole is None else min(whole, numbers[0])
     return Rules(tasks, whole)
 
 

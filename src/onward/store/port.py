@@ -25,6 +25,7 @@ from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task
 from onward.store.access import Access
+from onward.store.overview import Overview
 from onward.store.purses import Purses
 from onward.store.quotas import Quotas
 
@@ -62,13 +63,15 @@ class Claimed(NamedTuple):
 
 
 class End(NamedTuple):
-    """A settle that ends a task: its queue row goes, its outcome is written."""
+    """A settle that ends a task: its queue row goes, its outcome is written. With `inbox`, a save raises Unheard, and writes
+    nothing, when it has got more messages than that."""
 
     id: str
     state: State
     attempt: int
     seq: int
     parent: str | None = None
+    inbox: int | None = None
 
 
 class Wait(NamedTuple):
@@ -83,8 +86,7 @@ class Wait(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a message came to: its number, or that of the one that was first (`first` is False), or None for a task that has
-    ended."""
+    """What a message came to: its number, that of the one that was first (`first` is False), or None: the task has ended."""
 
     number: int | None
     first: bool = True
@@ -207,7 +209,7 @@ class Depth:
     rate: float
 
 
-class Store(Access, Purses, Quotas, Protocol):
+class Store(Access, Overview, Purses, Quotas, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str
@@ -285,8 +287,9 @@ class Store(Access, Purses, Quotas, Protocol):
         ...
 
     async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
-        """Put a message into the inbox of an unfinished task, and wake the task when it waits for one. Of messages with the
-        same id, or that answer the same record, the first counts. The deed is written down with a message that counts."""
+        """Put a message into the inbox of an unfinished task, and wake the task when it waits for one; a `message` wakes nobody.
+        Of messages with the same id, or that answer the same record, the first counts. The deed is written down with a
+        message that counts."""
         ...
 
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:

@@ -29,6 +29,7 @@ from onward.store import postgres_access as access
 from onward.store import postgres_limits as gates
 from onward.store import postgres_schedules as timed
 from onward.store import postgres_steer as steer
+from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
 from onward.store.nudge import Hub
@@ -49,6 +50,8 @@ from onward.store.port import (
 )
 from onward.store.postgres_access import PostgresAccess
 from onward.store.postgres_fork import fork
+from onward.store.postgres_gauges import PostgresGauges
+from onward.store.postgres_overview import PostgresOverview
 from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
 from onward.store.postgres_run import S, run
@@ -61,7 +64,7 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore(PostgresAccess, PostgresPurses, PostgresQuotas, PostgresTrimming):
+class PostgresStore(PostgresAccess, PostgresGauges, PostgresOverview, PostgresPurses, PostgresQuotas, PostgresTrimming):
     """See `Store` for what each verb promises."""
 
     inline = False
@@ -247,7 +250,7 @@ class PostgresStore(PostgresAccess, PostgresPurses, PostgresQuotas, PostgresTrim
 
     async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
         name = "asks_of" if task_id else "asks"
-        return [Ask(*row.values()) for row in await self._fetch(name, id=task_id, **rows.seen_by(whose))]
+        return [Ask(*row.values()) for row in await self._fetch(name, id=task_id, **seen_by(whose))]
 
     async def doubts(self) -> list[str]:
         return [row["task_id"] for row in await self._fetch("doubts")]
@@ -391,7 +394,7 @@ class PostgresStore(PostgresAccess, PostgresPurses, PostgresQuotas, PostgresTrim
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, task_id: str, whose: str | None = None) -> Task | None:
-        found = await self._fetch("get", id=task_id, **rows.seen_by(whose))
+        found = await self._fetch("get", id=task_id, **seen_by(whose))
         return rows.task(found[0]) if found else None
 
     async def census(self) -> list[tuple[str, str]]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from onward.core.deed import BEGINNING, Deed, Entry, entered
 from onward.core.key import KeyRow
-from onward.core.task import Message, State, Tasks
-from onward.store import postgres_steer, rows
-from onward.store.access import Entries, Keys, Kin
+from onward.core.task import Message
+from onward.store import postgres_steer
+from onward.store.access import Entries, Keys, Kin, seen_by
 from onward.store.port import Sent
 from onward.store.postgres_run import first, run
 
@@ -20,19 +20,6 @@ class PostgresAccess:
     _fetch: Any
     _execute: Any
     _from_outside: Any
-
-    async def list(
-        self,
-        *,
-        state: State | None,
-        task: str | None,
-        queue: str | None,
-        limit: int,
-        before: str | None,
-        whose: str | None = None,
-    ) -> Tasks:
-        name, values = rows.listing(whose, state, task, queue, limit, before)
-        return [rows.task(row) for row in await self._fetch(name, **values)]
 
     async def kin(self, ids: Sequence[str], *, below: bool = False) -> Sequence[Kin]:
         return [Kin(*row) for row in await self._fetch("kin_below" if below else "kin", ids=list(ids))]
@@ -50,14 +37,14 @@ class PostgresAccess:
         return KeyRow(*found[0]) if found else None
 
     async def keys(self, whose: str | None = None) -> Keys:
-        return [KeyRow(*row) for row in await self._fetch("keys", **rows.seen_by(whose))]
+        return [KeyRow(*row) for row in await self._fetch("keys", **seen_by(whose))]
 
     async def has_keys(self) -> bool:
         return bool((await self._fetch("has_keys"))[0]["found"])
 
     async def revoke_key(self, key_id: str, deed: Deed, whose: str | None = None) -> KeyRow | None:
         async def job(connection: Any) -> KeyRow | None:
-            if await first(connection, "key_revoke", id=key_id, **rows.seen_by(whose)) is not None:
+            if await first(connection, "key_revoke", id=key_id, **seen_by(whose)) is not None:
                 await write_down(connection, deed)
             found = await first(connection, "key", id=key_id)
             return None if found is None or whose not in {None, found["tenant"] or ""} else KeyRow(*found)

@@ -15,6 +15,8 @@ from onward.store.postgres_run import S, run
 
 async def claim(connection: Any, asked: dict[str, Any], rules: Rules, most: int, wide: int) -> Round:
     """One round of a claim; see `Store.claim`."""
+    if rules.queue == 0:
+        return Round([])
     if rules.queue is not None:
         await _lock(connection, [f"\n{asked['queue']}"])
         ((held,),) = await _fetch(connection, "behind_queue", queue=asked["queue"])

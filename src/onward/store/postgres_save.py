@@ -27,12 +27,14 @@ async def write(connection: Any, batch: Batch) -> None:
     ends, waits = sorted(batch.ends, key=_by_id), sorted(batch.waits, key=_by_id)
     settle = S["settle"](**_values(batch, ends, waits))
     told = rows.tidings(batch)
-    if not told and not batch.gates:
+    heard = [end for end in ends if end.inbox is not None]
+    if not (told or batch.gates or heard):
         await connection.execute(S["settle"].sql, *settle)
         return
     async with connection.transaction():
         touched = {e.id for e in ends} | {w.id for w in waits} | {parent for parent, *_ in told}
         await run(connection, "lock_rows", ids=sorted(touched))
+        await steer.check_heard(connection, heard)
         await connection.execute(S["settle"].sql, *settle)
         if told:
             await steer.tell(connection, told)

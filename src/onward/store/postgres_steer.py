@@ -3,15 +3,16 @@ that meets a number which is taken is begun anew."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import asyncpg
 
+from onward.core.control import Unheard
 from onward.core.record import CANCEL, CANCELLED, RESUMED, Entry
-from onward.core.task import NEEDS_A_PERSON, Message, State
+from onward.core.task import NEEDS_A_PERSON, SAID, Message, State
 from onward.store import postgres_limits, rows
-from onward.store.port import Foreign, Sent, Stopped
+from onward.store.port import End, Foreign, Sent, Stopped
 from onward.store.postgres_run import S, first, run
 
 
@@ -72,12 +73,19 @@ async def send(connection: Any, task_id: str, message: Message) -> Sent:
     if found is not None:
         there = Message(*found.values())
         return Sent(there.number, there.id == message.id, there)
-    bumped = await first(connection, "bump", id=task_id)
+    bumped = await first(connection, "bump_quietly" if message.kind == SAID else "bump", id=task_id)
     if bumped is None:
         return Sent(None)
     values = message._asdict() | {"id": task_id, "message": message.id, "number": bumped["inbox"]}
     await run(connection, "post", **values)
     return Sent(bumped["inbox"])
+
+
+async def check_heard(connection: Any, ends: Sequence[End]) -> None:
+    """Raises Unheard when a task that is about to end, and whose queue row is locked, has got a message that it has not read."""
+    for end in ends:
+        if (row := await first(connection, "inbox_of", id=end.id)) and row["inbox"] > (end.inbox or 0):
+            raise Unheard(end.id)
 
 
 async def tell(connection: Any, told: list[tuple[str, str, str, bytes]]) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from onward.core.record import DROPPED, Record
 from onward.store.postgres_run import S, first, run
+from onward.store.postgres_scan import PostgresScanning
 from onward.store.trimming import SIZE, marker
 
 
@@ -13,8 +14,8 @@ class _Connects(Protocol):
     def _connection(self) -> Any: ...
 
 
-class PostgresTrimming:
-    """See `Trimming`."""
+class PostgresTrimming(PostgresScanning):
+    """See `Trimming`. (And `Scanning`: the two ports that only chores use come as one.)"""
 
     async def trim(self: _Connects, task_id: str, keep: int, before: float) -> int:
         """See `Trimming.trim`."""

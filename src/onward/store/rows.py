@@ -9,6 +9,7 @@ from typing import Any
 from onward.core import wire
 from onward.core.schedule import ScheduleRow
 from onward.core.task import NewTask, State, Task, open_state
+from onward.core.usage import Usage
 from onward.store.port import Batch, WorkerRow
 
 
@@ -42,6 +43,7 @@ def task(row: Mapping[str, Any]) -> Task:
         parent=row["parent"],
         group=row["grp"],
         tenant=row["tenant"],
+        usage=Usage.read(ending["usage"]) if "usage" in ending else None,
     )
 
 
@@ -100,31 +102,6 @@ def submit_values(new: Sequence[NewTask]) -> dict[str, Any]:
         "groups": [n.group for n in new],
         "tenants": [n.tenant for n in new],
     }
-
-
-def listing(
-    whose: str | None, state: State | None, task: str | None, queue: str | None, limit: int, before: str | None
-) -> tuple[str, dict[str, Any]]:
-    """The section that lists tasks, and its parameters."""
-    name = "list_all" if state is None else "list_ended" if state.ended else "list_open"
-    if whose and (state is None or state is State.COMPLETED):
-        name = "list_tenant"
-    return name, {
-        "state": state and state.value,
-        "any_state": state is None,
-        "task": task,
-        "any_task": task is None,
-        "queue": queue,
-        "any_queue": queue is None,
-        "limit": limit,
-        "before": before or "~",
-        **seen_by(whose),
-    }
-
-
-def seen_by(whose: str | None) -> dict[str, Any]:
-    """The parameters of all sections that show what is a tenant's: of this one, of none (""), or of all (None)."""
-    return {"tenant": whose, "of_all": whose is None}
 
 
 def schedule(row: Sequence[Any]) -> ScheduleRow:

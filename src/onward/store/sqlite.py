@@ -28,6 +28,7 @@ from onward.store import sqlite_access as access
 from onward.store import sqlite_limits as gates
 from onward.store import sqlite_schedules as timed
 from onward.store import sqlite_steer as steer
+from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
 from onward.store.nudge import Datagrams, Hub
@@ -48,7 +49,9 @@ from onward.store.port import (
 from onward.store.sqlite_access import SqliteAccess
 from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
+from onward.store.sqlite_gauges import SqliteGauges
 from onward.store.sqlite_nudges import SqliteNudges
+from onward.store.sqlite_overview import SqliteOverview
 from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_quotas import SqliteQuotas
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
@@ -58,7 +61,7 @@ from onward.store.sqlite_trim import SqliteTrimming
 T = TypeVar("T")
 
 
-class SqliteStore(SqliteAccess, SqliteNudges, SqlitePurses, SqliteQuotas, SqliteTrimming):
+class SqliteStore(SqliteAccess, SqliteGauges, SqliteNudges, SqliteOverview, SqlitePurses, SqliteQuotas, SqliteTrimming):
     """See `Store` for what each verb promises."""
 
     apart = True
@@ -212,7 +215,7 @@ class SqliteStore(SqliteAccess, SqliteNudges, SqlitePurses, SqliteQuotas, Sqlite
         return await self._reading(lambda c: [Message(*row) for row in run(c, "inbox", id=task_id, after=after)])
 
     async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
-        name, values = "asks_of" if task_id else "asks", {"id": task_id, **rows.seen_by(whose)}
+        name, values = "asks_of" if task_id else "asks", {"id": task_id, **seen_by(whose)}
         return await self._reading(lambda c: [*map(Ask._make, run(c, name, **values))])
 
     async def doubts(self) -> list[str]:
@@ -324,6 +327,7 @@ class SqliteStore(SqliteAccess, SqliteNudges, SqlitePurses, SqliteQuotas, Sqlite
             connection.executemany(S["keep"].sql, batch.contents)
         insert(connection, "save", batch.entries)
         if batch.ends:
+            steer.check_heard(connection, batch.ends)
             now = self._clock.now()
             connection.execute(S["end_queue"].sql, (json.dumps([end.id for end in batch.ends]),))
             insert(connection, "end_outcome", [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends])
@@ -403,7 +407,7 @@ class SqliteStore(SqliteAccess, SqliteNudges, SqlitePurses, SqliteQuotas, Sqlite
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, task_id: str, whose: str | None = None) -> Task | None:
-        found = await self._reading(lambda c: views(run(c, "get", id=task_id, **rows.seen_by(whose))))
+        found = await self._reading(lambda c: views(run(c, "get", id=task_id, **seen_by(whose))))
         return rows.task(found[0]) if found else None
 
     async def census(self) -> list[tuple[str, str]]:

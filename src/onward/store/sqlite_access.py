@@ -10,11 +10,11 @@ import apsw
 
 from onward.core.deed import BEGINNING, Deed, Entry, entered
 from onward.core.key import KeyRow
-from onward.core.task import Message, State, Tasks
-from onward.store import rows, sqlite_steer
-from onward.store.access import Entries, Keys, Kin
+from onward.core.task import Message
+from onward.store import sqlite_steer
+from onward.store.access import Entries, Keys, Kin, seen_by
 from onward.store.port import Sent
-from onward.store.sqlite_run import first, run, views
+from onward.store.sqlite_run import first, run
 
 
 class SqliteAccess:
@@ -22,19 +22,6 @@ class SqliteAccess:
 
     _reading: Any
     _writing: Any
-
-    async def list(
-        self,
-        *,
-        state: State | None,
-        task: str | None,
-        queue: str | None,
-        limit: int,
-        before: str | None,
-        whose: str | None = None,
-    ) -> Tasks:
-        name, values = rows.listing(whose, state, task, queue, limit, before)
-        return [rows.task(row) for row in await self._reading(lambda c: views(run(c, name, **values)))]
 
     async def kin(self, ids: Sequence[str], *, below: bool = False) -> Sequence[Kin]:
         name, wanted = "kin_below" if below else "kin", json.dumps(list(ids))
@@ -53,14 +40,14 @@ class SqliteAccess:
         return None if found is None else KeyRow(*found)
 
     async def keys(self, whose: str | None = None) -> Keys:
-        return await self._reading(lambda c: [KeyRow(*row) for row in run(c, "keys", **rows.seen_by(whose))])  # type: ignore[no-any-return]
+        return await self._reading(lambda c: [KeyRow(*row) for row in run(c, "keys", **seen_by(whose))])  # type: ignore[no-any-return]
 
     async def has_keys(self) -> bool:
         return bool((await self._reading(lambda c: first(c, "has_keys")))[0])
 
     async def revoke_key(self, key_id: str, deed: Deed, whose: str | None = None) -> KeyRow | None:
         def job(connection: apsw.Connection) -> KeyRow | None:
-            if first(connection, "key_revoke", id=key_id, **rows.seen_by(whose)) is not None:
+            if first(connection, "key_revoke", id=key_id, **seen_by(whose)) is not None:
                 write_down(connection, deed)
             found = first(connection, "key", id=key_id)
             return None if found is None or whose not in {None, found[3] or ""} else KeyRow(*found)

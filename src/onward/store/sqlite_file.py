@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -30,9 +31,16 @@ def connect(path: str, clock: Clock) -> apsw.Connection:
     connection = apsw.Connection(path)
     connection.set_busy_handler(Patient(BUSY))
     connection.create_scalar_function("onward_now", lambda *_: clock.now(), 0)
+    connection.create_scalar_function("onward_has", _has, 2, deterministic=True)
     _set_wal(connection)
     connection.execute("PRAGMA synchronous=FULL")
     return connection
+
+
+def _has(*values: Any) -> bool:
+    """Whether the second stands somewhere in the first."""
+    data, part = values
+    return part in data
 
 
 def _set_wal(connection: apsw.Connection) -> None:

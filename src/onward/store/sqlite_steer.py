@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import apsw
 
+from onward.core.control import Unheard
 from onward.core.record import CANCEL, CANCELLED, RESUMED
-from onward.core.task import NEEDS_A_PERSON, Message, State
+from onward.core.task import NEEDS_A_PERSON, SAID, Message, State
 from onward.store import rows, sqlite_limits
-from onward.store.port import Sent, Stopped
+from onward.store.port import End, Sent, Stopped
 from onward.store.sqlite_run import first, run
 
 
@@ -59,12 +62,19 @@ def send(connection: apsw.Connection, task_id: str, message: Message) -> Sent:
     there = first(connection, "posted", id=task_id, message=message.id, ref=message.ref)
     if there is not None:
         return Sent(there[5], there[0] == message.id, Message(*there))
-    bumped = first(connection, "bump", id=task_id)
+    bumped = first(connection, "bump_quietly" if message.kind == SAID else "bump", id=task_id)
     if bumped is None:
         return Sent(None)
     values = message._asdict() | {"id": task_id, "message": message.id, "number": bumped[0]}
     run(connection, "post", **values)
     return Sent(bumped[0])
+
+
+def check_heard(connection: apsw.Connection, ends: Sequence[End]) -> None:
+    """Raises Unheard when a task that is about to end has got a message that it has not read."""
+    for end in ends:
+        if end.inbox is not None and (row := first(connection, "inbox_of", id=end.id)) and row[0] > end.inbox:
+            raise Unheard(end.id)
 
 
 def tell(connection: apsw.Connection, parent: str, message: str, child: str, data: bytes) -> None:

@@ -9,6 +9,7 @@ import apsw
 
 from onward.core.record import DROPPED, Record
 from onward.store.sqlite_run import first, run
+from onward.store.sqlite_scan import SqliteScanning
 from onward.store.trimming import SIZE, marker
 
 T = TypeVar("T")
@@ -18,8 +19,8 @@ class _Writes(Protocol):
     async def _writing(self, job: Callable[[apsw.Connection], T], /) -> T: ...
 
 
-class SqliteTrimming:
-    """See `Trimming`."""
+class SqliteTrimming(SqliteScanning):
+    """See `Trimming`. (And `Scanning`: the two ports that only chores use come as one.)"""
 
     async def trim(self: _Writes, task_id: str, keep: int, before: float) -> int:
         """See `Trimming.trim`."""

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from onward.core.clock import Clock
-from onward.core.control import Fenced
+from onward.core.control import Fenced, Unheard
 from onward.core.record import Entry
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port import Batch, Content, End, Store, Wait
@@ -42,7 +42,7 @@ class Hold:
     lost: bool = False
     settled: bool = False
     gate: str | None = None
-    refused: OnwardError | None = None
+    refused: Exception | None = None
     """What the database had against a record that nobody waited for."""
     kept: dict[str, bytes] | None = None
     """Contents that go with the next record."""
@@ -122,7 +122,7 @@ class Writer:
         future = self._future()
         self._add(hold, kind, "", data, future)
         if isinstance(ending, End):
-            ending = End(ending.id, ending.state, ending.attempt, hold.seq, ending.parent)
+            ending = End(ending.id, ending.state, ending.attempt, hold.seq, ending.parent, ending.inbox)
         self._endings.append((hold, ending))
         hold.settled = True
         return future
@@ -242,8 +242,10 @@ class Writer:
     def _take_back(self, hold: Hold, seq: int, waiters: list[_Waiter], error: Exception) -> None:
         """The database will not have these records, now or ever. The task is still ours and its journal where it was, so
         that the failure can be written there in their place."""
-        log.error("task %s: its records cannot be saved: %r", hold.id, error)
-        told = error if isinstance(error, OnwardError) else OnwardError(f"the record cannot be saved: {error}")
+        told: Exception = error
+        if not isinstance(error, Unheard):
+            log.error("task %s: its records cannot be saved: %r", hold.id, error)
+            told = error if isinstance(error, OnwardError) else OnwardError(f"the record cannot be saved: {error}")
         heard = [future for _, future in waiters + self._drop({id(hold)}) if future is not None and not future.done()]
         for future in heard:
             future.set_exception(told)

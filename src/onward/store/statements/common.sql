@@ -23,7 +23,7 @@ WHERE t.id = :id AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
-WHERE t.id < :before AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
+WHERE t.id < :before AND t.id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label)) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 ORDER BY t.id DESC LIMIT :limit
 
 -- name: list_tenant
@@ -33,8 +33,23 @@ ORDER BY t.id DESC LIMIT :limit
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
-WHERE t.tenant = :tenant AND t.id < :before AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_state OR o.state = :state)
+WHERE t.tenant = :tenant AND t.id < :before AND t.id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label))
+  AND (:any_state OR o.state = :state)
 ORDER BY t.id DESC LIMIT :limit
+
+-- name: list_of
+-- Children of one task, of whatever state or reason.
+{columns}
+FROM onward_tasks t
+LEFT JOIN onward_queue q ON q.task_id = t.id
+LEFT JOIN onward_outcomes o ON o.task_id = t.id
+WHERE t.parent = :parent AND (:of_all OR COALESCE(t.tenant, '') = :tenant) AND t.id < :before AND t.id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label))
+  AND (:any_reason OR q.reason = :reason) AND (:any_state OR :state = COALESCE(o.state, {open_state}))
+ORDER BY t.id DESC LIMIT :limit
+
+-- name: open_state
+-- The state of an unfinished task, from its queue row.
+CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying', 'cancelling', 'quota') THEN 'pending' ELSE 'waiting' END
 
 -- name: list_open
 -- Unfinished tasks, found through the queue, so that the finished ones are never read.
@@ -42,8 +57,8 @@ ORDER BY t.id DESC LIMIT :limit
 FROM onward_queue q
 JOIN onward_tasks t ON t.id = q.task_id
 LEFT JOIN onward_outcomes o ON o.task_id = q.task_id
-WHERE q.task_id < :before AND (:any_task OR q.task = :task) AND (:any_queue OR q.queue = :queue) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
-  AND :state = CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying', 'cancelling', 'quota') THEN 'pending' ELSE 'waiting' END
+WHERE q.task_id < :before AND q.task_id >= :since AND (:any_task OR q.task = :task) AND (:any_queue OR q.queue = :queue) AND (:any_label OR onward_has(t.options, :label)) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
+  AND (:any_reason OR q.reason = :reason) AND (:any_state OR :state = {open_state})
 ORDER BY q.task_id DESC LIMIT :limit
 
 -- name: list_ended
@@ -52,8 +67,12 @@ ORDER BY q.task_id DESC LIMIT :limit
 FROM onward_outcomes o
 JOIN onward_tasks t ON t.id = o.task_id
 LEFT JOIN onward_queue q ON q.task_id = o.task_id
-WHERE o.state = :state AND o.task_id < :before AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
+WHERE o.state = :state AND o.task_id < :before AND o.task_id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label)) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 ORDER BY o.task_id DESC LIMIT :limit
+
+-- name: floor
+-- The task that has so many others between it and an id: how far a look that is bounded goes.
+SELECT t.id FROM onward_tasks t WHERE t.id < :before AND (:of_all OR COALESCE(t.tenant, '') = :tenant) ORDER BY id DESC LIMIT 1 OFFSET :count
 
 -- name: journal
 -- The records of one task after a number.
@@ -143,6 +162,14 @@ UPDATE onward_queue SET inbox = inbox + 1,
     reason = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN 'queued' ELSE reason END
 WHERE task_id = :id RETURNING inbox
 
+-- name: bump_quietly
+-- A word for an agent has come: count it, and wake nobody.
+UPDATE onward_queue SET inbox = inbox + 1 WHERE task_id = :id RETURNING inbox
+
+-- name: inbox_of
+-- How many messages an unfinished task has got.
+SELECT inbox FROM onward_queue WHERE task_id = :id
+
 -- name: post
 -- The message itself.
 INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES (:id, :number, :message, :kind, :name, :ref, :data, onward_now())
@@ -219,6 +246,29 @@ UPDATE onward_queue SET priority = :priority WHERE task_id = :id RETURNING task_
 SELECT (SELECT count(*) FROM onward_queue WHERE queue = :queue AND worker IS NULL AND due_at IS NULL)
      + (SELECT count(*) FROM onward_queue WHERE due_at IS NOT NULL AND queue = :queue AND reason IN ('delayed', 'quota')) AS waiting,
        (SELECT COALESCE(sum(rate), 0.0) FROM onward_workers) AS rate
+
+-- name: standings
+-- All that is unfinished, by queue and reason, and when the oldest of each was submitted.
+SELECT g.queue, g.reason, g.several, (SELECT t.created_at FROM onward_tasks t WHERE t.id = g.oldest) AS oldest_at
+FROM (SELECT queue, reason, count(*) AS several, min(task_id) AS oldest FROM onward_queue GROUP BY queue, reason) g ORDER BY g.queue, g.reason
+
+-- name: held_by
+-- How many tasks each worker holds.
+SELECT worker, count(*) AS several FROM onward_queue WHERE worker IS NOT NULL GROUP BY worker
+
+-- name: ended
+-- How many tasks have ended, and how, counted up to a number.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM onward_outcomes LIMIT :most) a) AS ended,
+       (SELECT count(*) FROM (SELECT 1 FROM onward_outcomes WHERE state = 'failed' AND state <> 'completed' LIMIT :most) f) AS failed,
+       (SELECT count(*) FROM (SELECT 1 FROM onward_outcomes WHERE state = 'cancelled' AND state <> 'completed' LIMIT :most) c) AS cancelled
+
+-- name: pause_queue
+-- Nothing of this queue is started.
+INSERT INTO onward_limits (kind, name, concurrency) VALUES ('paused', :name, 0) ON CONFLICT DO NOTHING
+
+-- name: unpause_queue
+-- It goes on.
+DELETE FROM onward_limits WHERE kind = 'paused' AND name = :name
 
 -- name: limits
 -- All limits there are: a few.
@@ -298,6 +348,26 @@ UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = :worker
 -- name: workers
 -- Workers that were not declared dead.
 SELECT id, machine, host, pid, slots, names, queues, address, version, lease_until, started_at, rate FROM onward_workers ORDER BY id
+
+-- name: standing
+-- Unfinished tasks by queue and reason, and when the oldest of them was submitted. (Ids sort by time, so it is found by its id.)
+SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
+FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue GROUP BY queue, reason) g
+JOIN onward_tasks t ON t.id = g.first
+ORDER BY g.tasks DESC, g.queue, g.reason
+
+-- name: open_asks_by_kind
+-- How much is asked of people, by kind.
+SELECT kind, count(*) AS asked FROM ({open_asks}) o GROUP BY kind
+
+-- name: crew
+-- The workers, their slots, and how many of them have let their lease end.
+SELECT count(*) AS workers, COALESCE(sum(slots), 0) AS slots, COALESCE(sum(CASE WHEN lease_until < onward_now() THEN 1 ELSE 0 END), 0) AS late
+FROM onward_workers
+
+-- name: outbox_depth
+-- Events that have to leave, and when the oldest of them happened.
+SELECT count(*) AS events, COALESCE(onward_now() - min(at), 0.0) AS oldest FROM onward_outbox WHERE state = 'pending'
 
 -- name: census
 -- Unfinished tasks that nothing will ever move. Each of the four halves of the sentence "every unfinished task is due, held

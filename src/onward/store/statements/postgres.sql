@@ -91,7 +91,7 @@ SELECT id, key, fingerprint FROM onward_tasks WHERE id = ANY(:ids::text[]) OR ke
 WITH me AS MATERIALIZED (
     SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now()
       AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = ANY(:names::text[]) AND l.kind = 'task')
-      AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind = 'queue') FOR KEY SHARE
+      AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task') FOR KEY SHARE
 ), ready AS MATERIALIZED (
     SELECT q.task_id FROM onward_queue q
     WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone AND q.task = ANY(:names::text[])
@@ -256,6 +256,16 @@ INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at)
 SELECT id, state, attempt, seq, onward_now() FROM unnest(:end_ids::text[], :states::text[], :end_attempts::int[], :end_seqs::int[]) AS e(id, state, attempt, seq)
 WHERE (SELECT count(*) FROM written) >= 0
 
+-- name: ended_estimate
+-- What the server's statistics say that there are in all.
+SELECT GREATEST(reltuples, 0)::bigint FROM pg_class WHERE oid = 'onward_outcomes'::regclass
+
+-- name: offspring
+-- The children of these tasks, and how their last records begin.
+SELECT t.id, t.task, o.seq IS NOT NULL, (SELECT substr(e.data, 1, :head) FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq)
+FROM (SELECT id, task FROM onward_tasks WHERE parent = ANY(:parents::text[]) AND parent IS NOT NULL LIMIT :most) t
+LEFT JOIN LATERAL (SELECT seq FROM onward_outcomes f WHERE f.task_id = t.id LIMIT 1) o ON true
+
 -- name: keep
 -- Contents that records refer to. The same again is the same.
 INSERT INTO onward_contents (task_id, id, data) SELECT * FROM unnest(:tasks::text[], :ids::text[], :datas::bytea[]) ORDER BY 1, 2 ON CONFLICT DO NOTHING
@@ -304,7 +314,8 @@ WITH due AS MATERIALIZED (
 UPDATE onward_queue SET due_at = NULL, reason = 'queued' WHERE task_id = ANY(ARRAY(SELECT task_id FROM due))
 
 -- name: outlook
--- Which queues have ready tasks (hopping from one to the next through the index), when the next sleeper is due, where suspects wait.
+-- Which queues have ready tasks (hopping from one to the next through the index), when the next sleeper is due, where suspects
+-- wait and may be started.
 WITH RECURSIVE names AS (
     (SELECT queue FROM onward_queue WHERE worker IS NULL AND due_at IS NULL ORDER BY queue LIMIT 1)
     UNION ALL
@@ -313,7 +324,8 @@ WITH RECURSIVE names AS (
 )
 SELECT ARRAY(SELECT queue FROM names WHERE queue IS NOT NULL) AS queues,
        (SELECT min(due_at) FROM onward_queue WHERE due_at IS NOT NULL AND due_at < 'Infinity') - onward_now() AS next_due_in,
-       ARRAY(SELECT DISTINCT queue FROM onward_queue WHERE crashes >= 3 AND worker IS NULL AND due_at IS NULL) AS suspects,
+       ARRAY(SELECT DISTINCT s.queue FROM onward_queue s WHERE s.crashes >= 3 AND s.worker IS NULL AND s.due_at IS NULL
+             AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = s.queue AND l.kind = 'paused')) AS suspects,
        EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota') AS quota
 
 -- name: release
@@ -404,6 +416,14 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('f
        current_setting('synchronous_commit') AS sync,
        COALESCE((SELECT max(extract(epoch FROM now() - xact_start)) FROM pg_stat_activity
                  WHERE state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()), 0)::float8 AS oldest
+
+-- name: own_tables
+-- The tables that are ours, for a look at all that is in them.
+SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema() AND tablename LIKE 'onward\_%' ORDER BY name
+
+-- name: outbox_there
+-- Whether there is an outbox: the tables may be of an older version than the program.
+SELECT 1 WHERE to_regclass('onward_outbox') IS NOT NULL
 
 -- name: kin
 -- These tasks: whose children they are, their names, and how they were asked for.

@@ -27,7 +27,7 @@ WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes 
   AND q.task IN (SELECT value FROM json_each(:names))
   AND EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
   AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name IN (SELECT value FROM json_each(:names)) AND l.kind = 'task')
-  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind = 'queue')
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task')
 ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room
 
 -- name: line
@@ -143,12 +143,23 @@ WITH RECURSIVE names(queue) AS (
 SELECT queue FROM names WHERE queue IS NOT NULL
 
 -- name: suspects
--- Where suspects wait.
-SELECT DISTINCT queue FROM onward_queue WHERE crashes >= 3 AND worker IS NULL AND due_at IS NULL
+-- Where suspects wait, and may be started.
+SELECT DISTINCT queue FROM onward_queue q WHERE crashes >= 3 AND worker IS NULL AND due_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = q.queue AND l.kind = 'paused')
 
 -- name: quota
 -- Whether tasks wait for a limit.
 SELECT EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota')
+
+-- name: ended_estimate
+-- What there may be in all: rows that were taken away again are counted too.
+SELECT COALESCE(max(rowid), 0) FROM onward_outcomes
+
+-- name: offspring
+-- The children of these tasks, and how their last records begin.
+SELECT t.id, t.task, o.seq IS NOT NULL, (SELECT substr(e.data, 1, :head) FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq)
+FROM onward_tasks t LEFT JOIN onward_outcomes o ON o.task_id = t.id
+WHERE t.parent IN (SELECT value FROM json_each(:parents)) AND t.parent IS NOT NULL LIMIT :most
 
 -- name: keep
 -- Contents that records refer to. The same again is the same.
@@ -222,6 +233,14 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
 -- name: addresses
 -- Where workers listen for nudges.
 SELECT address FROM onward_workers WHERE address <> '' AND lease_until > onward_now()
+
+-- name: own_tables
+-- The tables that are ours, for a look at all that is in them.
+SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'onward\_%' ESCAPE '\' ORDER BY name
+
+-- name: outbox_there
+-- Whether there is an outbox: the tables may be of an older version than the program.
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onward_outbox'
 
 -- name: kin
 -- These tasks: whose children they are, their names, and how they were asked for.

@@ -13,8 +13,6 @@ BEGIN
     RETURN NEW;
 END $$;
 CREATE TRIGGER onward_tasks_inherit BEFORE INSERT ON onward_tasks FOR EACH ROW WHEN (NEW.parent IS NOT NULL) EXECUTE FUNCTION onward_inherit();
--- All children of a task, also those that have ended.
-CREATE INDEX onward_tasks_parent ON onward_tasks (parent) WHERE parent IS NOT NULL;
 
 -- Keys. Of the key itself only its hash is here. A key is revoked, never deleted.
 CREATE TABLE onward_keys (

@@ -3,8 +3,6 @@
 -- The tenant of a task; none for all who name none. The index is empty where nobody has a tenant.
 ALTER TABLE onward_tasks ADD COLUMN tenant TEXT;
 CREATE INDEX onward_tasks_tenant ON onward_tasks (tenant, id) WHERE tenant IS NOT NULL;
--- All children of a task, also those that have ended.
-CREATE INDEX onward_tasks_parent ON onward_tasks (parent) WHERE parent IS NOT NULL;
 
 -- Keys. Of the key itself only its hash is here. A key is revoked, never deleted.
 CREATE TABLE onward_keys (

@@ -1,0 +1,397 @@
+"""Tools of other MCP servers, for an agent.
+
+    app.agent("devops", model=…, tools=[check_disk, McpServer("github", "https://mcp.example.com/mcp", risk={"get_*": "read"})])
+
+What a server offers (names, descriptions, schemas) is asked once, when a task begins, and kept with the task: a replay, a crash and a
+new worker see the same tools. A call is a recorded step like that of any other tool, with the risk that *you* give it: what a server
+says of its own tools is not believed. A tool that is not what it was when the task began is refused, with the reason.
+
+The SDK (`onward[mcp]`) is imported when a server is first asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import fnmatch
+import functools
+import importlib
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from onward.agent.tools import RISKS, Tool
+from onward.core import wire
+from onward.core.durations import Duration, seconds
+from onward.core.retry import Retry
+from onward.engine.context import Context
+from onward.errors import BadSetting, Fatal, InvalidInput, OnwardError, UsageError
+
+T = TypeVar("T")
+
+FRESH = 10.0
+"""Seconds for which we believe that a server still offers what it offered."""
+
+PATIENCE = Retry(attempts=4, first=1.0, cap=20.0)
+"""For a server that cannot be reached when a task begins."""
+
+EXTERNAL = RISKS[-1]
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class ServerAway(OnwardError):
+    """An MCP server could not be reached, and nothing was asked of it."""
+
+    code = "mcp_away"
+
+
+class ToolChanged(Fatal):
+    """A tool of an MCP server is not the one that the task began with."""
+
+    code = "mcp_changed"
+
+
+class ToolSaidNo(Fatal):
+    """A tool of an MCP server has run, and come to an error."""
+
+    code = "mcp_error"
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteTool(Tool):
+    """A tool whose schema somebody else wrote."""
+
+    schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def takes(self) -> Any:
+        """Its arguments, all by name."""
+        return _ByName()
+
+    def spec(self, secrets: Iterable[str] = ()) -> dict[str, Any]:  # noqa: ARG002 -- it takes none
+        """As a model is told of it."""
+        about = {"name": self.name, "description": self.description, "parameters": dict(self.schema)}
+        return {"type": "function", "function": about}
+
+    def check(self, arguments: Any) -> dict[str, Any]:
+        """The same arguments, where they fit the schema; raises InvalidInput where not."""
+        checked = super().check(arguments)
+        if wrong := _misfit(self.schema, checked):
+            raise InvalidInput(f"the arguments of {self.name!r} do not fit: {wrong}")
+        return checked
+
+
+class McpServer:
+    """An MCP server whose tools an agent may use: at a URL, or started as a command.
+
+    `risk` is that of all its tools, or by name (`{"get_*": "read", "*": "external_action"}`, the first that fits); what is not named
+    is an "external_action". `only` names the tools that are used at all, `idempotent` those that may be repeated after a crash. With
+    `pin`, a server that offers anything else than what had this hash is not used. `headers` (a key, as in
+    `{"Authorization": "Bearer …"}`) and `env` are never recorded.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: str | Sequence[str],
+        *,
+        risk: str | Mapping[str, str] = EXTERNAL,
+        only: Iterable[str] = ("*",),
+        idempotent: Iterable[str] = (),
+        timeout: Duration = 60,
+        pin: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise BadSetting(
+                "name", name, "up to 32 letters, digits, '_' and '-': it is put before the names of the tools"
+            )
+        if not target:
+            raise BadSetting("target", target, "a URL, or a command")
+        self.name, self._pin = name, pin
+        self._risks = {"*": risk} if isinstance(risk, str) else dict(risk)
+        self._only, self._idempotent = tuple(only), tuple(idempotent)
+        self._timeout = seconds(timeout, "timeout")
+        self._link = _Link(functools.partial(_client, target, headers, env))
+        self._offered: tuple[float, Any, dict[str, Any]] = (0.0, None, {})
+        """When it was asked, over which connection, and what it said."""
+
+    @property
+    def risks(self) -> frozenset[str]:
+        """All risks that its tools may have."""
+        return frozenset({*self._risks.values(), EXTERNAL})
+
+    async def close(self) -> None:
+        """Hang up, where it was used. It may be used again."""
+        await self._link.close()
+
+    # ── what it offers ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def manifest(self) -> list[dict[str, Any]]:
+        """What it offers now, by name. Raises ServerAway, and ToolChanged where it is not what was pinned."""
+        offered = await self._link.use(self._ask_offered)
+        found = [offered[name] for name in sorted(offered) if _fits(name, self._only)]
+        if self._pin is not None and (now := wire.fingerprint(found)) != self._pin:
+            raise ToolChanged(
+                f"the MCP server {self.name!r} offers something else than what was pinned: its hash is {now}, and not {self._pin}; "
+                "look at what it offers, then pin that"
+            )
+        return found
+
+    async def _ask_offered(self, client: Any) -> dict[str, Any]:
+        at, over, offered = self._offered
+        if over is client and asyncio.get_running_loop().time() - at < FRESH:
+            return offered
+        tools: list[Any] = []
+        cursor: str | None = None
+        try:
+            while True:
+                page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+                tools += page.tools
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+        except Exception as error:
+            raise ServerAway(
+                f"the MCP server {self.name!r} does not say what it offers: {_innermost(error)}"
+            ) from error
+        offered = {
+            tool.name: {"name": tool.name, "description": tool.description or "", "schema": tool.input_schema}
+            for tool in tools
+        }
+        self._offered = asyncio.get_running_loop().time(), client, offered
+        return offered
+
+    def tools(self, manifest: Sequence[Mapping[str, Any]]) -> dict[str, Tool]:
+        """The tools that a manifest tells of, as an agent calls them."""
+        made = [self._tool(offered) for offered in manifest]
+        return {tool.name: tool for tool in made}
+
+    def _tool(self, offered: Mapping[str, Any]) -> Tool:
+        own = str(offered["name"])
+
+        async def call(ctx: Context, /, **arguments: Any) -> Any:
+            return await self._call(offered, arguments, ctx.key)
+
+        return RemoteTool(
+            call,
+            f"{self.name}_{_NOT_IN_A_NAME.sub('_', own)}"[:64],
+            str(offered["description"]),
+            risk=next((risk for names, risk in self._risks.items() if fnmatch.fnmatchcase(own, names)), EXTERNAL),
+            idempotent=_fits(own, self._idempotent),
+            timeout=self._timeout,
+            schema=offered["schema"],
+        )
+
+    # ── calling it ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _call(self, offered: Mapping[str, Any], arguments: dict[str, Any], key: str) -> Any:
+        name = offered["name"]
+
+        async def ask(client: Any) -> Any:
+            now = (await self._ask_offered(client)).get(name)
+            if now != offered:
+                gone = "is no longer there" if now is None else "has another description or other arguments now"
+                raise ToolChanged(
+                    f"the tool {name!r} of the MCP server {self.name!r} {gone} than when this task began, so it was not called; "
+                    "tasks that are submitted from now on see what it is now"
+                )
+            return await _asked(lambda: client.call_tool(name, arguments, meta={"onward/key": key}))
+
+        return _output(await self._link.use(ask))
+
+
+async def learn(
+    ctx: Context, servers: Sequence[McpServer], tools: dict[str, Tool], restored: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """Add to `tools` those of these servers, as this task knows them; the names under which it keeps what they offered. At the beginning
+    of a task they are asked; a checkpoint (`restored`) has the names, and nobody is asked again. A task that began before an agent had
+    a server goes on without it."""
+    names: dict[str, str] = {} if restored is None else dict(restored.get("servers", {}))
+    for server in servers:
+        if restored is None and await ctx.version(f"mcp {server.name}"):
+            work = functools.partial(_kept_manifest, ctx, server)
+            told = await ctx.step(work, name=f"tools of {server.name}", effect="read", retry=PATIENCE)
+            names[server.name] = told["id"]
+        if (name := names.get(server.name)) is None:
+            continue
+        await asyncio.to_thread(_load)
+        (data,) = await ctx.kept(name)
+        found = server.tools(wire.decode(data))
+        if twice := sorted(found.keys() & tools.keys()):
+            raise UsageError(f"two tools are named {twice[0]!r}; give the MCP server another name")
+        tools.update(found)
+    return names
+
+
+async def _kept_manifest(ctx: Context, server: McpServer) -> dict[str, Any]:
+    found = await server.manifest()
+    name = ctx.keep(wire.encode(found, f"what the MCP server {server.name!r} offers"))
+    return {"id": name, "hash": wire.fingerprint(found), "tools": len(found)}
+
+
+# ── the connection ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Link:
+    """One connection, opened when it is first needed, and again when it was lost. A task of its own holds it: what the SDK opens in
+    one task it wants closed in the same."""
+
+    def __init__(self, connect: Callable[[], contextlib.AbstractAsyncContextManager[Any]]) -> None:
+        self._connect = connect
+        self._holder: asyncio.Task[None] | None = None
+        self._client: asyncio.Future[Any] | None = None
+        self._over: asyncio.Event | None = None
+
+    async def use(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        """The answer of whoever is at the other end. Raises ServerAway when nobody is."""
+        client = await self._opened()
+        try:
+            return await ask(client)
+        except Exception as error:
+            if isinstance(error, ServerAway) or not isinstance(error, OnwardError):
+                self._forget()
+            raise
+
+    async def _opened(self) -> Any:
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._client.get_loop() is not loop or self._holder is None or self._holder.done():
+            self._client, self._over = loop.create_future(), asyncio.Event()
+            self._holder = loop.create_task(self._hold(self._client, self._over), name="onward-mcp-client")
+        try:
+            return await asyncio.shield(self._client)
+        except UsageError:
+            raise
+        except Exception as error:
+            self._forget()
+            raise ServerAway(f"the MCP server cannot be reached: {_innermost(error)}") from error
+
+    async def _hold(self, ready: asyncio.Future[Any], over: asyncio.Event) -> None:
+        try:
+            async with self._connect() as client:
+                if not ready.done():
+                    ready.set_result(client)
+                await over.wait()
+        except Exception as error:
+            if not ready.done():
+                ready.set_exception(error)
+                ready.exception()  # whoever waits is told; nobody else has to be
+
+    def _forget(self) -> None:
+        if self._over is not None:
+            self._over.set()
+        self._client = self._over = None
+
+    async def close(self) -> None:
+        holder, same = self._holder, self._holder is not None and self._holder.get_loop() is asyncio.get_running_loop()
+        self._forget()
+        self._holder = None
+        if holder is not None and same:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(holder, 5)
+
+
+@contextlib.asynccontextmanager
+async def _client(target: str | Sequence[str], headers: Mapping[str, str] | None, env: Mapping[str, str] | None) -> Any:
+    await asyncio.to_thread(_load)
+    import httpx2  # noqa: PLC0415 -- an extra
+    from mcp import Client, StdioServerParameters  # noqa: PLC0415 -- an extra
+    from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 -- an extra
+
+    async with contextlib.AsyncExitStack() as stack:
+        if isinstance(target, str) and target.startswith(("http://", "https://")):
+            timeout = httpx2.Timeout(30, read=300)
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=dict(headers or {}), timeout=timeout))
+            reached: Any = streamable_http_client(target, http_client=http)
+        else:
+            words = shlex.split(target) if isinstance(target, str) else list(target)
+            reached = StdioServerParameters(command=words[0], args=words[1:], env=dict(env) if env else None)
+        yield await stack.enter_async_context(Client(reached))
+
+
+def _load() -> None:
+    """Import what takes a second or more: in a thread, so that the loop of a worker, and its heartbeat, go on."""
+    try:
+        for module in ("mcp.client.streamable_http", "jsonschema", "referencing", "httpx2"):
+            importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(f"{error.name} is not installed; pip install 'onward[mcp]'") from None
+
+
+async def _asked(call: Callable[[], Awaitable[Any]]) -> Any:
+    """The answer to a call. What leaves open whether the tool ran is a lost connection: the step is then in doubt, if it may not be
+    repeated."""
+    from mcp.shared.exceptions import MCPError  # noqa: PLC0415 -- an extra
+    from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, REQUEST_TIMEOUT  # noqa: PLC0415 -- an extra
+
+    try:
+        return await call()
+    except MCPError as error:
+        if error.code in {CONNECTION_CLOSED, INTERNAL_ERROR, REQUEST_TIMEOUT}:
+            raise ConnectionError(f"the answer was lost: {error}") from error
+        raise ToolSaidNo(str(error)) from error
+    except OnwardError:
+        raise
+    except Exception as error:
+        raise ConnectionError(f"the answer was lost: {_innermost(error)}") from error
+
+
+def _output(result: Any) -> Any:
+    """What a tool gave, as the output of any other: text, bytes, or JSON."""
+    texts = [part.text for part in result.content if part.type == "text"]
+    others = [part for part in result.content if part.type != "text"]
+    if result.is_error:
+        raise ToolSaidNo("\n".join(texts) or "the tool came to an error, and did not say which")
+    if not texts and not others:
+        return result.structured_content or ""
+    if not texts and len(others) == 1 and (data := _data(others[0])) is not None:
+        return data
+    notes = [f"({part.type}, not shown)" for part in others]
+    return "\n".join([*texts, *notes])
+
+
+def _data(part: Any) -> bytes | None:
+    """The bytes of a picture, a sound, or a resource."""
+    if part.type in {"image", "audio"}:
+        return base64.b64decode(part.data)
+    resource = getattr(part, "resource", None)
+    if resource is None:
+        return None
+    return resource.text.encode() if hasattr(resource, "text") else base64.b64decode(resource.blob)
+
+
+class _ByName:
+    """Arguments that go on as they came."""
+
+    def by_name(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """All by name."""
+        return [], values
+
+
+def _misfit(schema: Mapping[str, Any], arguments: dict[str, Any]) -> str:
+    """What of the arguments does not fit a schema; nothing when a schema cannot be used. No reference in it is fetched."""
+    import jsonschema  # type: ignore[import-untyped] # noqa: PLC0415 -- comes with the SDK
+    from referencing import Registry  # noqa: PLC0415 -- comes with the SDK
+
+    try:
+        found = jsonschema.validators.validator_for(dict(schema))(dict(schema), registry=Registry())
+        errors = sorted(found.iter_errors(arguments), key=lambda one: list(map(str, one.path)))
+    except Exception:
+        return ""  # the server will judge them
+    return "; ".join(f"{'.'.join(map(str, one.path)) or 'they'}: {one.message}" for one in errors[:3])
+
+
+def _fits(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, one) for one in patterns)
+
+
+def _innermost(error: BaseException) -> str:
+    """The reason at the bottom of what task groups wrap."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

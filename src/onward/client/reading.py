@@ -1,0 +1,157 @@
+"""Reading: the JSON of the server as the same dataclasses, and its problems as the same errors, that the app itself would give.
+The other direction is in `onward.views`."""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from onward.artifacts import errors as artifact_errors
+from onward.budgets import Spent
+from onward.client.script import Answer
+from onward.core import wire
+from onward.core.budget import KINDS, Amount, Budget, Purse
+from onward.core.record import Record
+from onward.core.task import State, Task
+from onward.errors import InvalidInput, OnwardError
+from onward.messages import Ask, Doubt
+from onward.schedules import Schedule
+
+if TYPE_CHECKING:
+    from onward.core.state import AgentState, ArtifactRef
+
+Said = dict[str, Any]
+TIMES = frozenset(
+    {"created_at", "updated_at", "finished_at", "deadline_at", "due_at", "asked_at", "expires_at", "next_at", "last_at"}
+)
+
+
+def at(text: str | None) -> float | None:
+    """Seconds since 1970 of a moment in ISO 8601."""
+    return None if text is None else datetime.datetime.fromisoformat(text).timestamp()
+
+
+def _timed(said: Said) -> Said:
+    return {name: at(value) if name in TIMES else value for name, value in said.items()}
+
+
+def _known(kind: type, said: Said) -> Said:
+    """Without what a newer server says and this version does not know."""
+    return {name: value for name, value in said.items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def task_of(said: Said) -> Task:
+    """A task."""
+    return Task(**_known(Task, _timed(said)) | {"state": State(said["state"])})
+
+
+def record_of(said: Said) -> Record:
+    """A record."""
+    data = wire.encode(said["data"], "the record")
+    when = at(said["at"])
+    assert when is not None
+    return Record(said["seq"], said["shift"], said["kind"], said["key"], data, when)
+
+
+def ask_of(said: Said) -> Ask:
+    """A question or an approval."""
+    return Ask(**_known(Ask, _timed(said)) | {"choices": tuple(said["choices"])})
+
+
+def doubt_of(said: Said) -> Doubt:
+    """An effect in doubt."""
+    return Doubt(**_known(Doubt, said))
+
+
+def schedule_of(said: Said) -> Schedule:
+    """A schedule."""
+    return Schedule(**_known(Schedule, _timed(said)))
+
+
+def spent_of(said: Said) -> Spent:
+    """A budget and what of it is gone; who reserved it is not told, only how much."""
+    meters = said["meters"]
+    limits = {f"max_{kind}": meter["limit"] for kind, meter in meters.items()}
+    purse = Purse(
+        Budget(**limits),
+        spent=Amount(**{kind: meters[kind]["spent"] for kind in KINDS}),
+        reserved={"all/1": Amount(**{kind: meters[kind]["reserved"] for kind in KINDS})},
+        waiting={task_id: Amount() for task_id in said["waiting"]},
+    )
+    return Spent(said["task_id"], purse, meters["wall_time"]["spent"])
+
+
+def state_of(said: Said) -> AgentState:
+    """What an agent knows."""
+    from onward.core.state import AgentState  # noqa: PLC0415 -- pydantic, which most programs do not need
+
+    return AgentState.model_validate(said)
+
+
+def artifact_of(said: Said) -> ArtifactRef:
+    """What a step left behind."""
+    from onward.core.state import ArtifactRef  # noqa: PLC0415 -- as above
+
+    return ArtifactRef.model_validate({name: said[name] for name in ArtifactRef.model_fields if name in said})
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_OF_THE_DOCUMENT = frozenset({"type", "title", "detail", "retryable"})
+
+
+def _below(kind: type[OnwardError]) -> Iterator[type[OnwardError]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _below(one)
+
+
+def _kinds() -> dict[str, type[OnwardError]]:
+    homes = {"onward.errors", artifact_errors.__name__}
+    own = [kind for kind in _below(OnwardError) if kind.__module__ in homes and "code" in vars(kind)]
+    return {kind.code: kind for kind in own}
+
+
+KINDS_OF_ERROR = _kinds()
+
+
+def error_of(answer: Answer) -> OnwardError:
+    """The error that a problem tells of: of the class that has its code, else an OnwardError with code and status. It has the
+    sentence that the server wrote, and whatever else the server tells."""
+    said = _problem(answer)
+    kind = KINDS_OF_ERROR.get(str(said["code"]), OnwardError)
+    error = kind.__new__(kind, said["detail"])  # its own sentence stands in the document already
+    Exception.__init__(error, said["detail"])
+    for name, value in said.items():
+        if name not in _OF_THE_DOCUMENT:
+            setattr(error, name, value)
+    error.status = answer.status
+    if (wait := retry_after(answer)) is not None:
+        error.retry_after = wait  # type: ignore[attr-defined]
+    return error
+
+
+def _problem(answer: Answer) -> Said:
+    try:
+        said = answer.json
+    except (InvalidInput, UnicodeDecodeError):
+        said = None
+    if isinstance(said, dict) and isinstance(said.get("code"), str) and isinstance(said.get("detail"), str):
+        return said
+    text = answer.body[:200].decode("utf-8", "replace")  # somebody between us and the server
+    return {"code": f"http_{answer.status}", "detail": f"the answer was {answer.status}, not one of Onward's: {text!r}"}
+
+
+def retry_after(answer: Answer) -> float | None:
+    """Seconds after which to come back, where the server says so; in a header that may also have a date."""
+    text = answer.headers.get("retry-after", "").strip()
+    if text.isdecimal():
+        return float(text)
+    try:
+        then = email.utils.parsedate_to_datetime(text)
+        now = email.utils.parsedate_to_datetime(answer.headers.get("date", ""))
+    except (TypeError, ValueError):
+        return None
+    return max(0.0, (then - now).total_seconds())

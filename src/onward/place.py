@@ -1,0 +1,189 @@
+"""The place as a whole: its queues, its workers, its numbers. Part of the one door (service.py).
+
+A queue that is paused stays so, over all workers and restarts, until somebody lets it go on: nobody starts anything of it, and
+what runs goes on. Numbers of what is unfinished are exact; of what has ended they are, up to a bound (`Stats.exact`).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable
+
+from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
+from onward.store.overview import Ended, Standing
+from onward.store.port import Store, WorkerRow
+from onward.wishes import named
+
+COUNTED = 100_000
+"""Ended tasks that are counted; above it they are estimated."""
+
+READY = frozenset({Reason.QUEUED, Reason.CANCELLING})
+"""Those that a worker may start now."""
+
+WAITING = READY | {Reason.DELAYED, Reason.QUOTA}
+"""Those that count for the bound of a queue."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue: all that is unfinished in it."""
+
+    name: str
+    waiting: int
+    """Tasks that wait to be started, also for a limit or a time: what the bound of the queue counts."""
+    running: int
+    reasons: dict[str, int]
+    """All its unfinished tasks by reason."""
+    oldest_s: float | None
+    """Seconds since the oldest task that could be started now was submitted."""
+    paused: bool
+    limit: int | None
+    """How many of it may run at once, over all workers."""
+    rate: float
+    """Tasks that the workers which serve it finish in a second, of whatever queue."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker that was not declared dead."""
+
+    id: str
+    host: str
+    pid: int
+    slots: int
+    running: int
+    queues: tuple[str, ...]
+    """Those that it serves; empty for all."""
+    handlers: tuple[str, ...]
+    version: str
+    started_at: float
+    lease_s: float
+    """Seconds until its lease ends, or, below 0, since it did."""
+    rate: float
+    """Tasks that it finishes in a second."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it may still work."""
+        return self.lease_s > 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stats:
+    """Numbers of the place."""
+
+    states: dict[str, int]
+    """Tasks by state."""
+    reasons: dict[str, int]
+    """Unfinished tasks by reason."""
+    people: int
+    """Of them, those in which nothing goes on before a person has done something."""
+    workers: int
+    slots: int
+    rate: float
+    """Tasks that all workers finish in a second."""
+    exact: bool
+    """Whether all of `states` was counted: if not, what completed is an estimate, and what failed or was cancelled is at least
+    so much."""
+
+
+class Place:
+    """All verbs about it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def queues(self) -> list[Queue]:
+        """All queues that have something unfinished, a limit, or a worker that names them, by name."""
+        standings, limits, workers = (
+            await self._store.standings(),
+            await self._store.queue_limits(),
+            await self.workers(),
+        )
+        now, _ = await self._store.held()
+        rows: dict[str, list[Standing]] = collections.defaultdict(list)
+        for one in standings:
+            rows[one.queue].append(one)
+        names = {*rows, *limits, *(queue for worker in workers if worker.alive for queue in worker.queues)}
+        return [_queue(name, rows[name], limits.get(name, (None, False)), workers, now) for name in sorted(names)]
+
+    async def queue(self, name: str) -> Queue:
+        """One of them; one that nobody has heard of is empty."""
+        found = [queue for queue in await self.queues() if queue.name == name]
+        return found[0] if found else _queue(name, [], (None, False), await self.workers(), 0.0)
+
+    async def pause_queue(self, name: str) -> Queue:
+        """Let nobody start anything of this queue until it is unpaused; what runs goes on."""
+        await self._store.pause_queue(named("queue", name), paused=True)
+        return await self.queue(name)
+
+    async def unpause_queue(self, name: str) -> Queue:
+        """Let it go on."""
+        await self._store.pause_queue(named("queue", name), paused=False)
+        self._store.nudge("ready")
+        return await self.queue(name)
+
+    async def workers(self) -> list[WorkerView]:
+        """All workers that were not declared dead, the oldest first."""
+        rows = await self._store.workers()
+        now, held = await self._store.held()
+        return [_worker(row, now, held.get(row.id, 0)) for row in rows]
+
+    async def stats(self) -> Stats:
+        """How many tasks there are, by state and reason, and what the workers manage."""
+        standings, ended = await self._store.standings(), await self._store.ended(COUNTED)
+        reasons: collections.Counter[str] = collections.Counter()
+        for one in standings:
+            reasons[one.reason] += one.several
+        alive = [worker for worker in await self.workers() if worker.alive]
+        return Stats(
+            states=_states(reasons, ended),
+            reasons=dict(sorted(reasons.items())),
+            people=sum(count for reason, count in reasons.items() if reason in ASKS_A_PERSON),
+            workers=len(alive),
+            slots=sum(worker.slots for worker in alive),
+            rate=sum((worker.rate for worker in alive), 0.0),
+            exact=ended.exact,
+        )
+
+
+def _queue(
+    name: str, rows: Iterable[Standing], limit: tuple[int | None, bool], workers: Iterable[WorkerView], now: float
+) -> Queue:
+    reasons = {one.reason: one.several for one in rows}
+    ready = [one.oldest_at for one in rows if one.reason in READY and one.oldest_at is not None]
+    return Queue(
+        name=name,
+        waiting=sum(count for reason, count in reasons.items() if reason in WAITING),
+        running=reasons.get(Reason.RUNNING, 0),
+        reasons=reasons,
+        oldest_s=max(0.0, now - min(ready)) if ready else None,
+        paused=limit[1],
+        limit=limit[0],
+        rate=sum((one.rate for one in workers if one.alive and (not one.queues or name in one.queues)), 0.0),
+    )
+
+
+def _worker(row: WorkerRow, now: float, running: int) -> WorkerView:
+    return WorkerView(
+        id=row.id,
+        host=row.host,
+        pid=row.pid,
+        slots=row.slots,
+        running=running,
+        queues=row.queues,
+        handlers=row.names,
+        version=row.version,
+        started_at=row.started_at,
+        lease_s=row.lease_until - now,
+        rate=row.rate,
+    )
+
+
+def _states(reasons: dict[str, int], ended: Ended) -> dict[str, int]:
+    found = dict.fromkeys(State, 0)
+    for reason, count in reasons.items():
+        found[open_state("somebody" if reason == Reason.RUNNING else None, reason)] += count
+    found |= {State.COMPLETED: ended.completed, State.FAILED: ended.failed, State.CANCELLED: ended.cancelled}
+    return {state.value: count for state, count in found.items()}

@@ -1,0 +1,38 @@
+"""How it stands, in numbers, for whoever watches. A part of the Store's contract."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class Waiting(NamedTuple):
+    """Unfinished tasks of a queue with one reason: how many, and how many seconds ago the oldest was submitted."""
+
+    queue: str
+    reason: str
+    tasks: int
+    oldest: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """What a look at the store tells: the unfinished tasks, what is asked of people (by kind), the workers with their slots and
+    how many of them have let their lease end, and what waits to be delivered."""
+
+    waiting: list[Waiting]
+    asks: dict[str, int]
+    workers: int
+    slots: int
+    late: int
+    outbox: tuple[int, float] | None = None
+    """How many events have to leave, and how many seconds ago the oldest happened; None where there is no outbox."""
+
+
+@runtime_checkable
+class Gauges(Protocol):
+    """A store that tells how it stands. The promises of all verbs of the Store hold here too."""
+
+    async def standing(self) -> Standing:
+        """How it stands now: a few statements over what is unfinished; the journal is not gone through."""
+        ...

@@ -1,0 +1,21 @@
+"""How it stands, on PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.store.access import seen_by
+from onward.store.gauges import Standing, Waiting
+
+
+class PostgresGauges:
+    """See `Gauges` for what each verb promises."""
+
+    _fetch: Any
+
+    async def standing(self) -> Standing:
+        waiting = [Waiting(*row) for row in await self._fetch("standing")]
+        asks = {kind: count for kind, count in await self._fetch("open_asks_by_kind", **seen_by(None))}  # noqa: C416 -- rows are no pairs
+        ((workers, slots, late),) = await self._fetch("crew")
+        outbox = await self._fetch("outbox_depth") if await self._fetch("outbox_there") else []
+        return Standing(waiting, asks, workers, slots, late, tuple(outbox[0]) if outbox else None)

@@ -1,0 +1,29 @@
+"""How it stands, on SQLite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from onward.store.access import seen_by
+from onward.store.gauges import Standing, Waiting
+from onward.store.sqlite_run import first, run
+
+
+class SqliteGauges:
+    """See `Gauges` for what each verb promises."""
+
+    _reading: Any
+
+    async def standing(self) -> Standing:
+        standing: Standing = await self._reading(_standing)
+        return standing
+
+
+def _standing(connection: apsw.Connection) -> Standing:
+    ((workers, slots, late),) = run(connection, "crew")
+    waiting = [Waiting(*row) for row in run(connection, "standing")]
+    outbox = first(connection, "outbox_depth") if first(connection, "outbox_there") else None
+    asks = dict(run(connection, "open_asks_by_kind", **seen_by(None)))
+    return Standing(waiting, asks, workers, slots, late, outbox)

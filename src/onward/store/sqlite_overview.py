@@ -1,0 +1,60 @@
+"""Overviews on SQLite. A count here reads an index from end to end, and the other readers wait for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from onward.core.task import Tasks
+from onward.store import overview, rows
+from onward.store.access import seen_by
+from onward.store.overview import Child, Ended, Standing, Which, listing
+from onward.store.sqlite_run import first, run, views
+
+
+class SqliteOverview:
+    """See `Overview` for what each verb promises."""
+
+    _reading: Any
+    _writing: Any
+
+    async def standings(self) -> list[Standing]:
+        found: list[Standing] = await self._reading(lambda c: [Standing(*row) for row in run(c, "standings")])
+        return found
+
+    async def held(self) -> tuple[float, dict[str, int]]:
+        def job(connection: Any) -> tuple[float, dict[str, int]]:
+            ((now,),) = run(connection, "now")
+            return now, dict(run(connection, "held_by"))
+
+        found: tuple[float, dict[str, int]] = await self._reading(job)
+        return found
+
+    async def queue_limits(self) -> dict[str, tuple[int | None, bool]]:
+        return overview.queue_limits(await self._reading(lambda c: list(run(c, "limits"))))
+
+    async def pause_queue(self, queue: str, *, paused: bool) -> None:
+        await self._writing(lambda c: run(c, "pause_queue" if paused else "unpause_queue", name=queue))
+
+    async def ended(self, most: int) -> Ended:
+        def job(connection: Any) -> Ended:
+            (row,) = views(run(connection, "ended", most=most))
+            ((estimate,),) = run(connection, "ended_estimate")
+            return overview.ended(row, most, estimate)
+
+        found: Ended = await self._reading(job)
+        return found
+
+    async def offspring(self, parents: Sequence[str], most: int) -> Sequence[Child]:
+        asked = {"parents": json.dumps(list(parents)), "most": most, "head": overview.HEAD}
+        found = await self._reading(lambda c: list(run(c, "offspring", **asked)))
+        return [Child(id_, task, bool(ended), head or b"") for id_, task, ended, head in found]
+
+    async def floor(self, before: str | None, count: int, whose: str | None = None) -> str | None:
+        row = await self._reading(lambda c: first(c, "floor", before=before or "~", count=count, **seen_by(whose)))
+        return None if row is None else str(row[0])
+
+    async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
+        name, values = listing(limit, before, which)
+        return [rows.task(row) for row in await self._reading(lambda c: views(run(c, name, **values)))]

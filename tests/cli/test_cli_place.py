@@ -1,0 +1,136 @@
+"""queues, workers, stats, message, and what `list` and `show` tell beside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from onward import Onward
+from onward.agent.models.scripted import ScriptedModel
+from tests.cli.conftest import Run, controls, submitted
+
+
+def test_a_queue_is_paused_also_before_anything_was_submitted(onward: Run, db: str) -> None:
+    assert onward("queues", "--db", db).err == "nothing is unfinished, and no queue is paused or has a limit\n"
+    said = onward("queues", "pause", "mail", "--db", db)
+    assert said.out == "queue mail is paused until: onward queues unpause mail\n"
+    submitted(onward, db, "greet", '"you"', "--anyway", "--queue", "mail")
+    header, row = onward("queues", "--db", db).out.splitlines()
+    assert header.split() == ["QUEUE", "STATE", "WAITING", "RUNNING", "OLDEST"]
+    assert row.split()[:4] == ["mail", "paused", "1", "0"]
+    (told,) = onward("queues", "--db", db, "--json").json["queues"]
+    assert (told["name"], told["paused"], told["reasons"]) == ("mail", True, {"queued": 1})
+    doctor = onward("doctor", "--db", db)
+    assert "paused, 1 task waiting: onward queues unpause mail" in doctor.out
+    assert onward("queues", "unpause", "mail", "--db", db).out == "queue mail goes on; 1 task waiting\n"
+    assert onward("queues", "unpause", "mail", "--db", db, "--json").json["paused"] is False
+
+
+def test_names_of_queues_are_harmless(onward: Run, db: str) -> None:
+    said = onward("queues", "pause", "a[bold]\u202e", "--db", db)
+    assert said.status == 2, "a name is printable"
+    assert controls(said.err.rstrip("\n")) == []
+    assert "[bold]" in onward("queues", "pause", "a[bold]", "--db", db).out
+
+
+def test_workers(onward: Run, crew: str, db: str) -> None:
+    assert "start one with `onward worker MODULE:APP`" in onward("workers", "--db", db).err
+    header, row = onward("workers", "--db", crew).out.splitlines()
+    assert header.split()[:2] == ["ID", "HOST,"]
+    assert "0 of 100" in row
+    assert "left" in row
+    assert "greet" in row
+    (told,) = onward("workers", "--db", crew, "--json").json["workers"]
+    assert told["alive"] is True
+    assert "greet" in told["handlers"]
+
+
+def test_stats(onward: Run, db: str) -> None:
+    submitted(onward, db, "greet", '"you"', "--anyway")
+    said = onward("stats", "--db", db)
+    assert "pending    1" in said.out
+    assert "0 tasks wait for a person" in said.out
+    told = onward("stats", "--db", db, "--json").json
+    assert (told["states"]["pending"], told["reasons"], told["exact"]) == (1, {"queued": 1}, True)
+
+
+def test_list_looks_for_something(onward: Run, db: str) -> None:
+    first = submitted(onward, db, "greet", "1", "--anyway", "--label", "env=prod", "--key", "k")
+    submitted(onward, db, "greet", "2", "--anyway", "--label", "env=dev", "--delay", "1h")
+
+    def listed(*words: str) -> list[Any]:
+        return [task["input"] for task in onward("list", "--json", "--db", db, *words).json["tasks"]]
+
+    assert listed("--label", "env=prod") == [1]
+    assert listed("--label", "env=prod", "--label", "a=b") == []
+    assert listed("--reason", "delayed") == [2]
+    assert listed("--key", "k") == [1]
+    assert listed("--after", "1h") == [2, 1]
+    assert listed("--before", "1h") == []
+    assert listed("--before", "2020-01-01T12:00") == []
+    assert listed("--after", "2020-01-01") == [2, 1]
+    assert listed("--parent", first) == []
+    assert "--after is a time such as" in onward("list", "--after", "noon", "--db", db).sentence
+    assert "one of queued, delayed" in onward("list", "--reason", "tired", "--db", db).sentence
+
+
+@pytest.fixture
+def talked(db: str) -> tuple[str, str, str]:
+    """A database with an agent's task that has not begun, one that has ended, and their ids."""
+    app = Onward(db)
+    app.agent("helper", model=ScriptedModel(["done"]))
+
+    async def make() -> tuple[str, str]:
+        async with app, app.worker():
+            ended = await app.submit("helper", "go")
+            await ended.result(timeout=10)
+        async with app:
+            return (await app.submit("helper", "later")).id, ended.id
+
+    return (db, *asyncio.run(make()))
+
+
+def test_a_word_to_an_agent(onward: Run, talked: tuple[str, str, str]) -> None:
+    db, pending, ended = talked
+    said = onward("message", pending[-8:], "Leave the database alone.", "--db", db)
+    assert said.out.startswith("said: it reads it before its next turn  task ")
+    assert onward("message", pending, "again", "--key", "k", "--json", "--db", db).json["task_id"] == pending
+    late = onward("message", ended, "hello", "--db", db)
+    assert (late.status, "goes on where it ended" in late.sentence) == (2, True)
+    assert onward("message", "nobody00", "hello", "--db", db).status == 4
+    assert "a text with something in it" in onward("message", pending, " ", "--db", db).sentence
+
+
+def test_a_word_to_any_other_task(onward: Run, db: str) -> None:
+    task_id = submitted(onward, db, "greet", '"you"', "--anyway")
+    assert "as the signal 'message', if it asks for it" in onward("message", task_id, "hello", "--db", db).out
+
+
+def test_what_it_took_is_shown(onward: Run, talked: tuple[str, str, str]) -> None:
+    db, pending, ended = talked
+    shown = onward("show", ended, "--db", db).out
+    assert "usage" in shown
+    assert "1 call, " in shown
+    assert "price unknown" in shown
+    usage = onward("show", ended, "--json", "--db", db).json["usage"]
+    assert (usage["calls"], usage["cost_usd"]) == (1, None)
+    assert onward("show", pending, "--json", "--db", db).json["usage"]["calls"] == 0
+
+
+def test_a_word_stands_in_the_story(onward: Run, talked: tuple[str, str, str]) -> None:
+    db, pending, _ = talked
+    onward("message", pending, "Mind \x1b[31mthe gap.", "--db", db)
+    app = Onward(db)
+    app.agent("helper", model=ScriptedModel(["done"]))
+
+    async def work() -> None:
+        async with app, app.worker():
+            await app.service.wait(pending, 10)
+
+    asyncio.run(work())
+    shown = onward("show", pending, "--db", db).out
+    assert "received message" in shown
+    assert "message.read" not in shown
+    assert controls(shown.replace("\n", "")) == []

@@ -1,0 +1,196 @@
+"""The Friday evening, for real: two hundred deploys over HTTP and a hotfix behind them, on PostgreSQL, with a server and three
+workers in processes of their own, of which one is killed with -9 on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from examples import friday
+from onward import Client
+from rig.processes import Child
+from tests.kit import only_postgres
+
+WORKERS, SLOTS = 3, 2
+SERVICES = 200
+LIMIT = 105
+"""Tasks that may wait."""
+WAITING = "SELECT count(*) FROM onward_queue WHERE worker IS NULL"
+
+
+@dataclasses.dataclass
+class Evening:
+    """What was seen of one, and what the database says of it."""
+
+    sent: set[str]
+    live: list[str]
+    refused: int
+    deepest: int
+    heard: dict[str, list[tuple[int, str]]]
+    records: dict[str, list[tuple[int, str]]]
+    before: int
+    """Deploys that waited when the hotfix came."""
+    overtaken: int
+    """Deploys that were started between its coming and its start."""
+    shifts: Counter[str]
+    states: Counter[str]
+
+    def wrong(self) -> set[str]:
+        """What should not be."""
+        found = {
+            "lost": set(self.live) != self.sent or self.states != {"completed": len(self.sent)},
+            "doubled": max(Counter(self.live).values()) > 1,
+            "there was no evening": self.before < SERVICES // 2,
+            "the hotfix waited": self.overtaken > WORKERS * SLOTS,  # what was being claimed when it came
+            "the queue has no bound": self.deepest > LIMIT or not self.refused,
+            "somebody saw something else": self.heard != self.records,
+            "nobody was killed in the middle": max(self.shifts.values()) < 2,
+        }
+        return {what for what, is_so in found.items() if is_so}
+
+
+class Place:
+    """The server and the workers, and a look into their database."""
+
+    def __init__(self, url: str, tmp_path: Path) -> None:
+        self.url, self._children = url, list[Child]()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._env = {
+            "ONWARD_DB": url,
+            "ONWARD_QUEUE_LIMIT": str(LIMIT),
+            "ONWARD_HEARTBEAT_S": "1",
+            "FRIDAY": str(tmp_path / "friday.log"),
+            "ROLL_OUT_S": "0.15",
+        }
+
+    def start(self, *arguments: str) -> Child:
+        self._children.append(Child.module("onward", *arguments, env=self._env))
+        return self._children[-1]
+
+    def ask(self, sql: str) -> list[Any]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            return connection.execute(sql.encode()).fetchall()
+
+    def at_work(self) -> bool:
+        """Whether the workers have said how quick they are: or those who are refused are sent away for half a minute."""
+        return self.ask("SELECT COALESCE(sum(rate), 0) FROM onward_workers") > [(0,)]
+
+    def kill_one_in_the_middle(self, workers: list[Child]) -> None:
+        """One that holds tasks while it is killed: it stands still while we look."""
+        for worker in [*workers] * 100:
+            worker.freeze()
+            held = "SELECT count(*) FROM onward_queue q JOIN onward_workers w ON w.id = q.worker WHERE w.pid = "
+            ((count,),) = self.ask(f"{held}{worker.pid}")
+            if count:
+                worker.kill9()
+                return
+            worker.thaw()
+            time.sleep(0.05)
+        raise AssertionError("no worker holds anything")
+
+    def close(self) -> None:
+        for child in self._children:
+            child.close()
+
+
+@pytest.fixture
+def place(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setenv("FRIDAY", str(tmp_path / "friday.log"))
+    place = Place(url, tmp_path)
+    yield place
+    place.close()
+
+
+async def played(place: Place, hotfix_priority: int = 10) -> Evening:
+    """One evening: half of the deploys, the hotfix, then the workers come to it, and so do the other deploys."""
+    app = "examples.friday:app"
+    place.start("serve", app, "--no-worker", "--port", str(place.port))
+    refused = deepest = 0
+
+    async def look(response: Any) -> None:
+        nonlocal refused
+        refused += response.status_code == 429
+
+    async with Client(f"http://127.0.0.1:{place.port}", patience=60, event_hooks={"response": [look]}) as client:
+        watching: list[asyncio.Task[Any]] = []
+        heard: dict[str, list[tuple[int, str]]] = {}
+
+        async def watch(task: Any) -> None:
+            heard[task.id] = [(record.seq, record.kind) async for record in task.tail()]
+
+        async def deploy(service: str, **options: Any) -> str:
+            task = await client.submit("deploy", service, key=service, **options)
+            watching.append(asyncio.ensure_future(watch(task)))
+            return str(task.id)
+
+        async def measure() -> None:
+            nonlocal deepest
+            while True:
+                ((waiting,),) = await asyncio.to_thread(place.ask, WAITING)
+                deepest = max(deepest, waiting)
+                await asyncio.sleep(0.02)
+
+        names = [f"service-{n}" for n in range(SERVICES)]
+        await asyncio.gather(*(deploy(name) for name in names[: SERVICES // 2]))
+        hotfix = await deploy("hotfix", priority=hotfix_priority)
+        workers = [place.start("worker", app, "--slots", str(SLOTS)) for _ in range(WORKERS)]
+        while not await asyncio.to_thread(place.at_work):  # noqa: ASYNC110 -- other processes
+            await asyncio.sleep(0.05)
+        measuring = asyncio.ensure_future(measure())
+        coming = [asyncio.ensure_future(deploy(name)) for name in names[SERVICES // 2 :]]
+        await asyncio.to_thread(place.kill_one_in_the_middle, workers)
+        await asyncio.gather(*coming)
+        await asyncio.gather(*watching)
+        measuring.cancel()
+    return Evening({"hotfix", *names}, friday.live(), refused, deepest, heard, **_written(place, hotfix))
+
+
+def _written(place: Place, hotfix: str) -> dict[str, Any]:
+    records: dict[str, list[tuple[int, str]]] = {}
+    for task_id, seq, kind in place.ask("SELECT task_id, seq, kind FROM onward_journal ORDER BY task_id, seq"):
+        records.setdefault(task_id, []).append((seq, kind))
+    began = dict(place.ask("SELECT task_id, min(at) FROM onward_journal WHERE kind = 'shift.started' GROUP BY task_id"))
+    came = dict(place.ask("SELECT task_id, at FROM onward_journal WHERE seq = 1"))
+    return {
+        "records": records,
+        "before": sum(came[task] < came[hotfix] < at for task, at in began.items()),
+        "overtaken": sum(came[hotfix] < at < began[hotfix] for at in began.values()),
+        "shifts": Counter({task: sum(kind == "shift.started" for _, kind in all_) for task, all_ in records.items()}),
+        "states": Counter(state for (state,) in place.ask("SELECT state FROM onward_outcomes")),
+    }
+
+
+@pytest.mark.slow
+@only_postgres
+async def test_the_hotfix_goes_first_nothing_is_lost_and_everybody_sees_progress(place: Place) -> None:
+    seen = await played(place)
+    print(
+        f"refused {seen.refused} times, {seen.deepest} waited at most, {seen.before} when the hotfix came, {seen.overtaken} went before it"
+    )
+    assert seen.wrong() == set()
+    some = next(iter(seen.heard))
+    for what, would_be in {
+        "lost": {"live": seen.live[1:]},
+        "doubled": {"live": [*seen.live, seen.live[0]]},
+        "the queue has no bound": {"refused": 0},
+        "somebody saw something else": {"heard": {**seen.heard, some: seen.heard[some][1:]}},
+    }.items():
+        assert dataclasses.replace(seen, **would_be).wrong() == {what}, "the judge would not see it"
+
+
+@pytest.mark.slow
+@only_postgres
+async def test_a_hotfix_that_waits_for_its_turn_is_noticed(place: Place) -> None:
+    seen = await played(place, hotfix_priority=0)
+    assert "the hotfix waited" in seen.wrong()

@@ -1,0 +1,159 @@
+"""Clients whose answers, connections and servers go away: what they asked for is done once, and nothing they hear is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward import Onward, State
+from onward.client import client as clients
+from onward.errors import Unreachable
+from rig.processes import Child
+from rig.proxy import HttpProxy
+from tests.client.conftest import listed
+from tests.edge.conftest import serving
+from tests.kit import not_memory
+
+# ── answers that are lost ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def lossy(app: Onward) -> AsyncIterator[tuple[str, HttpProxy]]:
+    """A server behind a proxy that loses what it is told to."""
+    async with serving(app) as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        with HttpProxy(host, int(port)) as proxy:
+            yield f"http://127.0.0.1:{proxy.port}", proxy
+
+
+async def submitted(app: Onward, client: Any, proxy: HttpProxy) -> int:
+    """How many tasks come of one submit whose answer is lost twice."""
+
+    @app.task
+    async def work(ctx: Any, n: int) -> int:
+        return n
+
+    proxy.cut_after_request(b"POST /api/tasks", n=2)
+    task = await client.submit("work", 1)
+    assert proxy.fired == 2
+    assert (await app.get(task.id)).task == "work"
+    tasks, _ = await app.list()
+    return len(tasks)
+
+
+async def test_a_submit_whose_answer_is_lost_is_one_task(app: Onward, lossy: Any, either: Any) -> None:
+    address, proxy = lossy
+    assert await submitted(app, either(address), proxy) == 1
+
+
+async def test_a_submit_that_is_sent_again_without_its_key_is_noticed(
+    app: Onward, lossy: Any, either: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keyless(*args: Any) -> Any:
+        request = built(*args)
+        request.headers.pop("idempotency-key", None)
+        return request
+
+    built = clients._built
+    monkeypatch.setattr(clients, "_built", keyless)
+    address, proxy = lossy
+    assert await submitted(app, either(address), proxy) == 3, "the proof above would not see it"
+
+
+async def test_what_twice_would_be_two_is_not_sent_again(app: Onward, lossy: Any, either: Any) -> None:
+    @app.task
+    async def work(ctx: Any) -> Any:
+        return [await ctx.signal("go"), await ctx.ask("how?")]
+
+    address, proxy = lossy
+    client = either(address, patience=3)
+    task = await client.submit("work", delay="1h")
+    proxy.cut_after_request(b"/fork")
+    with pytest.raises(Unreachable) as told:
+        await client.fork(task.id, 1)
+    assert told.value.in_doubt
+    assert "nobody knows whether it was carried out" in str(told.value)
+    assert len(await listed(client.tasks())) == 2, "the task and one fork"
+
+
+async def test_what_twice_is_the_same_is_sent_again(app: Onward, lossy: Any, either: Any) -> None:
+    @app.task
+    async def work(ctx: Any) -> Any:
+        return [await ctx.signal("go"), await ctx.signal("go", timeout="0.5s", default="no more")]
+
+    address, proxy = lossy
+    client = either(address)
+    task = await client.submit("work", delay="1h")
+    proxy.cut_after_request(b"POST", n=1)
+    assert (await client.prioritize(task.id, 7)).priority == 7
+    proxy.cut_after_request(b"POST", n=1)
+    assert (await client.pause(task.id)).reason == "paused"
+    proxy.cut_after_request(b"POST", n=1)
+    assert (await client.cancel(task.id)).state is State.CANCELLED
+    proxy.cut_after_request(b"GET", n=2)
+    assert (await client.get(task.id)).state is State.CANCELLED
+    assert proxy.fired == 5
+    waits = await client.submit("work")
+    proxy.cut_after_request(b"/signals/", n=1)
+    await client.signal(waits.id, "go", 1)
+    async with app.worker():
+        assert await waits.result(20) == [1, "no more"], "one signal"
+
+
+# ── servers that are killed ──────────────────────────────────────────────────────────────────────────────────────────
+
+Start = Callable[[], Awaitable[Child]]
+
+
+@pytest.fixture
+async def place(url: str, tmp_path: Path) -> AsyncIterator[tuple[str, Start]]:
+    """An address, and what starts a server there: `onward serve`, with a worker, in a process of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children: list[Child] = []
+
+    async def start() -> Child:
+        arguments = ["serve", "tests.client.served:app", "--db", url, "--port", str(port)]
+        child = Child.module("onward", *arguments, env={"LEDGER": str(tmp_path / "ledger")})
+        children.append(child)
+        return child
+
+    yield f"http://127.0.0.1:{port}", start
+    for child in children:
+        child.close()
+
+
+@pytest.mark.slow
+@not_memory
+async def test_servers_are_killed_and_clients_go_on(place: Any, either: Any, tmp_path: Path, url: str) -> None:
+    address, start = place
+    server = await start()
+    client = either(address, patience=60)
+    walk = await client.submit("walk", 40)
+    following = asyncio.ensure_future(listed(walk.tail()))
+    tasks = []
+    for n in range(30):
+        tasks.append(await client.submit("work", n))
+        if n % 10 == 5:
+            await asyncio.to_thread(server.kill9)
+            submitting = asyncio.ensure_future(client.submit("work", 1000 + n))
+            await asyncio.sleep(0.2)
+            server = await start()
+            tasks.append(await submitting)
+    results = [await task.result("60s") for task in tasks]
+    assert sorted(results) == sorted([*range(30), 1005, 1015, 1025])
+    assert await walk.result("60s") == 40
+    records = await following
+    there = Onward(url)
+    async with there:
+        found, _ = await there.list(limit=1000)
+        journal = await there.service.journal(walk.id)
+    assert len(found) == 34, "each once"
+    assert [(one.seq, one.kind, one.value) for one in records] == [(one.seq, one.kind, one.value) for one in journal]
+    assert sum(one.kind == "shift.started" for one in journal) > 1, "it was taken over at least once"

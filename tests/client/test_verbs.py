@@ -1,0 +1,300 @@
+"""Every verb of both clients, against a real server, on every store: the same words, dataclasses and errors as the app's."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+
+from onward import Budget, Client, Onward, State, SyncClient, service, tool
+from onward.agent.models.scripted import ScriptedModel
+from onward.artifacts.errors import ArtifactNotFound
+from onward.client.asking import Asking
+from onward.client.verbs import Verbs
+from onward.core.task import Task
+from onward.errors import (
+    AlreadyDecided,
+    BadSetting,
+    Fatal,
+    InvalidInput,
+    KeyConflict,
+    NoState,
+    NotFound,
+    OnwardError,
+    QueueFull,
+    ResultTimeout,
+    StaleDecision,
+    StateConflict,
+    TaskCancelled,
+    TaskFailed,
+    TaskNotFound,
+    UnknownTask,
+    Unreachable,
+    UsageError,
+)
+from tests.client.conftest import listed
+from tests.edge.conftest import serving
+
+
+def same(one: Task, other: Task) -> bool:
+    """But for fractions of a millisecond."""
+    seen, there = dataclasses.asdict(one), dataclasses.asdict(other)
+    times = {name for name in seen if name.endswith("_at") and seen[name] is not None}
+    assert all(abs(seen[name] - there[name]) < 0.002 for name in times)
+    return all(seen[name] == there[name] for name in seen.keys() - times)
+
+
+async def opened(client: Any, kind: str) -> Any:
+    for _ in range(500):
+        if found := await client.asks(kind):
+            return found[0]
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"no {kind}")
+
+
+async def test_a_task_from_submit_to_result(app: Onward, client: Any) -> None:
+    @app.task
+    async def greet(ctx: Any, name: str) -> str:
+        return await ctx.step(lambda: f"hello {name}", name="say")
+
+    async with app.worker():
+        task = await client.submit("greet", "you", priority=3, labels={"a": "b"}, deadline="1m", expires="1h")
+        assert await task.result(timeout="20s") == "hello you"
+    found = await client.get(task.id)
+    assert same(found, await app.get(task.id))
+    assert (found.state, found.priority, found.labels) == (State.COMPLETED, 3, {"a": "b"})
+    assert found.key is not None
+    assert same(await task.get(), found)
+    there = await app.service.journal(task.id)
+    assert [(one.seq, one.kind, one.value) for one in await client.journal(task.id)] == [
+        (one.seq, one.kind, one.value) for one in there
+    ]
+    assert [one.seq for one in await client.journal(task.id, 1, 1)] == [2]
+    assert [one.seq for one in await listed(client.tail(task.id))] == [one.seq for one in there]
+    assert [one.seq for one in await listed(task.tail(after=2))] == [one.seq for one in there[2:]]
+    assert await listed(client.tail(task.id, after=1000)) == []
+
+
+async def test_the_same_key_is_the_same_task_whatever_is_in_it(app: Onward, client: Any) -> None:
+    @app.task
+    async def work(ctx: Any, n: int) -> int:
+        return n
+
+    for key in ("k", 'quo"ted', "back\\slash", '"', "schlüssel ключ 鍵", "a, b; c"):
+        task = await client.submit("work", 1, key=key)
+        assert (await client.submit("work", 1, key=key)).id == task.id
+        assert (await app.submit(work, 1, key=key)).id == task.id, "the same at every door"
+        with pytest.raises(KeyConflict) as caught:
+            await client.submit("work", 2, key=key)
+        assert (caught.value.task_id, caught.value.key, caught.value.status) == (task.id, key, 422)
+    with pytest.raises(UsageError):
+        await client.submit("work", 1, key="line\nbreak")
+    assert (await client.submit("work", 1)).id != (await client.submit("work", 1)).id
+
+
+async def test_pages_and_all_of_them(app: Onward, client: Any) -> None:
+    @app.task
+    async def work(ctx: Any, n: int) -> int:
+        return n
+
+    ids = sorted([task.id for task in await app.submit_many(work, list(range(7)))], reverse=True)
+    page, cursor = await client.list(limit=3)
+    more, end = await client.list(limit=100, cursor=cursor)
+    assert [task.task_id for task in (*page, *more)] == ids
+    assert end is None
+    assert [task.task_id for task in await listed(client.tasks(state="pending", task="work"))] == ids
+    assert await listed(client.tasks(state=State.FAILED)) == []
+    with pytest.raises(OnwardError) as caught:
+        await client.list(limit=0)
+    assert (caught.value.code, caught.value.status) == ("invalid_request", 422)
+
+
+async def test_the_same_errors(app: Onward, client: Any) -> None:
+    @app.task
+    async def work(ctx: Any, n: int) -> int:
+        raise Fatal("no")
+
+    @app.task
+    async def stays(ctx: Any) -> None:
+        await ctx.signal("never")
+
+    for wrong in ("nothing", "", "..", "a/b", "a?b#c", "ü"):
+        with pytest.raises(NotFound) if "/" not in wrong else pytest.raises(OnwardError):
+            await client.get(wrong)
+    with pytest.raises(TaskNotFound) as missing:
+        await client.result("nothing", 1)
+    assert missing.value.task_id == "nothing"
+    assert "there is no task 'nothing'" in str(missing.value)
+    with pytest.raises(TaskNotFound):
+        await listed(client.tail("nothing"))
+    with pytest.raises(UnknownTask):
+        await client.submit("nothing")
+    with pytest.raises(InvalidInput):
+        await client.submit("work", "text")
+    with pytest.raises(InvalidInput):
+        await client.submit("work", float("nan"))
+    with pytest.raises(BadSetting):
+        await client.submit("work", 1, deadline="soon")
+    with pytest.raises(BadSetting):
+        await client.asks("rumour")
+    async with app.worker():
+        failed = await client.submit("work", 1)
+        with pytest.raises(TaskFailed) as told:
+            await failed.result(20)
+        assert "no" in told.value.error["message"]
+        waits = await client.submit("stays")
+        with pytest.raises(ResultTimeout):
+            await waits.result(0.3)
+        with pytest.raises(NoState):
+            await client.state(waits.id)
+        assert (await waits.cancel()).state is State.CANCELLED
+        with pytest.raises(TaskCancelled):
+            await waits.result(20)
+    with pytest.raises(StateConflict) as conflict:
+        await client.prioritize(waits.id, 3)
+    assert conflict.value.state == "cancelled"
+    with pytest.raises(ArtifactNotFound):
+        await client.artifact(waits.id, "0" * 32)
+
+
+async def test_steering(app: Onward, client: Any) -> None:
+    @app.task
+    async def work(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    task = await client.submit("work", delay="1h")
+    assert (await client.prioritize(task.id, 9)).priority == 9
+    assert (await client.pause(task.id)).reason == "paused"
+    assert (await client.resume(task.id)).state is State.PENDING
+    waits = await client.submit("work")
+    async with app.worker():
+        await client.signal(waits.id, "go", {"n": 1}, id="once")
+        assert await waits.result(20) == {"n": 1}
+        forked = await client.fork(waits.id, 1)
+        await client.signal(forked.id, "go", 2)
+        assert await forked.result(20) == 2
+        assert forked.id != waits.id
+
+
+async def test_people_decide_once(app: Onward, client: Any) -> None:
+    @app.task
+    async def work(ctx: Any) -> str:
+        await ctx.approve("go on?", risk="external_action")
+        return str(await ctx.ask("how?", choices=["fast", "slow"]))
+
+    async with app.worker():
+        task = await client.submit("work")
+        approval = await opened(client, "approval")
+        (there,) = await app.asks()
+        assert dataclasses.replace(approval, asked_at=there.asked_at) == there
+        assert await client.approvals() == [approval]
+        assert await client.questions() == []
+        with pytest.raises(StaleDecision) as stale:
+            await client.decide(approval.id, "approve", hash="other")
+        assert stale.value.asked == approval.hash
+        await client.decide(approval.id, "approve", reason="why not", hash=approval.hash)
+        with pytest.raises(AlreadyDecided) as late:
+            await client.decide(approval.id, "deny")
+        assert late.value.said == "approve"
+        question = await opened(client, "question")
+        with pytest.raises(InvalidInput):
+            await client.answer(question.id, "how")
+        await client.answer(question.id, "slow")
+        assert await task.result(20) == "slow"
+    assert await client.asks() == []
+
+
+async def test_effects_in_doubt_and_schedules(app: Onward, client: Any) -> None:
+    @app.task
+    async def work(ctx: Any) -> None: ...
+
+    app.schedule("nightly", work, cron="0 3 * * *", timezone="Europe/Berlin")
+    await app.save_schedules()
+    (there,), (seen,) = await app.schedules(), await client.schedules()
+    assert dataclasses.replace(seen, next_at=there.next_at) == there
+    task = await client.submit("work")
+    assert await client.doubts(task.id) == []
+    with pytest.raises(StateConflict):
+        await client.resolve(task.id, "happened", 1)
+
+
+async def test_an_agent_and_its_budget(app: Onward, client: Any) -> None:
+    @tool
+    def look() -> str:
+        """Look around."""
+        return "x" * 10_000
+
+    app.agent("scout", model=ScriptedModel([[("look", {})], "seen"]), tools=[look])
+    async with app.worker():
+        task = await client.submit(
+            "scout", "Look.", budget=Budget(max_steps=50, max_wall_time="1h", when_spent="finish")
+        )
+        assert await task.result(20) == "seen"
+    spent, there = await client.budget(task.id), await app.budget(task.id)
+    assert spent.task_id == task.id
+    assert {kind: meter for kind, meter in spent.meters.items() if kind != "wall_time"} == {
+        kind: meter for kind, meter in there.meters.items() if kind != "wall_time"
+    }
+    raised = await client.raise_budget(task.id, max_steps=99, max_wall_time="2h")
+    assert (raised.meters["steps"]["limit"], raised.meters["wall_time"]["limit"]) == (99, 7200)
+    assert (await app.budget(task.id)).purse.budget.when_spent == "finish"
+    assert await client.state(task.id) == await app.state(task.id)
+    refs = await client.artifacts(task.id)
+    assert refs == await app.artifacts(task.id)
+    for ref in refs:
+        assert await client.artifact(task.id, ref.artifact_id) == await app.artifact(task.id, ref.artifact_id)
+    on = await client.submit("scout", "And now?", after=task.id)
+    assert (await client.get(on.id)).input == {"goal": "And now?", "after": task.id}
+
+
+async def test_who_is_refused_comes_back_when_told(url: str, either: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_come_back", lambda limit, rate: 1.0)  # 30 s, as long as no worker has done anything
+    app = Onward(url, queue_limit=2, poll_s=0.05)
+
+    @app.task
+    async def work(ctx: Any, n: int) -> int:
+        return n
+
+    async with app, serving(app) as address:
+        impatient, patient = either(address, patience=0.5), either(address, patience=60)
+        for n in range(2):
+            await impatient.submit("work", n)
+        with pytest.raises(QueueFull) as full:
+            await impatient.submit("work", 2)
+        assert (full.value.queue, full.value.limit, full.value.retry_after) == ("default", 2, 1.0)
+        coming = asyncio.ensure_future(patient.submit("work", 2))
+        await asyncio.sleep(0.1)
+        assert not coming.done()
+        async with app.worker():
+            assert await (await coming).result(20) == 2
+        assert len(await listed(patient.tasks(task="work"))) == 3
+
+
+async def test_nobody_is_there(either: Any) -> None:
+    client = either("http://127.0.0.1:9", patience=0.3)
+    with pytest.raises(Unreachable) as told:
+        await client.submit("work", 1)
+    assert told.value.tries > 1
+    assert not told.value.in_doubt
+    assert "http://127.0.0.1:9 was asked" in str(told.value)
+
+
+def test_a_key_is_never_told() -> None:
+    with pytest.raises(UsageError, match="no key has") as told:
+        Client("http://localhost", key="onw_sécret\n")
+    assert "cret" not in str(told.value)
+    assert "onw_secret" not in repr(vars(SyncClient("http://localhost", key="onw_secret")))
+
+
+def test_the_words_are_those_of_the_app() -> None:
+    words = set(dir(Verbs)) - set(dir(Asking)) - {"tasks", "approvals", "questions"}
+    words = {word for word in words if not word.startswith("_")} - {
+        "result",
+        "tail",
+        "journal",
+    }  # a handle's, the service's
+    assert words <= set(dir(Onward))
+    for kind in (Client, SyncClient):
+        assert [word for word in dir(Verbs) if not word.startswith("_") and not getattr(kind, word).__doc__] == []

@@ -1,0 +1,501 @@
+"""Secrets by name: who may name one, where its value comes from and goes to, and what becomes of a task whose secret is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field, SecretStr
+
+from onward import Onward, Retry, State
+from onward.core import mask
+from onward.core.secret import UnfitSecret, UnknownSecret
+from onward.errors import BadSetting, InvalidInput, StepFailed, UsageError
+from onward.testing import crashes, drain, memory_app
+from tests.kit import eventually, not_memory, only_memory
+from tests.secrecy.kit import VALUE
+
+REF = {"$secret": "STRIPE_KEY"}
+
+
+@pytest.fixture(autouse=True)
+def _value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRIPE_KEY", VALUE)
+    monkeypatch.setenv("NOT_DECLARED", "this-is-nobody's-business")
+
+
+class Login(BaseModel):
+    user: str
+    password: SecretStr
+
+
+async def reason(app: Onward, task_id: str) -> str:
+    return str((await app.service.journal(task_id))[-1].value.get("reason"))
+
+
+async def parked(app: Onward, task_id: str) -> str:
+    async def look() -> bool:
+        return (await app.get(task_id)).reason == "parked"
+
+    await eventually(look)
+    return await reason(app, task_id)
+
+
+# ── what a function is given ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_reference_becomes_a_secretstr_and_a_secret_what_the_function_says(app: Onward) -> None:
+    key, seen = app.secret("STRIPE_KEY"), {}
+
+    async def charge(amount: int, bare: Any, text: str, boxed: SecretStr, headers: dict[str, str]) -> str:
+        seen["step"] = [bare, text, boxed.get_secret_value(), headers["X"], type(boxed).__name__]
+        return f"charged {amount} with {text}"
+
+    def plainly(key: str = key) -> str:  # a plain function, in a thread, that asks for it by itself
+        seen["default"] = key
+        return key
+
+    @app.task
+    async def pay(
+        ctx: Any, token: SecretStr, login: Login, anything: Any, fixed: SecretStr = key, clear: str = key
+    ) -> Any:
+        seen["handler"] = [one.get_secret_value() for one in (token, login.password, anything, fixed)] + [clear]
+        done = await ctx.step(charge, 5, key, key, boxed=key, headers={"X": key})
+        return [done, await ctx.step(plainly), token, login, key]
+
+    async with app.worker():
+        task = await app.submit(pay, {"token": REF, "login": {"user": "me", "password": REF}, "anything": REF})
+        result = await task.result("20s")
+    assert seen["handler"] == [VALUE] * 5
+    assert seen["step"] == [VALUE] * 4 + ["SecretStr"]
+    assert seen["default"] == VALUE
+    assert result == [
+        "charged 5 with [secret STRIPE_KEY]",
+        "[secret STRIPE_KEY]",
+        REF,
+        {"user": "me", "password": REF},
+        REF,
+    ]
+    assert (await task.get()).input["token"] == REF
+
+
+async def test_a_plain_handler_and_a_transaction_are_given_them_too(app: Onward) -> None:
+    key, seen = app.secret("STRIPE_KEY"), []
+
+    async def write(connection: Any, given: str) -> int:
+        seen.append(given)
+        return len(given)
+
+    @app.task
+    def plain(ctx: Any, token: SecretStr, fixed: str = key) -> Any:
+        seen.extend([token.get_secret_value(), fixed])
+        return ctx.transaction(write, key)
+
+    async with app.worker():
+        assert await (await app.submit(plain, REF)).result("20s") == len(VALUE)
+    assert seen == [VALUE] * 3
+
+
+@only_memory
+async def test_undo_and_reconcile_are_given_them(app: Onward) -> None:
+    key, seen = app.secret("STRIPE_KEY"), []
+
+    def order(token: str) -> str:
+        return "ordered"
+
+    def take_back(token: str, result: str) -> None:
+        seen.append((token, result))
+
+    @app.task(retry=1)
+    async def saga(ctx: Any) -> None:
+        async with ctx.saga():
+            await ctx.step(order, key, undo=take_back)
+            raise ValueError("no more")
+
+    async with app.worker():
+        task = await app.submit(saga)
+        await app.service.wait(task.id, 20)
+    assert seen == [(VALUE, "ordered")]
+
+
+@only_memory
+async def test_a_model_with_a_secret_comes_back_from_a_step_as_it_was(app: Onward) -> None:
+    app.secret("STRIPE_KEY")
+
+    async def login(password: SecretStr) -> Login:
+        return Login(user="me", password=password)
+
+    @app.task
+    async def enter(ctx: Any, password: SecretStr) -> str:
+        made = await ctx.step(login, password)
+        assert isinstance(made, Login)
+        return "same" if made.password.get_secret_value() == VALUE else "other"
+
+    async with app.worker():
+        task = await app.submit(enter, REF)
+        assert await task.result("20s") == "same"
+    assert [r.value["result"] async for r in task.tail() if r.kind == "step.completed"] == [
+        {"user": "me", "password": REF}
+    ]
+
+
+# ── who may name one ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Deep(BaseModel):
+    logins: dict[str, list[Login | None]] = {}
+    token: SecretStr | None = None
+
+
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+    "clear text": ({"token": "in-clear-text"}, InvalidInput, r'"token"|\'token\'.*\{"\$secret": "NAME"\}'),
+    "stars": ({"token": "**********"}, InvalidInput, "clear text"),
+    "the mask": ({"token": "[secret STRIPE_KEY]"}, InvalidInput, "clear text"),
+    "deep": (
+        {"token": REF, "deep": {"logins": {"a": [{"user": "u", "password": "in-clear-text"}]}}},
+        InvalidInput,
+        "clear text",
+    ),
+    "perhaps": ({"token": REF, "deep": {"token": "in-clear-text"}}, InvalidInput, "clear text"),
+    "a SecretStr of one's own": ({"token": SecretStr("in-clear-text")}, InvalidInput, "never written"),
+    "in a text": ({"token": REF, "note": f"the key is {VALUE}"}, InvalidInput, "'STRIPE_KEY' in clear text"),
+    "not declared": ({"token": {"$secret": "NOT_DECLARED"}}, UnknownSecret, r"declared: STRIPE_KEY"),
+    "a path": ({"token": {"$secret": "../../etc/passwd"}}, UnknownSecret, "declared"),
+    "where it is not taken": ({"token": REF, "note": REF}, InvalidInput, "valid string"),
+}
+
+
+@pytest.mark.parametrize("which", REFUSED)
+@pytest.mark.parametrize("near", ["with the code", "from afar"])
+async def test_what_is_refused_at_submit_and_written_nowhere(app: Onward, which: str, near: str) -> None:
+    value, kind, words = REFUSED[which]
+    app.secret("STRIPE_KEY")
+
+    @app.task
+    async def pay(ctx: Any, token: SecretStr, deep: Deep | None = None, note: str = "") -> None: ...
+
+    app.secrets.learn()  # as an app does when it is opened
+    asked = app
+    if near == "from afar":
+        if (
+            which in {"where it is not taken", "a SecretStr of one's own", "in a text"}
+            or app.store.where == "SQLite in memory"
+        ):
+            pytest.skip("the worker judges that, or there is no other process")
+        async with app.worker():
+            pass
+        asked = Onward(app.settings.db)
+    async with asked:
+        with pytest.raises(kind, match=words) as told:
+            await asked.submit("pay", value)
+        assert "in-clear-text" not in str(told.value)
+        assert VALUE not in str(told.value)
+        assert (await asked.list())[0] == []
+
+
+@only_memory
+async def test_names_are_not_for_secrets(app: Onward) -> None:
+    app.secret("STRIPE_KEY").get_secret_value()
+
+    @app.task
+    async def work(ctx: Any) -> None: ...
+
+    for option in ({"key": f"pay {VALUE}"}, {"group": VALUE}, {"queue": VALUE}):
+        with pytest.raises(UsageError, match=r"\[secret STRIPE_KEY\]"):
+            await app.submit(work, **option)
+    task = await app.submit(work, labels={"who": VALUE})
+    assert (await task.get()).labels == {"who": "[secret STRIPE_KEY]"}
+
+
+@only_memory
+async def test_a_parameter_with_a_secret_as_default_is_nobody_elses(app: Onward) -> None:
+    key = app.secret("STRIPE_KEY")
+
+    @app.task
+    async def pay(ctx: Any, amount: int, key: str = key) -> None: ...
+
+    assert "key" not in json.loads(app.handlers["pay"].offer())["input"]["properties"]
+    for other in ("another", REF, {"$secret": "NOT_DECLARED"}):
+        with pytest.raises((InvalidInput, UnknownSecret)):
+            await app.submit(pay, {"amount": 1, "key": other})
+
+
+@only_memory
+async def test_data_that_only_looks_like_one_stays_data(app: Onward) -> None:
+    app.secret("STRIPE_KEY")
+
+    async def same(value: Any) -> Any:
+        return value
+
+    @app.task
+    async def work(ctx: Any, value: dict[str, Any]) -> Any:
+        # What code gets from elsewhere names nothing: only its own `app.secret` does, and what was submitted.
+        return [await ctx.step(same, value), await ctx.step(same, {"$secret": "STRIPE_KEY"})]
+
+    async with app.worker():
+        odd = {"$secret": "STRIPE_KEY", "and": "more"}
+        assert await (await app.submit(work, {"value": odd})).result("20s") == [odd, REF]
+
+
+# ── where values come from ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@only_memory
+async def test_sources(app: Onward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "K").write_text("from-a-file\n", encoding="utf-8")
+    (tmp_path / "BINARY").write_bytes(b"\xff\xfe" * 20)
+    (tmp_path / "HUGE").write_bytes(b"x" * 100_000)
+    folder = Onward("sqlite://:memory:", secrets=tmp_path)
+    assert folder.secret("K").get_secret_value() == "from-a-file"
+    for name, why in {"BINARY": "not UTF-8", "HUGE": "more than 65,536"}.items():
+        with pytest.raises(UnfitSecret, match=why):
+            folder.secret(name).get_secret_value()
+    monkeypatch.setenv("ONWARD_SECRETS", str(tmp_path))
+    assert Onward("sqlite://:memory:").secret("K").get_secret_value() == "from-a-file"
+    asked: list[str] = []
+    given = Onward("sqlite://:memory:", secrets=lambda name: asked.append(name) or "from-a-function")  # type: ignore[func-returns-value]
+    assert given.secret("ANY").get_secret_value() == "from-a-function"
+    assert asked == ["ANY"]
+    assert (
+        Onward("sqlite://:memory:", secrets={"K": "from-a-mapping"}).secret("K").get_secret_value() == "from-a-mapping"
+    )
+    with pytest.raises(BadSetting, match="a folder"):
+        Onward("sqlite://:memory:", secrets="vault")
+    for bad in ("", "../K", "a b", 5, ".hidden"):
+        with pytest.raises(UsageError, match="named by up to 128"):
+            app.secret(bad)  # type: ignore[arg-type]
+    with pytest.raises(UnfitSecret, match="fewer than 8"):
+        Onward("sqlite://:memory:", secrets={"K": "short"}).secret("K").get_secret_value()
+    assert "from-a" not in repr([given.secret("ANY"), str(given.secret("ANY"))])
+
+
+@only_memory
+async def test_a_source_that_fails_is_a_failure_like_any_other(url: str) -> None:
+    calls: list[str] = []
+
+    def vault(name: str) -> str:
+        calls.append(name)
+        if len(calls) < 3:
+            raise ConnectionError("the vault is sealed")
+        return VALUE
+
+    app = Onward(url, poll_s=0.05, secrets=vault)
+    key = app.secret("STRIPE_KEY")
+
+    async def use(token: str) -> int:
+        return len(token)
+
+    @app.task
+    async def work(ctx: Any) -> int:
+        return int(await ctx.step(use, key, retry=Retry(attempts=5, first="10ms")))
+
+    async with app, app.worker():
+        assert await (await app.submit(work)).result("20s") == len(VALUE)
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("where", ["input", "default", "step"])
+async def test_a_secret_that_is_gone_parks_the_task_until_it_is_back(
+    app: Onward, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    key = app.secret("STRIPE_KEY")
+    monkeypatch.delenv("STRIPE_KEY")
+
+    async def use(token: str) -> int:
+        return len(token)
+
+    async def work(ctx: Any, token: SecretStr | None = None) -> int:
+        return int(await ctx.step(use, key if where == "step" else "x" * len(VALUE)))
+
+    async def with_default(ctx: Any, token: str = key) -> int:
+        return len(token)
+
+    app.task(name="work")(with_default if where == "default" else work)
+    async with app.worker():
+        task = await app.submit("work", {"token": REF} if where == "input" else None)
+        assert "'STRIPE_KEY' is not there (the environment has no such variable)" in await parked(app, task.id)
+        monkeypatch.setenv("STRIPE_KEY", VALUE)
+        await app.resume(task.id)
+        assert await task.result("20s") == len(VALUE)
+
+
+@only_memory
+async def test_one_that_the_worker_does_not_declare_parks_too(url: str) -> None:
+    app = Onward(url, poll_s=0.05)
+
+    @app.task
+    async def work(ctx: Any, token: SecretStr) -> None: ...
+
+    async with app, app.worker():
+        app.secret("GONE")
+        task = await app.submit(work, {"token": {"$secret": "GONE"}}, delay="200ms")
+        del app.secrets.names["GONE"]  # the code that runs it is older than the code that submitted it
+        assert "no secret is named 'GONE'" in await parked(app, task.id)
+
+
+async def test_a_changed_secret_is_found_by_the_next_shift(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, seen = app.secret("STRIPE_KEY"), []
+
+    async def use(token: str) -> str:
+        seen.append(token)
+        return f"used {token}"
+
+    @app.task
+    async def work(ctx: Any, token: SecretStr) -> Any:
+        first = await ctx.step(use, token.get_secret_value(), name=f"use {token.get_secret_value()}")
+        await ctx.signal("go")
+        return [first, await ctx.step(use, key, name="again"), token.get_secret_value()]
+
+    async with app.worker():
+        task = await app.submit(work, REF)
+        await eventually(lambda: _waits(app, task.id))
+        monkeypatch.setenv("STRIPE_KEY", "another-value-altogether")
+        await app.signal(task.id, "go")
+        assert await task.result("20s") == [
+            "used [secret STRIPE_KEY]",
+            "used [secret STRIPE_KEY]",
+            "[secret STRIPE_KEY]",
+        ]
+    assert seen == [VALUE, "another-value-altogether"]
+
+
+async def _waits(app: Onward, task_id: str) -> bool:
+    return (await app.get(task_id)).state is State.WAITING
+
+
+# ── secrets that steps make ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_a_step_makes_is_not_recorded_and_made_again_when_it_is_needed(app: Onward) -> None:
+    logins: list[str] = []
+    used: list[str] = []
+
+    async def login(ctx: Any) -> str:
+        logins.append(f"{ctx.key} session-{len(logins):08}")
+        return f"session-{len(logins) - 1:08}"
+
+    def call(token: str, what: str) -> str:
+        used.append(token)
+        return f"{what} with {token}"
+
+    @app.task
+    async def work(ctx: Any) -> Any:
+        session = await ctx.step(lambda: login(ctx), name="login", makes="SESSION")
+        first = await ctx.step(call, session, "first")
+        await ctx.sleep("1.2s")  # the worker lets go of the task, and of what it had in memory
+        second = await ctx.step(call, session, "second")
+        third = await ctx.step(call, session, "third")
+        return [first, second, third, session, str(session)]
+
+    async with app.worker():
+        task = await app.submit(work)
+        result = await task.result("30s")
+    assert result == [
+        *[f"{n} with [secret SESSION]" for n in ("first", "second", "third")],
+        {"$secret": "SESSION"},
+        "[secret SESSION]",
+    ]
+    assert used == ["session-00000000", "session-00000001", "session-00000001"]
+    assert {one.split()[0] for one in logins} == {f"{task.id}:login"}, "the same effect key"
+    assert not mask.on, "what was made for a shift is forgotten with it"
+    assert b"session-0000" not in b"".join([r.data async for r in task.tail()])
+
+
+@only_memory
+async def test_what_makes_a_secret_has_to_be_repeatable_and_long_enough(app: Onward) -> None:
+    @app.task(retry=1)
+    async def work(ctx: Any, how: str) -> Any:
+        options: dict[str, Any] = {"once": {"effect": "once"}, "undo": {"undo": print}}.get(how, {})
+        try:
+            return str(await ctx.step(lambda: "short" if how == "short" else 5, makes="SESSION", name="s", **options))
+        except (StepFailed, UsageError) as error:
+            return str(error)
+
+    async with app.worker():
+        told = {how: await (await app.submit(work, how)).result("20s") for how in ("once", "undo", "short", "number")}
+    assert "cannot be effect='once'" in told["once"]
+    assert "no undo" in told["undo"]
+    assert "fewer than 8 characters" in told["short"]
+    assert "must be a text" in told["number"]
+
+
+async def test_killed_at_every_point_a_task_with_secrets_comes_to_the_same_end() -> None:
+    app = Onward("sqlite://:memory:", secrets={"STRIPE_KEY": VALUE})
+    key = app.secret("STRIPE_KEY")
+
+    async def login(with_key: str) -> str:
+        assert with_key == VALUE
+        return "session-of-somebody"
+
+    def use(token: str) -> str:
+        assert token == "session-of-somebody"
+        return f"done with {token}"
+
+    @app.task
+    async def work(ctx: Any, token: SecretStr) -> Any:
+        session = await ctx.step(login, key, makes="SESSION")
+        return [await ctx.step(use, session), await ctx.step(use, session), token.get_secret_value()]
+
+    ends = []
+    async for run in crashes(app):
+        task = await run.submit(work, REF)
+        assert await drain(run) == []
+        ends.append(await task.result())
+    assert len(ends) > 4
+    assert all(end == [*["done with [secret SESSION]"] * 2, "[secret STRIPE_KEY]"] for end in ends)
+
+
+async def test_tests_bring_values_of_their_own() -> None:
+    app = Onward("sqlite://:memory:")
+    app.secret("STRIPE_KEY")
+
+    @app.task
+    async def work(ctx: Any, token: SecretStr) -> bool:
+        return token.get_secret_value() == "for-tests"
+
+    run = memory_app(app, secrets={"STRIPE_KEY": "for-tests"})
+    async with run:
+        task = await run.submit(work, REF)
+        await drain(run)
+        assert await task.result() is True
+
+
+# ── settings are secrets too ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_settings_keep_passwords_to_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Onward("postgresql://me:hunter2-hunter2@127.0.0.1:1/x")
+    assert "hunter2" not in repr(app.settings) + repr(app.store.where) + str(app.settings)
+    (tmp_path / "onward.toml").write_text('dbb = "postgresql://me:hunter2-hunter2@h/x"', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadSetting) as told:
+        Onward()
+    assert "hunter2" not in str(told.value)
+
+
+@only_memory
+async def test_constraints_are_the_workers_to_judge(app: Onward) -> None:
+    app.secret("STRIPE_KEY")
+
+    @app.task(retry=1)
+    async def work(ctx: Any, token: Annotated[SecretStr, Field(min_length=20, max_length=30)]) -> int:
+        return len(token.get_secret_value())
+
+    async with app.worker():
+        assert await (await app.submit(work, {"token": REF})).result("20s") == len(VALUE)
+
+
+@not_memory
+async def test_what_code_takes_from_the_environment_itself_is_masked_all_the_same(url: str) -> None:
+    app = Onward(url, poll_s=0.05)
+    app.secret("STRIPE_KEY")
+
+    @app.task
+    async def work(ctx: Any) -> str:
+        return f"key={os.environ['STRIPE_KEY']}"
+
+    async with app, app.worker():
+        assert await (await app.submit(work)).result("20s") == "key=[secret STRIPE_KEY]"

@@ -1,0 +1,284 @@
+"""A handler and an agent that spread a secret in every way we can think of; then every byte of the database, of the logs and of
+what others are told is searched for it. With one mask taken away, it is found: so the search can see.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import json
+import logging
+import types
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from pydantic import SecretStr
+
+from onward import Onward, Retry, tool
+from onward.agent import calls
+from onward.agent.models.scripted import ScriptedModel
+from onward.core import mask, wire
+from onward.core.state import AgentState, Fact, StatePatch
+from onward.engine import belongings, scope, secrets
+from onward.errors import StepFailed
+from onward.leaks import find
+from tests.edge.conftest import serving
+from tests.kit import eventually, not_memory, only_file
+from tests.secrecy.kit import VALUE, everything, forms, hits
+
+REF = {"$secret": "STRIPE_KEY"}
+log = logging.getLogger("shop.payments")
+
+
+@pytest.fixture
+def logs() -> Iterator[io.StringIO]:
+    """All that is logged, by us and by user code, with tracebacks and whatever else is in a record."""
+
+    class Everything(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return f"{super().format(record)} {vars(record)!r}"
+
+    heard = io.StringIO()
+    handler = logging.StreamHandler(heard)
+    handler.setFormatter(Everything("%(levelname)s %(name)s %(message)s"))
+    root, level = logging.getLogger(), logging.getLogger().level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    logging.getLogger("onward").setLevel(logging.DEBUG)
+    yield heard
+    root.removeHandler(handler)
+    root.setLevel(level)
+    logging.getLogger("onward").setLevel(logging.NOTSET)
+
+
+class Refused(Exception):
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__("refused", {"Authorization": f"Bearer {key}"})
+
+
+@dataclasses.dataclass
+class Receipt:
+    key: str
+    parts: list[Any]
+
+
+def made_of(key: str) -> dict[str, Any]:
+    """One value, as tools write it."""
+    return {
+        "as it is": key,
+        "nested": [{"deep": [{"er": (key, [key])}]}],
+        "url": f"https://api.example.com/?key={urllib.parse.quote(key, safe='')}",
+        "form": urllib.parse.urlencode({"key": key}),
+        "basic": f"Authorization: Basic {base64.b64encode(f'me:{key}'.encode()).decode()}",
+        "text of json": json.dumps({"key": key}),
+        "text of text of json": json.dumps(json.dumps({"key": key})),
+        "hex": key.encode().hex(),
+        "repr": f"{key!r}",
+        f"as a key {key}": 1,
+        "receipt": Receipt(key, [key]),
+        "long": "x" * 5_000 + key + "y" * 5_000,
+    }
+
+
+def spreading(app: Onward) -> None:
+    """Handlers and an agent that cannot keep anything to themselves."""
+    key = app.secret("STRIPE_KEY")
+
+    async def tell(token: str) -> Any:
+        log.warning("with %s", token)
+        log.info("with extra", extra={"token": token, "headers": {"Authorization": [token]}})
+        log.info("cut %.4s", token)
+        log.info(f"in a sentence {token}")  # noqa: G004 -- as people do
+        return made_of(token)
+
+    def fail(token: str) -> None:
+        try:
+            raise Refused(token)
+        except Refused as error:
+            log.exception("it was refused")
+            raise ValueError(f"no luck with {token}") from error
+
+    def late(token: str) -> None:
+        raise ValueError("z" * 9_986 + token)
+
+    quick = Retry(attempts=2, first="10ms")
+
+    @app.task(retry=quick)
+    async def spread(ctx: Any, token: SecretStr, again: bool = True) -> Any:
+        clear = token.get_secret_value()
+        if ctx.restored is None:
+            await ctx.checkpoint({"told": await before(ctx, clear), "token": token})
+        try:
+            async with ctx.saga():
+                await ctx.step(tell, clear, undo=tell)
+                raise Refused(clear)
+        except Refused:
+            pass
+        if again:
+            await (await ctx.submit("spread", {"token": token, "again": False}, labels={"who": clear}))
+        answer = await ctx.ask(f"may I use {clear}?", timeout="50ms", default=clear)
+        return [ctx.restored, answer, clear, token, key]
+
+    async def before(ctx: Any, clear: str) -> Any:
+        told = [await ctx.step(tell, key), await ctx.step(tell, clear, name=f"tell {clear}")]
+        for bad in (fail, late):
+            try:
+                await ctx.step(bad, key, retry=Retry(attempts=2, first="10ms"))
+            except StepFailed as failed:
+                told.append(str(failed))
+        ctx.progress(f"working with {clear}", 1, 2, detail={"key": clear})
+        await ctx.patch(AgentState(goal=f"pay with {clear}"))
+        await ctx.patch(StatePatch(append_facts=(Fact(key="k", value={"key": clear}, source=clear),)))
+        ref = await ctx.artifact(f"the key is\n{clear}\n", summary=f"key {clear}")
+        binary = await ctx.artifact(b"\0\1" + clear.encode("utf-16-le") + clear.encode(), type="binary")
+        return [told, ref.summary, binary.artifact_id, clear, ctx.keep(f"kept {clear}")]
+
+    @app.task(retry=quick)
+    async def die(ctx: Any, token: SecretStr) -> None:
+        log.error("about to die with %r", token.get_secret_value())
+        raise Refused(token.get_secret_value())
+
+    @tool
+    def curl(url: str, token: SecretStr) -> Any:
+        """Fetch something."""
+        return made_of(token.get_secret_value()) | {"url": url}
+
+    @tool
+    def dump(token: str = key) -> str:
+        """Show a lot."""
+        return f"{'line ' * 20}\n" * 100 + token + "\nmore" * 500
+
+    @tool
+    async def raw(token: str = key) -> bytes:
+        """Show bytes."""
+        return b"\xff\xfe" + token.encode("utf-16-le") + token.encode()
+
+    @tool(normalize=lambda output: StatePatch(append_facts=(Fact(key="f", value=output, source="curl"),)))
+    def note(token: str = key) -> str:
+        """Note something."""
+        return f"noted {token}"
+
+    @tool
+    def breaks(token: str = key) -> None:
+        """Fail."""
+        raise Refused(token)
+
+    model = ScriptedModel(
+        [
+            [("curl", {"url": "https://api.example.com", "token": REF}), ("dump", {}), ("raw", {}), ("note", {})],
+            [("breaks", {})],
+            lambda request: f"I saw {json.dumps([dict(message) for message in request.messages], ensure_ascii=False)}",
+        ]
+    )
+    app.agent("agent", model=model, tools=[curl, dump, raw, note, breaks], secrets=[key])
+    app.models = [model]  # type: ignore[attr-defined]
+
+
+async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> tuple[dict[str, bytes], Onward]:
+    """Everything that was written or told, by where."""
+    monkeypatch.setenv("STRIPE_KEY", VALUE)
+    app = Onward(url, poll_s=0.05, lease_s=5.0, heartbeat_s=0.5)
+    spreading(app)
+    plant(fault, monkeypatch)
+    told: dict[str, bytes] = {}
+    async with app, app.worker():
+        ids = [(await app.submit(name, value)).id for name, value in WORK.items()]
+        for task_id in ids:
+            await app.service.wait(task_id, 20)
+        await eventually(lambda: _quiet(app))
+        tasks = [await app.get(task_id) for task_id in ids]
+        assert [str(task.state) for task in tasks] == ["completed", "failed", "completed"]
+        told["followers"] = b""
+        for task_id in ids:
+            told["followers"] += b"".join([record.data async for record in app.service.tail(task_id)])
+        told["database"] = everything(app)
+        told["model"] = repr([request.messages for request in app.models[0].asked]).encode()  # type: ignore[attr-defined]
+        async with serving(app) as address, httpx2.AsyncClient(base_url=address) as client:
+            paths = [
+                f"/api/tasks/{task_id}{rest}" for task_id in ids for rest in ("", "/journal", "/state", "/artifacts")
+            ]
+            answers = [await client.get(path) for path in paths]
+            told["HTTP"] = b"".join(answer.content for answer in answers)
+            assert sum(answer.status_code == 200 for answer in answers) >= 6
+        if not fault:
+            found = await find(app.store, app.service.artifacts, app.secrets)
+            assert (found.secrets, found.leaks) == (["STRIPE_KEY"], [])
+            assert found.rows > 50
+    return told, app
+
+
+WORK = {"spread": {"token": REF}, "die": {"token": REF}, "agent": {"goal": "pay for it"}}
+
+
+async def _quiet(app: Onward) -> bool:
+    tasks, _ = await app.list()
+    return all(task.ended for task in tasks)
+
+
+@not_memory
+async def test_nothing_of_it_is_written_anywhere(url: str, monkeypatch: pytest.MonkeyPatch, logs: io.StringIO) -> None:
+    told, _ = await spread(url, monkeypatch)
+    told["logs"] = logs.getvalue().encode()
+    assert {where: hits(data) for where, data in told.items() if hits(data)} == {}
+    for where, data in told.items():
+        assert b"[secret STRIPE_KEY]" in data, f"it came by {where}, and was masked there"
+    assert len(forms(VALUE)) > 12
+
+
+# ── planted faults ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+OFF = types.SimpleNamespace(
+    on=False, text=lambda said: said, data=lambda said: said, name_of=lambda _value: "STRIPE_KEY"
+)
+FAULTS = {
+    "wire": "database",
+    "artifacts and contents": "database",
+    "names of steps": "database",
+    "cut messages": "database",
+    "cut outputs": "database",
+    "base64": "database",
+    "logs": "logs",
+}
+
+
+def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fault == "wire":
+        monkeypatch.setattr(wire, "mask", OFF)
+    elif fault == "artifacts and contents":
+        monkeypatch.setattr(belongings, "mask", OFF)
+    elif fault == "names of steps":
+        monkeypatch.setattr(scope, "mask", OFF)
+    elif fault == "cut messages":
+        real = wire.error_value
+
+        def late(error: BaseException) -> dict[str, Any]:
+            found, wire.mask = wire.mask, OFF  # type: ignore[attr-defined]
+            try:
+                return real(error)
+            finally:
+                wire.mask = found  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(wire, "error_value", late)
+    elif fault == "cut outputs":
+        monkeypatch.setattr(calls, "mask", OFF)
+        monkeypatch.setattr(calls, "excerpt", lambda text, *_: text[max(text.find("sk_live"), 0) :][:14])
+    elif fault == "base64":
+        monkeypatch.setattr(mask, "_inside_base64", lambda _raw: set())
+    elif fault == "logs":
+        monkeypatch.setattr(secrets, "_mask_record", lambda _record: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+@only_file
+async def test_with_one_mask_taken_away_it_is_found(
+    url: str, monkeypatch: pytest.MonkeyPatch, logs: io.StringIO, fault: str
+) -> None:
+    told, _ = await spread(url, monkeypatch, fault)
+    told["logs"] = logs.getvalue().encode()
+    assert hits(told[FAULTS[fault]]), f"nobody noticed that {fault} was not masked"

@@ -1,0 +1,258 @@
+"""What a store tells of the place as a whole, and queues that are paused, on every database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from onward.core.ids import Ids, first_id
+from onward.core.limit import Limit, LimitRow
+from onward.core.task import NEVER, State
+from onward.store.overview import Ended, Standing
+from onward.store.port import SUSPECT_AFTER, Store
+from tests.kit import Time, claim, completion, join, new, not_memory, sql, submit, waiting
+
+# ── queues that are paused ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_nobody_claims_from_a_paused_queue(store: Store) -> None:
+    await join(store, "w1")
+    await submit(store, *[new() for _ in range(3)], new(queue="other"))
+    (held,) = await claim(store, room=1)
+    await store.pause_queue("default", paused=True)
+    await store.pause_queue("default", paused=True)
+    assert await claim(store) == []
+    assert await claim(store, alone=True) == []
+    assert len(await claim(store, queue="other")) == 1, "others are not concerned"
+    assert await store.queue_limits() == {"default": (None, True)}
+    assert await store.save("w1", completion(held)) == set(), "what runs goes on"
+    await store.pause_queue("default", paused=False)
+    await store.pause_queue("default", paused=False)
+    assert len(await claim(store)) == 2
+    assert await store.queue_limits() == {}
+
+
+async def test_a_pause_and_a_limit_do_not_know_each_other(store: Store) -> None:
+    await join(store, "w1")
+    await submit(store, *[new() for _ in range(5)])
+    await store.limit([LimitRow("queue", "default", Limit(concurrency=2))])
+    await store.pause_queue("default", paused=True)
+    await store.limit([LimitRow("queue", "default", Limit(concurrency=3))])  # as a worker does that starts now
+    assert await claim(store) == []
+    assert await store.queue_limits() == {"default": (3, True)}
+    await store.pause_queue("default", paused=False)
+    assert len(await claim(store)) == 3
+    await store.pause_queue("default", paused=True)
+    await store.limit([LimitRow("queue", "default", None)])
+    assert await claim(store) == []
+    await store.pause_queue("default", paused=False)
+    assert len(await claim(store)) == 2
+
+
+async def test_a_pause_survives_restarts_and_is_for_every_store(store: Store, open_another: Any, kind: str) -> None:
+    if kind == "sqlite memory":
+        pytest.skip("it has nobody else")
+    await store.pause_queue("default", paused=True)
+    await store.close()
+    for _ in range(2):
+        another = await open_another()
+        await join(another, f"w{_}")
+        await submit(another)
+        assert await claim(another, worker=f"w{_}") == []
+
+
+async def test_what_sleeps_in_a_paused_queue_wakes_and_stays(store: Store, time: Time) -> None:
+    await join(store, "w1", lease=1000)
+    await submit(store, new(delay=5.0))
+    await store.pause_queue("default", paused=True)
+    time.move(6)
+    assert (await store.wake()).queues == ("default",)
+    assert await claim(store) == []
+    await store.pause_queue("default", paused=False)
+    assert len(await claim(store)) == 1
+
+
+async def test_a_suspect_of_a_paused_queue_makes_nobody_quiet(store: Store) -> None:
+    """A busy worker would stop claiming for it now and then, for nothing."""
+    (task_id,) = await submit(store)
+    for number in range(SUSPECT_AFTER):
+        await join(store, f"w{number}")
+        await claim(store, worker=f"w{number}", alone=number == SUSPECT_AFTER)
+        await store.rescue([f"w{number}"])
+    assert (await store.wake()).suspects == ("default",), task_id
+    await store.pause_queue("default", paused=True)
+    assert (await store.wake()).suspects == ()
+
+
+@not_memory
+async def test_no_claim_that_begins_after_the_answer_takes_anything(store: Store, open_another: Any) -> None:
+    """Four workers claim as fast as they can; from the moment in which the pause has answered, none begins and gets a task."""
+    stores = [await open_another() for _ in range(4)]
+    await join(store, *[f"w{n}" for n in range(4)], lease=1000)
+    late: list[int] = []
+    got: list[int] = []
+    for round_ in range(10):
+        await submit(store, *[new() for _ in range(40)])
+        paused = False
+
+        async def work(number: int) -> None:
+            for _ in range(12):
+                began_after = paused
+                claimed = await claim(stores[number], worker=f"w{number}", room=1)
+                got.append(len(claimed))
+                if began_after and claimed:
+                    late.append(round_)
+
+        async def pause() -> None:
+            nonlocal paused
+            await asyncio.sleep(0.01)
+            await store.pause_queue("default", paused=True)
+            paused = True
+
+        await asyncio.gather(*[work(number) for number in range(4)], pause())
+        await store.pause_queue("default", paused=False)
+    assert late == []
+    assert 0 in got
+    assert 1 in got
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_is_unfinished_by_queue_and_reason(store: Store, time: Time) -> None:
+    await join(store, "w1", "w2")
+    began = time.now
+    ids = await submit(store, new(), new(), new(queue="mail"), new(queue="mail", delay=50.0))
+    time.move(3)
+    await submit(store, new())
+    (first,) = await claim(store, room=1)
+    (mail,) = await claim(store, worker="w2", queue="mail")
+    await store.save("w1", waiting(first, NEVER, "approval"))
+    assert first.id == ids[0]
+    assert await store.standings() == [
+        Standing("default", "approval", 1, began),
+        Standing("default", "queued", 2, began),
+        Standing("mail", "delayed", 1, began),
+        Standing("mail", "running", 1, began),
+    ]
+    assert await store.held() == (time.now, {"w2": 1})
+    await store.save("w2", completion(mail))
+    assert (await store.held())[1] == {}
+
+
+async def test_what_has_ended_is_counted_up_to_a_bound(store: Store) -> None:
+    await join(store, "w1")
+    await submit(store, *[new() for _ in range(6)])
+    assert await store.ended(100) == Ended(0, 0, 0, True)
+    held = await claim(store)
+    for one in held[:3]:
+        await store.save("w1", completion(one))
+    await store.save("w1", completion(held[3], state=State.FAILED))
+    await store.cancel(held[4].id)
+    assert await store.ended(100) == Ended(3, 1, 1, True)
+    assert await store.ended(6) == Ended(3, 1, 1, True)
+    bounded = await store.ended(5)
+    assert (bounded.failed, bounded.cancelled, bounded.exact) == (1, 1, False)
+    assert bounded.completed >= 3
+
+
+async def test_numbers_are_read_from_indexes(store: Store, kind: str) -> None:
+    """Where thousands have ended, the planner does not read them for what failed, nor all tasks for children."""
+    if kind == "postgres":
+        pytest.skip("its planner goes by what is there; the partial index is proven by SQLite's")
+    from onward.store.sqlite_run import S
+
+    plans = {
+        "ended": S["ended"](most=10),
+        "offspring": S["offspring"](parents='["x"]', most=10, head=10),
+        "list_of": S["list_of"](
+            **dict.fromkeys(("task", "queue", "reason", "label", "state")),
+            **dict.fromkeys(("any_task", "any_queue", "any_reason", "any_label", "any_state"), True),
+            parent="x", before="~", since="", limit=10,
+        ),
+    }  # fmt: skip
+    told = {}
+    for name, values in plans.items():
+        rows = await store._reading(  # type: ignore[attr-defined]
+            lambda c, name=name, values=values: list(c.execute(f"EXPLAIN QUERY PLAN {S[name].sql}", values))
+        )
+        told[name] = " ".join(str(row[-1]) for row in rows)
+    assert told["ended"].count("onward_outcomes_rare") == 2
+    for name in ("offspring", "list_of"):
+        assert "onward_tasks_parent" in told[name]
+        assert "SCAN t " not in told[name]
+
+
+async def test_children_ended_or_not(store: Store) -> None:
+    await join(store, "w1")
+    (parent,) = await submit(store)
+    ids = await submit(store, *[new(parent=parent) for _ in range(3)])
+    (grandchild,) = await submit(store, new(parent=ids[0]))
+    held = {one.id: one for one in await claim(store)}
+    await store.save("w1", completion(held[ids[1]]))
+    kin = {one.id: one for one in await store.offspring([parent], 10)}
+    assert set(kin) == set(ids)
+    assert [kin[id_].ended for id_ in ids] == [False, True, False]
+    assert [kin[id_].head for id_ in ids] == [b"", b'{"result":42}', b""]
+    assert [one.id for one in await store.offspring([ids[0], ids[2]], 10)] == [grandchild]
+    assert len(await store.offspring([parent], 2)) == 2
+    assert await store.offspring([], 10) == []
+
+
+# ── lists ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def listed(store: Store, **which: Any) -> list[str]:
+    return [one.task_id for one in await store.list(limit=100, before=None, **which)]
+
+
+async def test_lists_by_parent_reason_and_label(store: Store) -> None:
+    await join(store, "w1")
+    (parent,) = await submit(store)
+    a, b, c = await submit(
+        store,
+        new(parent=parent, options=b'{"labels":{"env":"prod"}}'),
+        new(parent=parent, delay=9.0, options=b'{"labels":{"env":"dev"}}'),
+        new(options=b'{"labels":{"env":"prod"}}'),
+    )
+    held = {one.id: one for one in await claim(store)}
+    await store.save("w1", completion(held[a]))
+    label = b'"env":"prod"'
+    assert await listed(store, parent=parent) == [b, a]
+    assert await listed(store, parent=parent, state=State.COMPLETED) == [a]
+    assert await listed(store, parent=parent, state=State.PENDING) == [b]
+    assert await listed(store, parent=parent, reason="delayed") == [b]
+    assert await listed(store, reason="delayed") == [b]
+    assert await listed(store, reason="delayed", state=State.RUNNING) == []
+    assert await listed(store, reason="running") == [c, parent]
+    assert await listed(store, label=label) == [c, a]
+    assert await listed(store, label=label, state=State.COMPLETED) == [a]
+    assert await listed(store, label=label, state=State.RUNNING) == [c]
+    assert await listed(store, label=label, parent=parent) == [a]
+    assert await listed(store, since=c) == [c]
+    assert await listed(store, since=b, state=State.RUNNING) == [c]
+    assert await store.floor(None, 1) == b
+    assert await store.floor(b, 1) == parent
+    assert await store.floor(b, 2) is None
+
+
+def test_the_first_id_of_a_time() -> None:
+    class Low:
+        def getrandbits(self, _: int) -> int:
+            return 0
+
+    now = [1_700_000_000.123]
+    ids = Ids(lambda: now[0], Low())  # type: ignore[arg-type]
+    assert first_id(now[0]) == ids()
+    now[0] += 5
+    assert first_id(now[0] - 0.01) < ids() < first_id(now[0] + 0.01)
+    assert first_id(-1.0) == "0" * 26
+    assert first_id(1e300) > first_id(1e10)
+    assert len(first_id(1e300)) == 26
+
+
+async def test_the_index_is_there(store: Store, kind: str) -> None:
+    table, column = ("pg_indexes", "indexname") if kind == "postgres" else ("sqlite_master", "name")
+    assert await sql(store, f"SELECT 1 FROM {table} WHERE {column} = 'onward_tasks_parent'")

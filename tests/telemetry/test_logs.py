@@ -1,0 +1,311 @@
+"""Logs: every line that is logged inside a task says where it comes from, whoever logs it and on whichever thread."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+
+from onward import Onward, Retry
+from onward.config import load
+from onward.errors import BadSetting
+from onward.logs import FIELDS, JsonLines, Where, where
+from onward.wishes import Wish
+from rig.processes import Child
+from tests.cli.conftest import ROOT
+from tests.kit import Lab
+from tests.telemetry.conftest import Spans
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+user = logging.getLogger("shop.orders")
+
+
+class Lines:
+    def __init__(self, stream: io.StringIO) -> None:
+        self._stream = stream
+
+    @property
+    def all(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._stream.getvalue().splitlines()]
+
+    def said(self, message: str) -> dict[str, Any]:
+        (line,) = [line for line in self.all if line["message"] == message]
+        return line
+
+    def by(self, logger: str) -> list[tuple[str, str]]:
+        return [(line["level"], line["message"]) for line in self.all if line["logger"] == logger]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield Lines(stream)
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+# ── where a line comes from ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_async_and_plain_handlers_branches_steps_and_threads(app: Onward, lines: Lines):
+    async def quick(n: int) -> None:
+        user.info("in step %d", n)
+
+    def in_a_thread(n: int) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        user.info("in thread %d", n)
+
+    @app.task
+    async def work(ctx):
+        user.info("in the handler")
+        await ctx.step(quick, 1)
+        await ctx.gather(ctx.step(quick, 2), ctx.step(in_a_thread, 3))
+        user.info("after")
+
+    @app.task
+    def plainly(ctx):
+        user.info("in the plain handler")
+        ctx.step(in_a_thread, 4)
+        ctx.step(quick, 5)
+
+    async with app.worker() as worker:
+        first, second = await app.submit(work), await app.submit(plainly)
+        await first.result(timeout=10)
+        await second.result(timeout=10)
+        worker_id = worker.id
+    steps = {
+        "in the handler": None,
+        "in step 1": "quick",
+        "in step 2": "[gather.0]quick",
+        "in thread 3": "[gather.1]in_a_thread",
+        "after": None,
+        "in the plain handler": None,
+        "in thread 4": "in_a_thread",
+        "in step 5": "quick",
+    }
+    for message, step in steps.items():
+        line, mine = lines.said(message), message in {"in the plain handler", "in thread 4", "in step 5"}
+        assert line["task_id"] == (second if mine else first).id
+        assert line["task"] == ("plainly" if mine else "work")
+        assert (line["shift"], line["attempt"], line["worker"]) == (2, 1, worker_id)
+        assert line.get("step") == step
+        assert line["logger"] == "shop.orders"
+
+
+async def test_outside_of_a_task_there_is_nothing_to_say(lines: Lines):
+    user.warning("hello")
+    line = lines.said("hello")
+    assert line.keys() == {"at", "level", "logger", "message"}
+    assert where() == {}
+
+
+async def test_the_trace_is_on_every_line(lab: Lab, lines: Lines, spans: Spans):
+    async def step() -> None:
+        user.info("in a step")
+
+    @lab.app.task
+    async def work(ctx):
+        user.info("in the handler")
+        await ctx.step(step)
+
+    await lab.start()
+    await lab.ended(await lab.submit(work))
+    for message, span in (("in the handler", spans.one("invoke")), ("in a step", spans.one("onward.step"))):
+        assert lines.said(message)["trace_id"] == f"{span.context.trace_id:032x}"
+        assert lines.said(message)["span_id"] == f"{span.context.span_id:016x}"
+    with trace.get_tracer("t").start_as_current_span("mine") as mine:
+        user.info("outside")
+    assert lines.said("outside")["span_id"] == f"{mine.get_span_context().span_id:016x}"
+
+
+async def test_the_trace_that_came_with_a_task_is_there_without_opentelemetry(lab: Lab, lines: Lines):
+    @lab.app.task
+    async def work(ctx):
+        user.info("in the handler")
+
+    await lab.start()
+    (task_id,) = await lab.app.service.submit([Wish("work", trace={"traceparent": PARENT})])
+    await lab.ended(task_id)
+    line = lines.said("in the handler")
+    assert line["trace_id"] == PARENT.split("-")[1]
+    assert "span_id" not in line
+
+
+async def test_a_warning_says_where_even_when_nobody_listens_to_more(lab: Lab, lines: Lines):
+    logging.getLogger().setLevel(logging.WARNING)
+
+    @lab.app.task
+    async def work(ctx):
+        user.warning("odd")
+
+    await lab.start()
+    task_id = await lab.submit(work)
+    await lab.ended(task_id)
+    assert lines.said("odd")["task_id"] == task_id
+    assert lines.by("onward.task") == []
+
+
+# ── what is worth a line ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_life_of_a_task_in_lines(lab: Lab, lines: Lines):
+    tries: list[int] = []
+
+    @lab.app.task(retry=Retry(attempts=2, first=2.0))
+    async def work(ctx):
+        await ctx.signal("go")
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionError("not yet")
+
+    @lab.app.task(retry=1)
+    async def fails(ctx):
+        raise ValueError("no")
+
+    await lab.start()
+    task_id = await lab.submit(work)
+    await lab.settled(task_id)
+    await lab.app.signal(task_id, "go")
+    await lab.ended(task_id)
+    failed = await lab.submit(fails)
+    await lab.ended(failed)
+    told = [(level, message) for level, message in lines.by("onward.task") + lines.by("onward.shift")]
+    mine = f"task {task_id} (work)"
+    assert [one for one in told if mine in one[1]] == [
+        ("INFO", f"{mine} started"),
+        ("INFO", f"{mine} waits: signal"),
+        ("INFO", f"{mine} goes on"),
+        ("INFO", f"{mine} goes on"),
+        ("INFO", f"{mine} completed"),
+        ("WARNING", f"{mine} is tried again: ConnectionError: not yet"),
+    ]
+    assert ("ERROR", f"task {failed} (fails) failed: ValueError: no") in told
+    assert all(line["task_id"] in line["message"] for line in lines.all if line["logger"] == "onward.task")
+
+
+async def test_a_task_that_is_handed_back_cancelled_or_lost(lab: Lab, lines: Lines):
+    import asyncio
+
+    inside = asyncio.Event()
+
+    async def hangs() -> None:
+        inside.set()
+        await asyncio.Event().wait()
+
+    @lab.app.task
+    async def work(ctx):
+        await ctx.step(hangs)
+
+    await lab.start()
+    first = await lab.submit(work)
+    await lab.clock.until(inside.wait(), 10)
+    await lab.stop()
+    assert ("INFO", f"task {first} (work) is handed back") in lines.by("onward.task")
+    inside.clear()
+    await lab.start()
+    await lab.clock.until(inside.wait(), 10)
+    await lab.app.cancel(first)
+    await lab.clock.until(lab.clock.sleep(10), 20)
+    assert any("its work here is dropped" in message for _, message in lines.by("onward.shift"))
+
+
+# ── the lines themselves ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_whatever_is_logged_the_line_is_json(lines: Lines):
+    circle: list[Any] = []
+    circle.append(circle)
+    user.info("extra", extra={"order": 7, "task": "mine", "odd": {1, 2}, "number": math.nan, "circle": circle})
+    user.info("fine", extra={"order": 7, "task": "mine"})
+    user.info("control \x1b[31m \x7f \n second line \ud800 ü")
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        user.exception("it broke", stack_info=True)
+    for line in lines._stream.getvalue().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+        assert line.isascii()
+        assert line.isprintable()
+    assert lines.said("extra")["extra"]["order"] == "7"
+    assert lines.said("fine")["extra"] == {"order": 7, "task": "mine"}
+    assert "ValueError: broken" in lines.said("it broke")["trace"]
+    assert "stack" in lines.said("it broke")
+
+
+async def test_a_format_of_your_own(lab: Lab):
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(Where())
+    handler.setFormatter(logging.Formatter("%(task)s %(step)s %(message)s"))
+    user.addHandler(handler)
+
+    async def pay() -> None:
+        user.warning("hm")
+
+    @lab.app.task
+    async def work(ctx):
+        await ctx.step(pay)
+
+    try:
+        await lab.start()
+        await lab.ended(await lab.submit(work))
+        user.warning("outside")
+    finally:
+        user.removeHandler(handler)
+    assert stream.getvalue().splitlines() == ["work pay hm", "  outside"]
+
+
+def test_a_record_that_was_stamped_keeps_what_it_knew():
+    record = logging.makeLogRecord({"msg": "m", "onward": {"task_id": "t1"}, "task_id": "t1"})
+    line = json.loads(JsonLines().format(record))
+    assert (line["task_id"], "extra" in line) == ("t1", False)
+    assert set(FIELDS) >= {"task_id", "step", "trace_id"}
+
+
+# ── as a setting ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_setting():
+    assert load({}, {}).log == "text"
+    assert load({}, {"ONWARD_LOG": "json"}).log == "json"
+    with pytest.raises(BadSetting, match="text or json"):
+        load({"log": "xml"}, {})
+
+
+@pytest.mark.parametrize("way", ["setting", "option"])
+def test_a_worker_process_speaks_json_and_tells_of_its_tasks(way: str, tmp_path):
+    (tmp_path / "shop.py").write_text(
+        "import logging\nfrom onward import Onward\napp = Onward()\n"
+        "def pay(): logging.getLogger('shop').info('paying')\n"
+        "@app.task\ndef order(ctx):\n    ctx.step(pay)\n"
+    )
+    db = f"sqlite:///{tmp_path / 'onward.db'}"
+    env = {"ONWARD_DB": db, "PYTHONPATH": f"{ROOT / 'src'}"} | ({"ONWARD_LOG": "json"} if way == "setting" else {})
+    option = ["--json"] if way == "option" else []
+    with Child.module("onward", "worker", "shop:app", *option, env=env, cwd=tmp_path) as worker:
+        worker.wait_for("ready", 20)
+        with Child.module("onward", "submit", "order", env=env, cwd=tmp_path) as submit:
+            assert submit.wait() == 0
+        worker.wait_for(") completed", 20)
+        worker.terminate()
+        assert worker.wait() == 0
+    said = [json.loads(line) for line in worker.lines]
+    assert [one["event"] for one in said if "event" in one] == ["ready", "stopping", "stopped"]
+    (paying,) = [one for one in said if one["message"] == "paying"]
+    assert (paying["task"], paying["step"], paying["logger"]) == ("order", "pay", "shop")
+    told = [one["message"].partition(") ")[2] for one in said if one.get("logger") == "onward.task"]
+    assert told == ["started", "completed"]
+    assert worker.errors == []

@@ -1,0 +1,109 @@
+"""Workers that trace are killed with -9 in the middle: over the whole life of a task there is one trace, one span for each step
+that was recorded, and none for what was replayed."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward import Onward
+from onward.core.record import Record
+from onward.telemetry import span_id_of
+from rig.processes import Child
+from tests.cli.conftest import ROOT
+from tests.kit import not_memory
+
+STEPS = 20
+TASKS = 4
+
+
+def judged(journals: dict[str, list[Record]], spans: list[dict[str, Any]], kills: int) -> list[str]:
+    """What is wrong with these spans, held against the journals of all tasks."""
+    wrong: list[str] = []
+    mine = collections.defaultdict(list)
+    for span in spans:
+        mine[span["attributes"].get("onward.task.id")].append(span)
+    lost = 0
+    for task_id, records in journals.items():
+        recorded = {(record.key, record.shift) for record in records if record.kind == "step.completed"}
+        done = [span for span in mine[task_id] if span["attributes"].get("onward.outcome") == "completed"]
+        steps = [span["attributes"] for span in done if span["name"].startswith("onward.step")]
+        told = [(said["onward.step.key"], said["onward.shift"]) for said in steps]
+        wrong += [
+            f"{task_id}: step {key} was told {count} times"
+            for key, count in collections.Counter(key for key, _ in told).items()
+            if count > 1
+        ]
+        wrong += [f"{task_id}: {one} was told and is not in the journal" for one in set(told) - recorded]
+        lost += len(recorded - set(told))
+        traces = {span["context"]["trace_id"] for span in mine[task_id]}
+        wrong += [f"{task_id}: it is in {len(traces)} traces"] if len(traces) != 1 else []
+        wrong += _links(task_id, records, mine[task_id])
+    if lost > kills * TASKS * 3:  # what was recorded in the very moment of a kill, by each branch that ran
+        wrong.append(f"{lost} recorded steps have no span after {kills} kills")
+    return wrong
+
+
+def _links(task_id: str, records: list[Record], spans: list[dict[str, Any]]) -> list[str]:
+    shifts = [record.seq for record in records if record.kind == "shift.started"]
+    before = {f"0x{span_id_of(task_id, now):016x}": last for last, now in itertools.pairwise(shifts)}
+    wrong = []
+    for span in spans:
+        if span["name"].startswith("invoke_") and span["context"]["span_id"] in before:
+            linked = [link["context"]["span_id"] for link in span["links"]]
+            wanted = [f"0x{span_id_of(task_id, before[span['context']['span_id']]):016x}"]
+            wrong += [] if linked == wanted else [f"{task_id}: a shift links {linked} instead of {wanted}"]
+    return wrong
+
+
+async def lives(url: str, file: Path, kills: int, plant: str = "") -> list[str]:
+    """Tasks from their submits to their ends, with so many kills on the way; the verdict."""
+    env = {"ONWARD_DB": url, "SPANS": str(file), "PLANT": plant, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    app, rng = Onward(url), random.Random(7)
+
+    def start() -> Child:
+        child = Child.module("onward", "worker", "tests.telemetry.walkers:app", env=env, cwd=ROOT)
+        child.wait_for("ready", 30)
+        return child
+
+    async with app:
+        worker = await asyncio.to_thread(start)  # it says which handlers there are
+        tasks = [await app.submit("walk", STEPS) for _ in range(TASKS)]
+        try:
+            for _ in range(kills):
+                await asyncio.sleep(rng.uniform(0.15, 0.4))
+                worker.kill9()
+                worker.close()
+                worker = await asyncio.to_thread(start)
+            for task in tasks:
+                assert await task.result(timeout=60) == sum(range(STEPS)) + 3
+        finally:
+            worker.close()
+        found, _ = await app.list(limit=1000)
+        journals = {task.task_id: await app.store.journal(task.task_id) for task in found}
+    assert len(journals) == 2 * TASKS
+    lines = await asyncio.to_thread(file.read_text)
+    spans = [json.loads(line) for line in lines.splitlines() if line.endswith("}")]
+    shifts = sum(record.kind == "shift.started" for records in journals.values() for record in records)
+    assert shifts > 2 * TASKS, "no kill hit anything"
+    return judged(journals, spans, kills)
+
+
+@pytest.mark.slow
+@not_memory
+async def test_one_trace_and_one_span_for_each_step_whatever_is_killed(url: str, tmp_path: Path, prove: bool):
+    assert await lives(url, tmp_path / "spans", 20 if prove else 3) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sqlite file"], indirect=True)
+async def test_a_worker_that_tells_what_it_replays_is_caught(url: str, tmp_path: Path):
+    wrong = await lives(url, tmp_path / "spans", 3, "replay")
+    assert any("was told 2 times" in one for one in wrong)
