@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import enum
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from onward import telemetry
@@ -44,6 +44,7 @@ from onward.states import States
 from onward.store.gauges import Gauges, Standing
 from onward.store.overview import Which
 from onward.store.port import Stopped, Store, Submitted
+from onward.subscriptions import Subscriptions, Webhooks, no_webhooks
 from onward.usages import Usages
 from onward.wishes import (
     UNKNOWN,
@@ -80,6 +81,7 @@ class Service:
         clock: Clock,
         ids: Ids,
         artifacts: Artifacts | None = None,
+        webhooks: Callable[[], Webhooks] = no_webhooks,
     ) -> None:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
@@ -90,6 +92,7 @@ class Service:
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
         self.states = States(store, ids)
+        self.subscriptions = Subscriptions(store, ids, webhooks)
         self.keys = Keys(store)
         self.audit = Audit(store)
         self.place = Place(store)
@@ -114,6 +117,9 @@ class Service:
         for name in {wish.task for wish in wishes} - self._offers.keys():
             await self._ask_for(name, unchecked)
         new = [self._prepared(wish) for wish in wishes]
+        for place, wish in enumerate(wishes):
+            if wish.webhook is not None:
+                new[place] = new[place]._replace(webhook=await self.subscriptions.webhook(wish.webhook))
         if len(new) > 1:
             await self._all_there(new)  # before any is written
         if wishes[0].parent is None:  # what was begun may go on: children pass the bound

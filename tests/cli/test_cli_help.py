@@ -12,7 +12,8 @@ from tests.cli.conftest import Run, process
 
 COMMANDS = [
     "demo", "worker", "submit", "list", "show", "state", "follow", "cancel", "pause", "resume", "prioritize", "budget",
-    "approvals", "approve", "deny", "questions", "answer", "message", "signal", "resolve", "artifacts", "schedules", "queues", "workers", "stats", "keys", "audit", "check", "replay", "fork", "migrate", "doctor",
+    "approvals", "approve", "deny", "questions", "answer", "message", "signal", "resolve", "artifacts", "schedules", "deliveries", "queues", "workers", "stats",
+    "keys", "audit", "check", "replay", "fork", "migrate", "doctor",
 ]  # fmt: skip
 HEAVY = ["apsw", "asyncio", "asyncpg", "cronsim", "onward.app", "pydantic", "rich", "uvloop"]
 

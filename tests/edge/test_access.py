@@ -31,6 +31,7 @@ from tests.edge.tenants import (
     Belongings,
     caller,
     everything,
+    subscribed_again,
     town,
 )
 from tests.kit import Through, only_memory, only_postgres, sql
@@ -92,6 +93,11 @@ VERBS: dict[str, Verb] = {
     "pause_schedule": Verb(ADMIN, lambda d, _: d.pause_schedule("nightly"), place=True),
     "unpause_schedule": Verb(ADMIN, lambda d, _: d.unpause_schedule("nightly"), place=True),
     "trigger": Verb(ADMIN, lambda d, _: d.trigger("nightly"), place=True),
+    "subscribe": Verb(ADMIN, lambda d, of: d.subscribe("https://hooks.example.com/", ["*"], tenant="acme")),
+    "subscriptions": Verb(ADMIN, lambda d, _: d.subscriptions(), lists=True),
+    "deliveries": Verb(ADMIN, lambda d, _: d.deliveries(), lists=True),
+    "redeliver": Verb(ADMIN, lambda d, of: d.redeliver(of.delivery)),
+    "unsubscribe": Verb(ADMIN, lambda d, of: d.unsubscribe(of.subscription)),
     "keys": Verb(ADMIN, lambda d, _: d.keys(), lists=True),
     "create_key": Verb(ADMIN, lambda d, of: d.create_key("more", ["read"], tenant="acme")),
     "revoke_key": Verb(ADMIN, lambda d, of: d.revoke_key(of.key)),
@@ -209,6 +215,7 @@ async def test_a_verb_that_forgets_to_look_is_found(app: Onward) -> None:
     acme = (await town(app))["acme"]
     for name in VERBS:
         assert await Inspector(app, acme, unchecked(name)).leaks(name), f"{name} for everybody"
+        await subscribed_again(app, acme)
         assert await Inspector(app, acme, careless(name)).leaks(name), f"{name} for all tenants"
     for name in ("decide", "answer", "resolve", "raise_budget"):
 
@@ -450,7 +457,7 @@ async def test_who_may_see_and_who_may_not_take_the_same_way(app: Onward) -> Non
     app._join(spied)
     door = Door(app.service, caller("globex"))
     for name, verb in VERBS.items():
-        if verb.lists or verb.place or name in {"create_key", "revoke_key"}:
+        if verb.lists or verb.place or name in {"create_key", "revoke_key", "subscribe"}:
             continue
         ways = []
         for of in (acme, GHOST):

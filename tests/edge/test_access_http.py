@@ -19,7 +19,7 @@ from onward.edge import http
 from onward.edge.auth import FRESH
 from onward.edge.door import Door
 from tests.edge.conftest import serving
-from tests.edge.tenants import GHOST, Belongings, everything, town
+from tests.edge.tenants import GHOST, Belongings, everything, subscribed_again, town
 from tests.kit import HandClock, only_memory
 
 Client = httpx2.AsyncClient
@@ -44,6 +44,7 @@ ROWS: dict[str, Row] = {
     "get": Row("/api/tasks/{fixer}", READ),
     "result": Row("/api/tasks/{done}/result", READ),
     "events": Row("/api/tasks/{fixer}/events", READ),
+    "progress": Row("/api/progress?task_id={done}", READ),
     "priority": Row("/api/tasks/{asker}/priority", SUBMIT, {"priority": 7}),
     "pause": Row("/api/tasks/{asker}/pause", SUBMIT),
     "resume": Row("/api/tasks/{asker}/resume", SUBMIT),
@@ -53,7 +54,6 @@ ROWS: dict[str, Row] = {
     "queues": Row("/api/queues", READ, place=True),
     "workers": Row("/api/workers", READ, place=True),
     "stats": Row("/api/stats", READ, place=True),
-    "metrics": Row("/metrics", READ, place=True),
     "pause_queue": Row("/api/queues/default/pause", ADMIN, place=True),
     "unpause_queue": Row("/api/queues/default/unpause", ADMIN, place=True),
     "approvals": Row("/api/approvals", READ, lists=True),
@@ -71,7 +71,15 @@ ROWS: dict[str, Row] = {
     "schedules": Row("/api/schedules", READ, lists=True),
     "healthz": Row("/healthz", None),
     "readyz": Row("/readyz", None),
+    "metrics": Row("/metrics", ADMIN, place=True),
     "hook": Row("/api/hooks/none", None),
+    "subscribe": Row(
+        "/api/subscriptions", ADMIN, {"url": "https://hooks.example.com/", "types": ["*"], "tenant": "acme"}
+    ),
+    "subscriptions": Row("/api/subscriptions", ADMIN, lists=True),
+    "deliveries": Row("/api/deliveries", ADMIN, lists=True),
+    "redeliver": Row("/api/deliveries/{delivery}/redeliver", ADMIN),
+    "unsubscribe": Row("/api/subscriptions/{subscription}", ADMIN),
     "keys": Row("/api/keys", ADMIN, lists=True),
     "create_key": Row("/api/keys", ADMIN, {"name": "more", "scopes": ["read"], "tenant": "acme"}),
     "revoke_key": Row("/api/keys/{key}/revoke", ADMIN),
@@ -145,7 +153,7 @@ class Inspector:
     async def _refused(self, name: str, who: str | None, status: int, code: str) -> list[str]:
         self.cells += 1
         answer = await self.ask(name, who)
-        said = answer.json() if answer.headers["content-type"] == "application/problem+json" else {}
+        said = answer.json() if answer.headers.get("content-type") == "application/problem+json" else {}
         wrong = (
             [] if (answer.status_code, said.get("code")) == (status, code) else [f"{name} {who}: {answer.text:.200}"]
         )
@@ -213,6 +221,7 @@ async def test_a_call_that_forgets_to_look_is_found(inspector: Inspector, monkey
 
     with monkeypatch.context() as planted:
         planted.setattr(Door, "__init__", everybody)
+        await subscribed_again(inspector._app, inspector._acme)
         for name, row in ROWS.items():
             if row.scope is not None:
                 assert await inspector._strange(name, row, "stranger"), name

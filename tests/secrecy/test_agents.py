@@ -107,8 +107,8 @@ async def test_what_a_person_approves_is_the_name() -> None:
     assert seen == [VALUE]
 
 
-def maker(logins: list[int], used: list[str], turns: int = 1) -> Onward:
-    app = app_of()
+def maker(logins: list[int], used: list[str], turns: int = 1, gate: asyncio.Event | None = None) -> Onward:
+    app = Onward("sqlite://:memory:", secrets={}, grace_s=0.1)
 
     @tool(makes="SESSION")
     def login(user: str) -> str:
@@ -120,6 +120,8 @@ def maker(logins: list[int], used: list[str], turns: int = 1) -> Onward:
     async def call(token: SecretStr, what: int) -> str:
         """Call the API."""
         used.append(token.get_secret_value())
+        if gate is not None and what == 20:
+            await gate.wait()
         return f"{what} with {token.get_secret_value()}"
 
     calls: list[Any] = [[("call", {"token": {"$secret": "SESSION"}, "what": n})] for n in range(turns)]
@@ -150,11 +152,13 @@ async def test_a_tool_that_makes_a_secret_gives_the_model_its_name_whatever_cras
 async def test_it_can_be_used_after_a_checkpoint_and_another_worker() -> None:
     logins: list[int] = []
     used: list[str] = []
-    app = maker(logins, used, turns=25)
+    gate = asyncio.Event()
+    app = maker(logins, used, turns=25, gate=gate)
     async with app:
         async with app.worker():
             task = await app.submit("agent", "call it often")
-            await eventually(lambda: asyncio.sleep(0.005, len(used) >= 20))
+            await eventually(lambda: asyncio.sleep(0, len(used) > 20))
+        gate.set()
         async with app.worker():
             assert await task.result("60s") == "done"
         kinds = [record.kind async for record in task.tail()]

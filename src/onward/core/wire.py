@@ -44,7 +44,7 @@ _BRACKET = re.compile(rb"[][{}]")
 def _edge(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         told = value.model_dump(mode="json")
-        return _with_secrets(told, value.model_dump()) if _bears_secrets(type(value)) else told  # type: ignore[arg-type]
+        return _with_secrets(told, value.model_dump()) if _bears_secrets(value.__class__) else told
     if hasattr(value, "get_secret_value"):
         return _named_secret(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
