@@ -26,7 +26,8 @@ from onward.edge.metrics import exposed
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
 from onward.engine.secrets import Source
-from onward.engine.worker import Spawn, Worker, spawn
+from onward.engine.spawning import Spawn, spawn
+from onward.engine.worker import Worker
 from onward.errors import BadSetting, UsageError
 from onward.events import Events
 from onward.forks import SAME

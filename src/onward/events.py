@@ -12,7 +12,7 @@ from onward.config import Settings
 from onward.core.clock import Clock
 from onward.core.ids import Ids
 from onward.engine.relay import Relay
-from onward.engine.worker import Spawn, spawn
+from onward.engine.spawning import Spawn, spawn
 from onward.service import Service
 from onward.store.port import Store
 from onward.subscriptions import Declared, Deliveries, Delivery, Subscriptions

@@ -38,7 +38,8 @@ from onward.core import crash
 from onward.core.durations import Duration, seconds
 from onward.core.task import State, Task
 from onward.engine.relay import FUNCTION
-from onward.engine.worker import Worker, spawn
+from onward.engine.spawning import spawn
+from onward.engine.worker import Worker
 from onward.errors import UsageError
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Run, process
 
 COMMANDS = [
-    "demo", "worker", "submit", "list", "show", "state", "follow", "cancel", "pause", "resume", "prioritize", "budget",
+    "demo", "serve", "mcp", "worker", "submit", "list", "show", "state", "follow", "cancel", "pause", "resume", "prioritize", "budget",
     "approvals", "approve", "deny", "questions", "answer", "message", "signal", "resolve", "artifacts", "schedules", "deliveries", "queues", "workers", "stats",
     "keys", "audit", "check", "replay", "fork", "migrate", "doctor",
 ]  # fmt: skip

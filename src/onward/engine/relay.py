@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from onward.core.clock import Clock
@@ -20,6 +20,7 @@ from onward.core.crash import crashpoint
 from onward.core.event import Event, body, event, type_of
 from onward.core.ids import Ids
 from onward.engine.arguments import is_async
+from onward.engine.spawning import Spawn
 from onward.engine.threads import Threads
 from onward.errors import StoreUnavailable
 from onward.store.outbox import DELIVERED, FAILED, PENDING, SKIPPED, Key, Settled, Taken
@@ -49,8 +50,6 @@ GAP = 0.05
 SWEEP = 60.0
 KEEP_DELIVERED, KEEP_FAILED, KEEP_WAITING, MOST_WAITING = 86_400.0, 30 * 86_400.0, 7 * 86_400.0, 100_000
 FUNCTION = "on:"
-
-Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
 
 
 class Said(NamedTuple):

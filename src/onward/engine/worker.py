@@ -29,6 +29,7 @@ from onward.engine.relay import Relay
 from onward.engine.schedules import Ticker
 from onward.engine.secrets import Secrets
 from onward.engine.shift import Shift
+from onward.engine.spawning import Spawn, spawn
 from onward.engine.threads import Threads
 from onward.engine.upkeep import CancelChildren, Upkeep
 from onward.engine.watched import WatchedShift, watching
@@ -58,19 +59,6 @@ QUIET = 10.0
 
 Submit = Callable[[str, Any, dict[str, Any], str, str, "float | None"], Coroutine[Any, Any, str]]
 """How a shift submits a child: name, input, options, key, parent, deadline."""
-
-Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
-
-
-_alive: set[asyncio.Task[Any]] = set()
-
-
-def spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-    """A background task of the running loop, kept until it is done: the loop itself would let it go."""
-    task = asyncio.get_running_loop().create_task(coroutine, name=name)
-    _alive.add(task)
-    task.add_done_callback(_alive.discard)
-    return task
 
 
 class Worker:
