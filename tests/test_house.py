@@ -151,7 +151,7 @@ def test_migrations_are_numbered_without_a_gap_and_alike_on_both_databases() -> 
 
 SPAWNERS = {
     "testing.py": 1,  # what drain runs beside itself
-    "engine/worker.py": 1,  # spawn(), the seam itself
+    "engine/spawning.py": 1,  # spawn(), the seam itself
     "engine/lease.py": 1,  # the heartbeat of an inline store
     "engine/bounded.py": 2,  # work within a time, and its alarm
     "engine/branches.py": 1,  # lines of one handler, which ends them with itself
