@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from onward.agent.tools import RISKS, Tool
-from onward.core import wire
+from onward.core import secret, wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
 from onward.engine.context import Context
@@ -80,6 +80,8 @@ class RemoteTool(Tool):
     def check(self, arguments: Any) -> dict[str, Any]:
         """The same arguments, where they fit the schema; raises InvalidInput where not."""
         checked = super().check(arguments)
+        if any(secret.names(checked)):
+            raise InvalidInput(f"{self.name!r} belongs to another server, and takes no secrets of ours")
         if wrong := _misfit(self.schema, checked):
             raise InvalidInput(f"the arguments of {self.name!r} do not fit: {wrong}")
         return checked
@@ -367,6 +369,8 @@ def _data(part: Any) -> bytes | None:
 
 class _ByName:
     """Arguments that go on as they came."""
+
+    secrets: Mapping[str, Any] = {}
 
     def by_name(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """All by name."""
