@@ -434,7 +434,7 @@ class _Open(Span):
 def _masked(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """What is known of these, without values of secrets."""
     known = {key: value for key, value in attributes.items() if value is not None}
-    return mask.value(known) if mask.on else known  # type: ignore[no-any-return]
+    return mask.value(known) if mask.on else known
 
 
 def carried(span: Any = None) -> Trace | None:
