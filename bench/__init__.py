@@ -17,9 +17,11 @@ The workloads, the same for everybody; bodies do nothing, so that the engine's o
     W6  worker memory with 1,000 (Onward also 100,000) tasks waiting        MB more than idle
     W7  an agent's conversation of 300 turns, 100 kB a tool output          ms for a slice, and to go on at turn 300 after a
         (Onward alone)                                                      kill -9; MB of memory; bytes
+    W8  100 clients that follow 10 tasks over a server, a worker apart      ms from the end of a step to each client
+        (Onward alone)
     W9  POST /api/tasks, 32 connections, beside an empty Starlette          requests/s, all of them durable
         handler with one INSERT (Onward alone)
 
-`measure` holds the words and the arithmetic, `bare` the limits, `workloads`, `agent` and `service` Onward, `peers/` the neighbours, `report` the
+`measure` holds the words and the arithmetic, `bare` the limits, `workloads`, `agent`, `stream` and `service` Onward, `peers/` the neighbours, `report` the
 table. A figure is worth something only as a ratio to another one of the same run.
 """

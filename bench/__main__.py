@@ -23,12 +23,13 @@ from bench.agent import w7
 from bench.measure import Figure, medians
 from bench.peers import host
 from bench.service import w9
+from bench.stream import w8
 from bench.workloads import WORKLOADS as SIX
 from rig.postgres import Postgres
 
-NAMES = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W9")
+NAMES = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9")
 STORES = ("postgres", "sqlite")
-WORKLOADS = {**SIX, "W7": w7, "W9": w9}
+WORKLOADS = {**SIX, "W7": w7, "W8": w8, "W9": w9}
 TOLERABLE = 0.2
 DIRECTORY = Path(__file__).parents[1] / ".bench"
 

@@ -31,12 +31,14 @@ W7_TURN = "W7 agent, output to model call, p50"
 W7_RESUME = "W7 agent, resume at turn 300, p50"
 W7_MEMORY = "W7 agent, memory, turn 50 to turn 300"
 W7_BYTES = "W7 agent, bytes, last 100 turns to first 100"
+W8_LATENCY = "W8 progress, step to client, p50"
+W8_LATENCY_P99 = "W8 progress, step to client, p99"
 W9_POST = "W9 POST /api/tasks"
 ORDER = (
     *(W1_ONE, W1_BATCH, W2_ONE, W2_TWO, W3, W4_PICKUP, W4_PICKUP_P99, W4_STEPS),
     *(W5_DONE, W5_TAKEN, W5_FIRST, W5_LAST, W5_AGAIN, W6_MEMORY, W6_MANY, W6_BYTES),
     *(W7_SLICE, W7_TURN, W7_RESUME, W7_MEMORY, W7_BYTES),
-    W9_POST,
+    *(W8_LATENCY, W8_LATENCY_P99, W9_POST),
 )
 
 BARE = "bare"

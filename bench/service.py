@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import socket
 import statistics
 import sys
@@ -51,14 +52,18 @@ def w9(store: str, url: str, quick: bool) -> list[Figure]:
     """Rounds of a second each, in turn; the medians."""
     rounds = 3 if quick else ROUNDS
     with ExitStack() as stack:
-        ports = {role: _started(stack, role, url) for role in (BARE, "onward")}
+        servers = {role: stack.enter_context(child.Worker(role, url, module="bench.service")) for role in TABLES}
+        pids = {role: server.pid for role, server in servers.items()}
+        ports = {role: server.hear() for role, server in servers.items()}
         runs: dict[str, list[Round]] = {role: [] for role in ports}
         for port in ports.values():
             uvloop.run(_load(port, 0.3))  # connections, caches, prepared statements
         before = {role: query(url, f"SELECT count(*) FROM {TABLES[role]}") for role in ports}
         for _ in range(rounds):
             for role, port in ports.items():
+                spent = _cpu(pids[role])
                 runs[role].append(uvloop.run(_load(port, SECONDS)))
+                runs[role][-1].cpu = _cpu(pids[role]) - spent
         for role in ports:
             written = query(url, f"SELECT count(*) FROM {TABLES[role]}") - before[role]
             assert written == sum(run.count for run in runs[role]), f"{role} answered more than it wrote"
@@ -74,7 +79,8 @@ TABLES = {BARE: "bare_posts", "onward": "onward_tasks"}
 def _figure(system: str, store: str, runs: list[Round], note: str) -> Figure:
     rate = statistics.median(run.count / run.seconds for run in runs)
     taken = [one for run in runs for one in run.taken]
-    said = f"{CONNECTIONS} connections, {latency(taken)}; {note}"
+    each = sum(run.cpu for run in runs) / len(taken) * 1e6
+    said = f"{CONNECTIONS} connections, {latency(taken)}, {each:.0f} us of CPU each; {note}"
     return Figure(W9_POST, system, store, rate, "tasks/s" if system != BARE else "rows/s", said)
 
 
@@ -86,11 +92,10 @@ def _ratios(runs: dict[str, list[Round]]) -> str:
     return f"{min(each):.2f} to {max(each):.2f}, median {statistics.median(each):.2f}"
 
 
-def _started(stack: ExitStack, role: str, url: str) -> int:
-    server = stack.enter_context(child.Worker(role, url, module="bench.service"))
-    port = server.hear()
-    assert isinstance(port, int)
-    return port
+def _cpu(pid: int) -> float:
+    """Seconds of a core that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # ── the generator: bytes that were made before, and as little else as there can be ───────────────────────────────────
@@ -102,6 +107,7 @@ class Round:
     def __init__(self) -> None:
         self.taken: list[float] = []
         self.seconds = 0.0
+        self.cpu = 0.0
         self.until = 0.0
 
     @property

@@ -23,6 +23,7 @@ from onward.app import open_store
 from onward.core import mask
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
+from onward.telemetry import counters
 from rig.postgres import Postgres
 from rig.server import Unavailable
 from tests.kit import KINDS, HandClock, Lab, Time
@@ -62,6 +63,14 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _nobody_counts() -> Iterator[None]:
+    """Whoever asked a server for its metrics has switched the counters of this process on."""
+    yield
+    counters.on = False
+    counters.clear()
+
+
+@pytest.fixture(autouse=True)
 def _no_secrets_from_outside() -> Iterator[None]:
     """What one test calls a secret is a word like any other in the next."""
     yield
@@ -87,7 +96,8 @@ class Recycled:
 
     TABLES = (
         "onward_tasks, onward_queue, onward_journal, onward_outcomes, onward_inbox, onward_workers, onward_handlers, "
-        "onward_schedules, onward_limits, onward_buckets, onward_quotas, onward_keys, onward_audit, hand_clock"
+        "onward_schedules, onward_limits, onward_buckets, onward_quotas, onward_subscriptions, onward_outbox, onward_keys, onward_audit, "
+        "hand_clock"
     )
     CLOCK = """
         CREATE TABLE hand_clock (t float8);

@@ -13,7 +13,7 @@ from typing import Any
 
 from onward import Onward
 from onward.core import crash
-from onward.engine.worker import spawn
+from onward.engine.spawning import spawn
 from onward.testing import Killed
 
 

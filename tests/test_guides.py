@@ -38,7 +38,9 @@ def test_every_guide_is_run_by_a_test() -> None:
         assert guide.name in tests, f"nobody runs the code of {guide.name}"
 
 
-@pytest.mark.parametrize("guide", ["running.md", "agents.md", "approvals.md", "artifacts.md", "secrets.md"])
+@pytest.mark.parametrize(
+    "guide", ["running.md", "agents.md", "approvals.md", "artifacts.md", "secrets.md", "progress.md", "keys.md"]
+)
 def test_the_commands_of_a_guide_are_commands(guide: str) -> None:
     text = (GUIDES / guide).read_text(encoding="utf-8")
     commands = re.findall(r"^\$ (?:\w+=\S+ )?(onward .*)$", text, re.MULTILINE)
@@ -237,3 +239,9 @@ async def test_checkpoints() -> None:
         await drain(app)
         assert await task.result() == 5
         assert list(dict.fromkeys(names["stored"])) == list("abcde")
+
+
+async def test_keys() -> None:
+    names = code_of("keys.md", "tenants.py")
+    async with names["app"]:
+        assert await names["of_two_tenants"]() == (1, 2)

@@ -26,8 +26,10 @@ from onward.edge.metrics import exposed
 from onward.engine.check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.schedules import Ticker
 from onward.engine.secrets import Source
-from onward.engine.worker import Spawn, Worker, spawn
+from onward.engine.spawning import Spawn, spawn
+from onward.engine.worker import Worker
 from onward.errors import BadSetting, UsageError
+from onward.events import Events
 from onward.forks import SAME
 from onward.keys import Keys
 from onward.mcp_door import McpDoor
@@ -53,7 +55,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(McpDoor, Registry, Verbs):
+class Onward(Events, McpDoor, Registry, Verbs):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -87,6 +89,7 @@ class Onward(McpDoor, Registry, Verbs):
             clock=self._clock,
             ids=self._ids,
             artifacts=Artifacts(store, open_shelf(self.settings.artifacts)),
+            webhooks=lambda: self.webhooks,
         )
 
     def move(self, db: str) -> None:
@@ -123,14 +126,13 @@ class Onward(McpDoor, Registry, Verbs):
     @contextlib.asynccontextmanager
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Work in this process while the block lasts."""
-        async with self:
-            with exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
-                worker = self.make_worker(slots=slots, queues=queues)
-                await worker.start()
-                try:
-                    yield worker
-                finally:
-                    await worker.stop(self.settings.grace_s)
+        async with self, exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
+            worker = self.make_worker(slots=slots, queues=queues)
+            await worker.start()
+            try:
+                yield worker
+            finally:
+                await worker.stop(self.settings.grace_s)
 
     def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""
@@ -151,6 +153,7 @@ class Onward(McpDoor, Registry, Verbs):
             submit=self.service.child,
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
+            relay=self.make_relay(spawn),
             artifacts=self.service.artifacts,
             secrets=self.secrets,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
@@ -167,6 +170,9 @@ class Onward(McpDoor, Registry, Verbs):
         edge = http.Edge(
             self.service,
             auth.Gate(self.service.keys, self._clock),
+            self.store,
+            self._clock,
+            streams=self.settings.streams,
             version=VERSION,
             body_limit=self.settings.body_limit,
             now=self._clock.now,
@@ -202,19 +208,19 @@ class Onward(McpDoor, Registry, Verbs):
         group: str | None = None,
         budget: Budget | None = None,
         after: str | None = None,
+        webhook: str | None = None,
         connection: Any = None,
     ) -> Handle:
         """Ask for a task; the answer comes after the commit.
 
         The same `key` with the same everything gives the same task, however often and from wherever it is sent. With
         `connection` (asyncpg, psycopg, SQLAlchemy, sqlite3) the task becomes part of the caller's own transaction. `group`
-        (a tenant, a service) is for fairness and limits; the handler may also name an argument for it.
-
-        `budget` is what the task and its children may spend on models, instead of the agent's own. `after` is the id of a task of
-        an agent that has ended: this one goes on where that one was, with its state and what was said.
+        (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. `webhook` is a URL that gets
+        a signed POST when the task ends. `budget` is what the task and its children may spend on models, instead of the agent's own.
+        `after` is the id of an agent's task that has ended: this one goes on where that one was, with its state and what was said.
         """
         wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
-        wish = wish._replace(group=group, budget=budget)
+        wish = wish._replace(group=group, budget=budget, webhook=webhook)
         if after is not None:
             wish = await self.service.states.after(after, wish)
         (task_id,) = await self.service.submit([wish], connection=connection)
@@ -321,8 +327,7 @@ class Onward(McpDoor, Registry, Verbs):
         )
 
     async def artifacts(self, task_id: str) -> Refs:
-        """What a task has left behind (`ctx.artifact`, large outputs of tools): id, type, summary, bytes, step. Raises
-        TaskNotFound."""
+        """What a task has left behind (`ctx.artifact`, large outputs of tools). Raises TaskNotFound."""
         return await self.service.artifacts.of(task_id)
 
     async def artifact(self, task_id: str, artifact_id: str) -> bytes:

@@ -28,6 +28,8 @@ class Settings:
     queue_limit: int = 100_000
     slots: int = 100
     grace_s: float = 10.0
+    webhook_secret: str = dataclasses.field(default="", repr=False)
+    webhook_allow_private: str = ""
     host: str = "127.0.0.1"
     port: int = 8765
     hosts: str = ""
@@ -37,6 +39,7 @@ class Settings:
     metrics_host: str = "127.0.0.1"
     log: str = "text"
     mcp_expose: str = ""
+    streams: int = 1_000
 
     def __post_init__(self) -> None:
         if self.heartbeat_s * 2 > self.lease_s:
@@ -88,4 +91,4 @@ def _convert(name: str, default: Any, value: Any) -> Any:
             return int(value)
         except (TypeError, ValueError):
             raise BadSetting(variable(name), value, "a whole number") from None
-    return str(value)
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -5,7 +5,7 @@
     │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState ·
     │                         ArtifactNotFound
-    ├── Unauthorized          no key was shown, or none that counts; Forbidden: it is not for this
+    ├── Unauthorized          no key was shown, or none that counts; Forbidden: it is not for this (OwnCall, NotForTenants)
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── QueueFull             come back in `retry_after` seconds
     ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly
@@ -233,24 +233,6 @@ class SchemaMismatch(StoreUnavailable):
     """The database has another version of the tables than this program."""
 
     code = "schema_mismatch"
-
-
-class Unreachable(OnwardError):
-    """The server gives no answer. What was asked may have been done (`in_doubt`), unless doing it twice is the same as once."""
-
-    code = "unreachable"
-    status = 503
-    exit_status = 6
-
-    def __init__(self, url: str, tries: int, why: str, in_doubt: bool) -> None:
-        self.url, self.tries, self.in_doubt = url, tries, in_doubt
-        times = "once" if tries == 1 else f"{tries} times"
-        then = (
-            "the request was sent, and nobody knows whether it was carried out: look, before you ask again"
-            if in_doubt
-            else "check the address, and whether the server runs"
-        )
-        super().__init__(f"{url} was asked {times} and gave no answer ({why}); {then}")
 
 
 class TaskFailed(OnwardError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from onward.core.checkpoint import Checkpoints, checkpoints
 from onward.core.durations import Duration, seconds
+from onward.core.event import Event, known_types
 from onward.core.hook import Hook, hook
 from onward.core.limit import Limit
 from onward.core.retry import Retry
@@ -44,6 +45,8 @@ class Registry:
         """The agents, and what each is for."""
         self._models: list[Chosen | McpServer] = []
         self.secrets = Secrets()
+        self._listeners: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {}
+        """The functions that are called with events, and with which."""
         self.hooks: dict[str, Hook] = {}
 
     @overload
@@ -228,6 +231,29 @@ class Registry:
         if isinstance(tool, str):
             return tool
         return next((name for name in self._agents if self.handlers[name].function is tool), None)
+
+    def on(self, *types: str, name: str | None = None) -> Callable[[F], F]:
+        """Have a function called with events of these types (`task.completed`, `tool.executed`, `task.*`, `*`; the list is in the
+        guide) of all tasks, whoever does them: at least once, and those of one task in their order.
+
+        A subscription of that name is in the store from the first start of a worker or relay on, and events wait there until a
+        process that has the function is there. One that raises is called again later. The function may be async.
+        """
+
+        def register(function: F) -> F:
+            title = name or function.__qualname__
+            if not title.isascii() or not title.isprintable() or not 0 < len(title) <= 200:
+                raise UsageError(
+                    f"a name for events is 1 to 200 printable ASCII characters, not {title!r:.80}; give it one: name=…"
+                )
+            if title in self._listeners:
+                raise UsageError(
+                    f"two functions for events are named {title!r}; give one of them another name: @app.on(name=…)"
+                )
+            self._listeners[title] = (known_types(types), function)
+            return function
+
+        return register
 
     def limit_queue(self, name: str, *, concurrency: int | None) -> None:
         """At most so many tasks of a queue at once, over all workers; None lifts it. In force when a worker starts."""

@@ -10,10 +10,9 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-import enum
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 from onward import telemetry
 from onward.artifacts.keeper import Artifacts
@@ -21,11 +20,10 @@ from onward.audit import Audit
 from onward.budgets import Budgets
 from onward.core import wire
 from onward.core.clock import Clock
-from onward.core.ids import Ids, first_id
+from onward.core.ids import Ids
 from onward.core.record import ENDS, Record
-from onward.core.task import NewTask, Reason, State, Task, Tasks
+from onward.core.task import NewTask, Reason, State, Task
 from onward.errors import (
-    BadSetting,
     KeyConflict,
     QueueFull,
     ResultTimeout,
@@ -37,13 +35,14 @@ from onward.errors import (
 )
 from onward.forks import Forks
 from onward.keys import Keys
+from onward.lists import Lists, plain_id
 from onward.messages import Messages
 from onward.place import Place
 from onward.schedules import Schedules, row_of
 from onward.states import States
 from onward.store.gauges import Gauges, Standing
-from onward.store.overview import Which
 from onward.store.port import Stopped, Store, Submitted
+from onward.subscriptions import Subscriptions, Webhooks, no_webhooks
 from onward.usages import Usages
 from onward.wishes import (
     UNKNOWN,
@@ -52,23 +51,14 @@ from onward.wishes import (
     Wish,
     check_priority,
     from_afar,
-    has_labels,
-    label_in,
-    named,
     prepared,
-    stored_key,
 )
 
-E = TypeVar("E", bound=enum.StrEnum)
 TAIL_EVERY = 0.1
 """Seconds between two looks at a journal that is being followed."""
 
 
-LOOKED_AT = 20_000
-"""Tasks that one look for labels goes through."""
-
-
-class Service:
+class Service(Lists):
     """All verbs of the outside."""
 
     def __init__(
@@ -80,6 +70,7 @@ class Service:
         clock: Clock,
         ids: Ids,
         artifacts: Artifacts | None = None,
+        webhooks: Callable[[], Webhooks] = no_webhooks,
     ) -> None:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
@@ -90,6 +81,7 @@ class Service:
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
         self.states = States(store, ids)
+        self.subscriptions = Subscriptions(store, ids, webhooks)
         self.keys = Keys(store)
         self.audit = Audit(store)
         self.place = Place(store)
@@ -114,6 +106,9 @@ class Service:
         for name in {wish.task for wish in wishes} - self._offers.keys():
             await self._ask_for(name, unchecked)
         new = [self._prepared(wish) for wish in wishes]
+        for place, wish in enumerate(wishes):
+            if wish.webhook is not None:
+                new[place] = new[place]._replace(webhook=await self.subscriptions.webhook(wish.webhook))
         if len(new) > 1:
             await self._all_there(new)  # before any is written
         if wishes[0].parent is None:  # what was begun may go on: children pass the bound
@@ -210,7 +205,7 @@ class Service:
 
     async def get(self, task_id: str, whose: str | None = None) -> Task:
         """The task. Raises TaskNotFound, also where it is not of this tenant ("": of none; None: of any will do)."""
-        task = await self._store.get(_plain_id(task_id), whose)
+        task = await self._store.get(plain_id(task_id), whose)
         if task is None:
             raise TaskNotFound(task_id)
         return task
@@ -221,11 +216,11 @@ class Service:
 
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
         """What a task keeps under these names; unknown ones are missing."""
-        return await self._store.contents(_plain_id(task_id), ids)
+        return await self._store.contents(plain_id(task_id), ids)
 
     async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
         """Records after a number; with None, from the last checkpoint on."""
-        found = await self._store.journal(_plain_id(task_id), after, limit)
+        found = await self._store.journal(plain_id(task_id), after, limit)
         if not found and after == 0:
             raise TaskNotFound(task_id)
         return found
@@ -351,51 +346,6 @@ class Service:
             raise StateConflict(task_id, (await self.get(task_id)).state, "prioritized", "it has ended")
         return await self.get(task_id)
 
-    async def list(
-        self,
-        *,
-        state: State | str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-        reason: Reason | str | None = None,
-        parent: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        created_after: float | None = None,
-        created_before: float | None = None,
-        key: str | None = None,
-        whose: str | None = None,
-    ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page; `whose` as for get. A look for labels is bounded: a page may have few tasks, or
-        none, and a cursor from which to go on."""
-        if not 1 <= limit <= 1000:
-            raise BadSetting("limit", limit, "between 1 and 1000")
-        which: Which = {
-            "state": _one_of(State, "state", state),
-            "reason": _one_of(Reason, "reason", reason),
-            "task": task and named("task", task),
-            "queue": queue and named("queue", queue),
-            "parent": parent and _an_id("parent", parent, "the id of a task"),
-            "label": label_in(labels) if labels else None,
-            "since": None if created_after is None else first_id(created_after),
-            "whose": whose,
-        }
-        before = cursor and _an_id("cursor", cursor, "what `next` of the page before said")
-        before = lowest(before, None if created_before is None else first_id(created_before))
-        if key is not None:
-            kept = stored_key(Wish("", key=key, tenant=whose or None))
-            there = (await self._store.keyed([kept])).get(kept)
-            which["since"] = max(which["since"] or "", "~" if there is None else there.id)
-            before = lowest(before, None if there is None else f"{there.id}~")
-        floor = None
-        if labels and parent is None and (which["state"] is None or which["state"].ended) and reason is None:
-            floor = await self._store.floor(before, LOOKED_AT, whose)
-            which["since"] = max(which["since"] or "", floor or "")
-        found = await self._store.list(limit=limit + 1, before=before, **which)
-        more = found[limit - 1].task_id if len(found) > limit else floor if floor == which["since"] else None
-        return [one for one in found[:limit] if has_labels(one, labels)], more
-
 
 def _count_ended(name: str, stopped: Stopped) -> None:
     """A cancel that had nothing to undo has ended the task here; otherwise a worker ends it."""
@@ -429,29 +379,3 @@ class _Gauge:
 def _come_back(limit: int, rate: float) -> float:
     """When a twentieth of the queue should be gone, at the pace of the workers."""
     return float(math.ceil(min(300.0, max(1.0, limit / 20 / rate)))) if rate > 0 else 30.0
-
-
-def _one_of(kind: type[E], name: str, value: str | None) -> E | None:
-    try:
-        return None if value is None else kind(value)
-    except ValueError:
-        raise BadSetting(name, value, f"one of {', '.join(kind)}") from None
-
-
-def lowest(one: str | None, other: str | None) -> str | None:
-    """The lower of two bounds; None is none."""
-    return min((bound for bound in (one, other) if bound is not None), default=None)
-
-
-def _an_id(name: str, value: str, wanted: str) -> str:
-    try:
-        return _plain_id(value)
-    except TaskNotFound:
-        raise BadSetting(name, value[:80], wanted) from None
-
-
-def _plain_id(task_id: str) -> str:
-    """An id as it can be looked up; what cannot be one is not found rather than an error of the database."""
-    if not isinstance(task_id, str) or not task_id.isascii() or not task_id.isprintable():
-        raise TaskNotFound(str(task_id).encode("ascii", "backslashreplace").decode()[:80])
-    return task_id

@@ -37,7 +37,9 @@ from onward.app import Onward
 from onward.core import crash
 from onward.core.durations import Duration, seconds
 from onward.core.task import State, Task
-from onward.engine.worker import Worker, spawn
+from onward.engine.relay import FUNCTION
+from onward.engine.spawning import spawn
+from onward.engine.worker import Worker
 from onward.errors import UsageError
 from onward.store.sqlite import SqliteStore
 from onward.store.sqlite_file import MEMORY
@@ -156,6 +158,7 @@ def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:
         app._queue_limits |= like._queue_limits
         app._models += like._models
         app.secrets = app.secrets.like(like.secrets, own="secrets" in settings)
+        app._listeners |= like._listeners
     return app
 
 
@@ -211,7 +214,7 @@ async def _until_idle(app: MemoryApp, worker: Worker, patience: float, end: floa
     while clock.monotonic() <= end and not app._dead:
         await _settled(worker, clock)
         if not worker.running:
-            if fruitless > 20 or not any(_ready(app, task) for task in await _unfinished(app)):
+            if fruitless > 20 or not (any(_ready(app, task) for task in await _unfinished(app)) or await _untold(app)):
                 return
             fruitless += 1  # it looks again at its next poll
             await clock.move(poll)
@@ -312,6 +315,12 @@ async def _unfinished(app: Onward) -> list[Task]:
             if cursor is None:
                 break
     return found
+
+
+async def _untold(app: Onward) -> bool:
+    """Whether there are events that a function of this app would hear of now."""
+    lanes = await app.store.lanes() or ()
+    return any(lane.due_in <= 0 and lane.name.removeprefix(FUNCTION) in app._listeners for lane in lanes)
 
 
 def _due_at(app: Onward, task: Task) -> float:

@@ -17,6 +17,7 @@ from onward.keys import Key
 from onward.messages import Ask
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
+from onward.subscriptions import Delivery, Subscription
 
 
 def iso(at: float | None) -> str | None:
@@ -126,6 +127,39 @@ def schedule_json(schedule: Schedule) -> dict[str, Any]:
         "next_at": iso(schedule.next_at),
         "last_at": iso(schedule.last_at),
         "paused": schedule.paused,
+    }
+
+
+def subscription_json(subscription: Subscription) -> dict[str, Any]:
+    """A subscription for programs, without its secret."""
+    return {
+        "id": subscription.id,
+        "types": list(subscription.types),
+        "tenant": subscription.tenant,
+        "sink": subscription.sink,
+        "created_at": iso(subscription.created_at),
+        "offered_at": iso(subscription.offered_at),
+        "disabled": subscription.disabled,
+        "dropped": subscription.dropped,
+    }
+
+
+def delivery_json(delivery: Delivery) -> dict[str, Any]:
+    """A delivery for programs."""
+    return {
+        "id": delivery.id,
+        "subscription": delivery.subscription,
+        "task_id": delivery.task_id,
+        "seq": delivery.seq,
+        "type": delivery.type,
+        "state": delivery.state,
+        "sink": delivery.sink,
+        "attempts": delivery.attempts,
+        "said": delivery.said,
+        "at": iso(delivery.at),
+        "due_at": iso(delivery.due_at),
+        "done_at": iso(delivery.done_at),
+        "sending": delivery.sending,
     }
 
 

@@ -63,6 +63,8 @@ class Wish(NamedTuple):
     budget: Budget | None = None
     purses: Mapping[str, Any] | None = None
     """The budgets above it."""
+    webhook: str | None = None
+    """Where its ends are told."""
     tenant: str | None = None
     """Whose it is: tenants never see each other's tasks, and their keys are their own."""
     agent: str | None = None
@@ -115,6 +117,7 @@ def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
         own = {name: said for name, said in options.items() if name not in _BESIDE}
         said = {"task": wish.task, "options": own, "queue": queue, "priority": wish.priority, "delay": delay}
         said |= {"group": group} if group is not None else {}
+        said |= {"webhook": wish.webhook} if wish.webhook is not None else {}
         key, fingerprint = stored_key(wish), wire.fingerprint([said, wire.decode(data)])
     spoken = wire.encode(options, "the labels") if options else b"{}"
     name = named("task", wish.task)

@@ -11,8 +11,9 @@ import pytest
 from tests.cli.conftest import Run, process
 
 COMMANDS = [
-    "demo", "worker", "submit", "list", "show", "state", "follow", "cancel", "pause", "resume", "prioritize", "budget",
-    "approvals", "approve", "deny", "questions", "answer", "message", "signal", "resolve", "artifacts", "schedules", "queues", "workers", "stats", "check", "replay", "fork", "migrate", "doctor",
+    "demo", "serve", "mcp", "worker", "submit", "list", "show", "state", "follow", "cancel", "pause", "resume", "prioritize", "budget",
+    "approvals", "approve", "deny", "questions", "answer", "message", "signal", "resolve", "artifacts", "schedules", "deliveries", "queues", "workers", "stats",
+    "keys", "audit", "check", "replay", "fork", "migrate", "doctor",
 ]  # fmt: skip
 HEAVY = ["apsw", "asyncio", "asyncpg", "cronsim", "onward.app", "pydantic", "rich", "uvloop"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from onward import Onward, State
 from onward.client import client as clients
-from onward.errors import Unreachable
+from onward.client.errors import Unreachable
 from rig.processes import Child
 from rig.proxy import HttpProxy
 from tests.client.conftest import listed

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
+import time
 from typing import Any
 
 import pytest
@@ -12,12 +14,14 @@ from onward import Budget, Client, Onward, State, SyncClient, service, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.artifacts.errors import ArtifactNotFound
 from onward.client.asking import Asking
+from onward.client.errors import Unreachable
 from onward.client.verbs import Verbs
 from onward.core.task import Task
 from onward.errors import (
     AlreadyDecided,
     BadSetting,
     Fatal,
+    Forbidden,
     InvalidInput,
     KeyConflict,
     NoState,
@@ -30,8 +34,8 @@ from onward.errors import (
     TaskCancelled,
     TaskFailed,
     TaskNotFound,
+    Unauthorized,
     UnknownTask,
-    Unreachable,
     UsageError,
 )
 from tests.client.conftest import listed
@@ -204,6 +208,59 @@ async def test_people_decide_once(app: Onward, client: Any) -> None:
         await client.answer(question.id, "slow")
         assert await task.result(20) == "slow"
     assert await client.asks() == []
+
+
+async def test_the_place(app: Onward, client: Any) -> None:
+    @app.task
+    async def work(ctx: Any) -> Any:
+        return await ctx.signal("message")
+
+    first = await client.submit("work", labels={"team": "a"}, queue="gpu", key="first")
+    before = time.time()
+    assert (await client.pause_queue("gpu")).paused
+    second = await client.submit("work", queue="gpu", delay="1h")
+    (there,), (seen,) = await app.queues(), await client.queues()
+    assert dataclasses.replace(seen, oldest_s=there.oldest_s) == there
+    assert (seen.name, seen.waiting, seen.paused) == ("gpu", 2, True)
+    assert [task.task_id for task in await listed(client.tasks(labels={"team": "a"}))] == [first.id]
+    assert [task.task_id for task in await listed(client.tasks(reason="delayed"))] == [second.id]
+    assert [task.task_id for task in await listed(client.tasks(key="first"))] == [first.id]
+    later = datetime.datetime.fromtimestamp(before + 60, datetime.UTC)
+    assert await listed(client.tasks(created_after=later)) == []
+    assert len(await listed(client.tasks(created_before=later, created_after=before - 60))) == 2
+    with pytest.raises(UsageError, match="one label"):
+        await client.list(labels={"team": "a", "more": "b"})
+    async with app.worker():
+        await client.message(first.id, "hurry", id="m1")
+        await client.message(first.id, "hurry", id="m1")
+        assert not (await client.unpause_queue("gpu")).paused
+        assert await first.result(20) == "hurry"
+        (worker,) = await client.workers()
+        assert (worker.alive, worker.handlers) == (True, ("work",))
+        stats, told = await app.stats(), await client.stats()
+        assert dataclasses.replace(told, rate=stats.rate) == stats
+        assert stats.states["completed"] == 1
+
+
+async def test_a_key_opens_what_it_is_for(app: Onward, either: Any) -> None:
+    @app.task
+    async def work(ctx: Any) -> None: ...
+
+    made = await app.keys.create("look", scopes=["read"])
+    async with serving(app) as address:
+        with pytest.raises(Unauthorized):
+            await either(address).list()
+        with pytest.raises(Unauthorized):
+            await either(address, key="onw_wrong").list()
+        client = either(address, key=made.token)
+        assert await client.list() == ([], None)
+        with pytest.raises(Forbidden) as told:
+            await client.submit("work")
+        assert told.value.scope == "submit"
+        other = either(address, key=(await app.keys.create("other", scopes=["admin"], tenant="acme")).token)
+        with pytest.raises(Forbidden) as shut:
+            await other.pause_queue("default")
+        assert shut.value.code == "not_for_tenants", "a code that clients need not know"
 
 
 async def test_effects_in_doubt_and_schedules(app: Onward, client: Any) -> None:

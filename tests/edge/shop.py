@@ -27,6 +27,14 @@ async def steps(ctx: Any, n: int = 3, pause: float = 0.0) -> int:
     return n
 
 
+@app.task
+async def large(ctx: Any, n: int, size: int) -> int:
+    """So many steps with results of so many characters."""
+    for _ in range(n):
+        await ctx.step(lambda: "x" * size, name="step")
+    return n
+
+
 @app.task(retry=1)
 async def fails(ctx: Any) -> None:
     """Always."""

@@ -8,9 +8,13 @@ from typing import Any
 
 from onward import Budget, Onward, tool
 from onward.agent.models.scripted import ScriptedModel
+from onward.core import event
 from onward.core.caller import ADMIN, DECIDE, READ, SCOPES, SUBMIT, Caller
+from onward.core.clock import SystemClock
 from onward.core.state import AgentState, StatePatch
 from onward.edge.door import Door
+from onward.sinks.webhook import Webhooks
+from onward.store.outbox import SubscriptionRow
 from onward.store.sqlite import SqliteStore
 from onward.wishes import Wish
 from tests.kit import eventually, sql
@@ -36,6 +40,8 @@ class Belongings:
     artifact: str
     key: str
     """The id of a key."""
+    subscription: str
+    delivery: str
 
     @property
     def names(self) -> set[str]:
@@ -51,6 +57,8 @@ GHOST = Belongings(
     question="06g0000000000000000000000a.9",
     artifact="0" * 64,
     key="000000000000",
+    subscription="06g0000000000000000000000e",
+    delivery="06g0000000000000000000000d.9.06g0000000000000000000000e",
 )
 """What nobody has."""
 
@@ -93,9 +101,32 @@ def caller(tenant: str | None, scopes: frozenset[str] = ALL, **more: Any) -> Cal
     return Caller(tenant, scopes, f"key-of-{tenant}", f"somebody of {tenant}", **more)
 
 
+async def subscribed(app: Onward, subscription: str, tenant: str | None) -> None:
+    """A subscription of this tenant, also where it was removed."""
+    kinds = event.kinds(["task.completed"])
+    row = SubscriptionRow(
+        subscription, None, tenant or "", "task.completed", kinds, "https://192.0.2.1/", "url:https://192.0.2.1:443"
+    )
+    await app.store.subscribe(row)
+
+
+async def subscribed_again(app: Onward, of: Belongings) -> None:
+    """What somebody removed, or sent, who should not have been able to."""
+    await subscribed(app, of.subscription, "acme")
+    task_id, seq, _ = of.delivery.split(".")
+    await sql(
+        app.store,
+        "INSERT INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at) "
+        f"VALUES ('{task_id}', {seq}, '{of.subscription}', 'task.completed', 'url:x', 0, 0) ON CONFLICT DO NOTHING",
+    )
+
+
 async def settle(app: Onward, tenant: str | None) -> Belongings:
     """Submit what a tenant has, and wait until nothing moves any more. Needs a worker."""
     door = Door(app.service, caller(tenant, ALL if tenant else WORK))
+    await app.store.watch(busy=False)
+    subscription = app._ids()
+    await subscribed(app, subscription, tenant)
     asker, done = await door.submit([Wish("asker", key="the-same"), Wish("quick", {"goal": "be quick"})])
 
     async def asks() -> dict[str, Any]:
@@ -110,6 +141,7 @@ async def settle(app: Onward, tenant: str | None) -> Belongings:
     tasks, _ = await door.list()
     child = {task.task: task.task_id for task in tasks if task.parent == asker}
     (artifact,) = await app.artifacts(asker)
+    ((told,), _) = await app.deliveries(task=done)
     key = (await app.keys.create(f"of {tenant}", ["read"], tenant=tenant)).key.id
     return Belongings(
         asker=asker,
@@ -120,12 +152,15 @@ async def settle(app: Onward, tenant: str | None) -> Belongings:
         question=open_[asker].id,
         artifact=artifact.artifact_id,
         key=key,
+        subscription=subscription,
+        delivery=told.id,
     )
 
 
 async def town(app: Onward) -> dict[str | None, Belongings]:
     """All of them, at rest: nobody works any more."""
     declare(app)
+    app.webhooks = Webhooks("whsec_" + "MDEy" * 10, "", SystemClock())
     async with app.worker():
         return {tenant: await settle(app, tenant) for tenant in ("acme", "globex", None)}
 
@@ -146,4 +181,17 @@ async def everything(app: Onward) -> dict[str, list[str]]:
     return found
 
 
-__all__ = ["ADMIN", "ALL", "DECIDE", "GHOST", "READ", "SUBMIT", "WORK", "Belongings", "caller", "everything", "town"]
+__all__ = [
+    "ADMIN",
+    "ALL",
+    "DECIDE",
+    "GHOST",
+    "READ",
+    "SUBMIT",
+    "WORK",
+    "Belongings",
+    "caller",
+    "everything",
+    "subscribed_again",
+    "town",
+]

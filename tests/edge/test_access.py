@@ -31,6 +31,7 @@ from tests.edge.tenants import (
     Belongings,
     caller,
     everything,
+    subscribed_again,
     town,
 )
 from tests.kit import Through, only_memory, only_postgres, sql
@@ -86,6 +87,11 @@ VERBS: dict[str, Verb] = {
     "pause_schedule": Verb(ADMIN, lambda d, _: d.pause_schedule("nightly"), place=True),
     "unpause_schedule": Verb(ADMIN, lambda d, _: d.unpause_schedule("nightly"), place=True),
     "trigger": Verb(ADMIN, lambda d, _: d.trigger("nightly"), place=True),
+    "subscribe": Verb(ADMIN, lambda d, of: d.subscribe("https://hooks.example.com/", ["*"], tenant="acme")),
+    "subscriptions": Verb(ADMIN, lambda d, _: d.subscriptions(), lists=True),
+    "deliveries": Verb(ADMIN, lambda d, _: d.deliveries(), lists=True),
+    "redeliver": Verb(ADMIN, lambda d, of: d.redeliver(of.delivery)),
+    "unsubscribe": Verb(ADMIN, lambda d, of: d.unsubscribe(of.subscription)),
     "keys": Verb(ADMIN, lambda d, _: d.keys(), lists=True),
     "create_key": Verb(ADMIN, lambda d, of: d.create_key("more", ["read"], tenant="acme")),
     "revoke_key": Verb(ADMIN, lambda d, of: d.revoke_key(of.key)),
@@ -203,6 +209,7 @@ async def test_a_verb_that_forgets_to_look_is_found(app: Onward) -> None:
     acme = (await town(app))["acme"]
     for name in VERBS:
         assert await Inspector(app, acme, unchecked(name)).leaks(name), f"{name} for everybody"
+        await subscribed_again(app, acme)
         assert await Inspector(app, acme, careless(name)).leaks(name), f"{name} for all tenants"
     for name in ("decide", "answer", "resolve", "raise_budget"):
 
@@ -285,6 +292,14 @@ async def test_an_old_worker_that_knows_of_no_tenants_submits_children_for_the_r
         f"SELECT 'child', task, queue, priority, created_at, '', input, options, id FROM onward_tasks WHERE id = '{parent}'",
     )
     assert await sql(app.store, "SELECT tenant FROM onward_tasks WHERE id = 'child'") == [("acme",)]
+
+
+async def test_whoever_comes_through_the_door_is_nobodys_child(app: Onward) -> None:
+    """Children take the tenant of their parent; a wish from outside does not choose it that way."""
+    acme = (await town(app))["acme"]
+    (task_id,) = await Door(app.service, caller("globex")).submit([Wish("tick", parent=acme.asker)])
+    task = await app.get(task_id)
+    assert (task.tenant, task.parent) == ("globex", None)
 
 
 async def test_an_input_that_names_a_task_of_another_tenant_gets_nothing_of_it(app: Onward) -> None:
@@ -432,7 +447,7 @@ async def test_who_may_see_and_who_may_not_take_the_same_way(app: Onward) -> Non
     app._join(spied)
     door = Door(app.service, caller("globex"))
     for name, verb in VERBS.items():
-        if verb.lists or verb.place or name in {"create_key", "revoke_key"}:
+        if verb.lists or verb.place or name in {"create_key", "revoke_key", "subscribe"}:
             continue
         ways = []
         for of in (acme, GHOST):

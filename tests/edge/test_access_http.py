@@ -19,7 +19,7 @@ from onward.edge import http
 from onward.edge.auth import FRESH
 from onward.edge.door import Door
 from tests.edge.conftest import serving
-from tests.edge.tenants import GHOST, Belongings, everything, town
+from tests.edge.tenants import GHOST, Belongings, everything, subscribed_again, town
 from tests.kit import HandClock, only_memory
 
 Client = httpx2.AsyncClient
@@ -64,7 +64,15 @@ ROWS: dict[str, Row] = {
     "schedules": Row("/api/schedules", READ, lists=True),
     "healthz": Row("/healthz", None),
     "readyz": Row("/readyz", None),
+    "metrics": Row("/metrics", ADMIN),
     "hook": Row("/api/hooks/none", None),
+    "subscribe": Row(
+        "/api/subscriptions", ADMIN, {"url": "https://hooks.example.com/", "types": ["*"], "tenant": "acme"}
+    ),
+    "subscriptions": Row("/api/subscriptions", ADMIN, lists=True),
+    "deliveries": Row("/api/deliveries", ADMIN, lists=True),
+    "redeliver": Row("/api/deliveries/{delivery}/redeliver", ADMIN),
+    "unsubscribe": Row("/api/subscriptions/{subscription}", ADMIN),
     "keys": Row("/api/keys", ADMIN, lists=True),
     "create_key": Row("/api/keys", ADMIN, {"name": "more", "scopes": ["read"], "tenant": "acme"}),
     "revoke_key": Row("/api/keys/{key}/revoke", ADMIN),
@@ -138,7 +146,7 @@ class Inspector:
     async def _refused(self, name: str, who: str | None, status: int, code: str) -> list[str]:
         self.cells += 1
         answer = await self.ask(name, who)
-        said = answer.json() if answer.headers["content-type"] == "application/problem+json" else {}
+        said = answer.json() if answer.headers.get("content-type") == "application/problem+json" else {}
         wrong = (
             [] if (answer.status_code, said.get("code")) == (status, code) else [f"{name} {who}: {answer.text:.200}"]
         )
@@ -182,7 +190,9 @@ async def test_nobody_gets_what_is_not_for_them(inspector: Inspector) -> None:
     assert leaks == []
     assert inspector.cells > 6 * (len(ROWS) - 3)
     for name, row in ROWS.items():  # and who may, can
-        answer = await inspector.ask(name, None if row.scope is None else "place" if name == "schedules" else "right")
+        answer = await inspector.ask(
+            name, None if row.scope is None else "place" if name in {"schedules", "metrics"} else "right"
+        )
         assert answer.is_success or name == "hook", f"{name}: {answer.text}"
 
 
@@ -205,6 +215,7 @@ async def test_a_call_that_forgets_to_look_is_found(inspector: Inspector, monkey
 
     with monkeypatch.context() as planted:
         planted.setattr(Door, "__init__", everybody)
+        await subscribed_again(inspector._app, inspector._acme)
         for name, row in ROWS.items():
             if row.scope is not None:
                 assert await inspector._strange(name, row, "stranger"), name

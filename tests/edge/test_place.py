@@ -119,6 +119,7 @@ async def test_which_tasks(app: Onward, client: Client) -> None:
         {"label": "env"},
         {"reason": "tired"},
         {"created_after": "yesterday"},
+        {"created_after": "0.5"},
         {"created_after": "2020-01-01T00:00:00"},
     ):
         assert (await client.get("/api/tasks", params=wrong)).status_code == 422

@@ -88,7 +88,7 @@ async def test_a_model_sees_and_writes_only_the_name() -> None:
 def test_tools_of_other_servers_take_none() -> None:
     remote = RemoteTool(print, "write_note", "Write a note.", schema={"type": "object", "properties": {"text": {}}})
     assert remote.check({"text": "plain"}) == {"text": "plain"}
-    with pytest.raises(InvalidInput, match="takes no secrets of ours"):
+    with pytest.raises(InvalidInput, match="is given no secrets"):
         remote.check({"text": [REF]})
     assert not remote.takes.secrets
 

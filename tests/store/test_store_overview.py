@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import importlib
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from onward.core.ids import Ids, first_id
 from onward.core.limit import Limit, LimitRow
 from onward.core.task import NEVER, State
-from onward.store.overview import Ended, Standing
+from onward.store.overview import Ended, Standing, listing
 from onward.store.port import SUSPECT_AFTER, Store
 from tests.kit import Time, claim, completion, join, new, not_memory, sql, submit, waiting
 
@@ -118,6 +120,19 @@ async def test_no_claim_that_begins_after_the_answer_takes_anything(store: Store
     assert 1 in got
 
 
+async def test_a_claim_that_does_not_look_is_seen(store: Store, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof of those above: as claims were before queues could be paused."""
+    module, name = ("postgres_run", "claim") if kind == "postgres" else ("sqlite_run", "ready")
+    statements = importlib.import_module(f"onward.store.{module}").S
+    blind = dataclasses.replace(statements[name], sql=statements[name].sql.replace("<> 'task'", "= 'queue'"))
+    assert blind != statements[name]
+    monkeypatch.setitem(statements, name, blind)
+    await join(store, "w1")
+    await submit(store)
+    await store.pause_queue("default", paused=True)
+    assert len(await claim(store)) == 1
+
+
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -167,11 +182,7 @@ async def test_numbers_are_read_from_indexes(store: Store, kind: str) -> None:
     plans = {
         "ended": S["ended"](most=10),
         "offspring": S["offspring"](parents='["x"]', most=10, head=10),
-        "list_of": S["list_of"](
-            **dict.fromkeys(("task", "queue", "reason", "label", "state")),
-            **dict.fromkeys(("any_task", "any_queue", "any_reason", "any_label", "any_state"), True),
-            parent="x", before="~", since="", limit=10,
-        ),
+        "list_of": S["list_of"](**listing(10, None, {"parent": "x"})[1]),
     }  # fmt: skip
     told = {}
     for name, values in plans.items():

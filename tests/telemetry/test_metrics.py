@@ -250,7 +250,7 @@ async def test_the_store_is_asked_at_most_once_a_second_and_less_often_when_it_i
     async def look() -> Standing:
         asked.append(clock.monotonic())
         clock.jump(slow)
-        return Standing([Waiting("q", "queued", len(asked), 1.0)], {}, 1, 1, 0)
+        return Standing([Waiting("q", "queued", len(asked), 1.0)], {}, 1, 1, 0, None)
 
     metrics = Metrics(look, clock)
     for _ in range(20):
@@ -375,14 +375,14 @@ async def test_over_http(app: Onward):
 async def test_metrics_are_of_all_tenants_so_they_are_for_no_tenant(app: Onward):
     class Gate:
         async def caller(self, authorization: str | None) -> Caller:
-            scopes = frozenset({"read"}) if authorization != "submit" else frozenset({"submit"})
+            scopes = frozenset({"admin"}) if authorization != "read" else frozenset({"read"})
             return Caller(tenant="acme" if authorization == "acme" else None, scopes=scopes)
 
     served = app.asgi()
     served.state.edge.gate = Gate()
     transport = httpx2.ASGITransport(app=served)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        answers = [await client.get("/metrics", headers={"Authorization": who}) for who in ("acme", "submit", "me")]
+        answers = [await client.get("/metrics", headers={"Authorization": who}) for who in ("acme", "read", "me")]
     assert [answer.status_code for answer in answers] == [403, 403, 200]
 
 

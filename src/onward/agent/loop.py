@@ -396,7 +396,8 @@ class _Run:
         approve is asked for before the first of them runs, all at once."""
         if self._reply is None:  # an idea of the policy's own
             self._talk.say(self._write(Reply("", tuple(calls)).message), calls)
-        self._ctx.progress(", ".join(call.name for call in calls), self._steps, turn=self._steps)
+        names = [call.name for call in calls]
+        self._ctx.progress(", ".join(names), self._steps, turn=self._steps, tools=names)
         allowed = await self._calls.allowed([self._calls.check(call) for call in calls])
         pairs = list(zip(calls, allowed, strict=True))
         if len(pairs) > 1 and self._calls.together(allowed):

@@ -81,7 +81,9 @@ class RemoteTool(Tool):
         """The same arguments, where they fit the schema; raises InvalidInput where not."""
         checked = super().check(arguments)
         if any(secret.names(checked)):
-            raise InvalidInput(f"{self.name!r} belongs to another server, and takes no secrets of ours")
+            raise InvalidInput(
+                f"{self.name!r} is a tool of another program, and is given no secrets; leave {{'$secret': …}} out"
+            )
         if wrong := _misfit(self.schema, checked):
             raise InvalidInput(f"the arguments of {self.name!r} do not fit: {wrong}")
         return checked
@@ -93,7 +95,7 @@ class McpServer:
     `risk` is that of all its tools, or by name (`{"get_*": "read", "*": "external_action"}`, the first that fits); what is not named
     is an "external_action". `only` names the tools that are used at all, `idempotent` those that may be repeated after a crash. With
     `pin`, a server that offers anything else than what had this hash is not used. `headers` (a key, as in
-    `{"Authorization": "Bearer …"}`) and `env` are never recorded.
+    `{"Authorization": "Bearer …"}`) and `env` are never recorded; a value may be a secret of the app (`app.secret(…)`).
     """
 
     def __init__(
@@ -106,8 +108,8 @@ class McpServer:
         idempotent: Iterable[str] = (),
         timeout: Duration = 60,
         pin: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        env: Mapping[str, str] | None = None,
+        headers: Mapping[str, Any] | None = None,
+        env: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise BadSetting(
@@ -299,7 +301,7 @@ class _Link:
 
 
 @contextlib.asynccontextmanager
-async def _client(target: str | Sequence[str], headers: Mapping[str, str] | None, env: Mapping[str, str] | None) -> Any:
+async def _client(target: str | Sequence[str], headers: Mapping[str, Any] | None, env: Mapping[str, Any] | None) -> Any:
     await asyncio.to_thread(_load)
     import httpx2  # noqa: PLC0415 -- an extra
     from mcp import Client, StdioServerParameters  # noqa: PLC0415 -- an extra
@@ -308,12 +310,20 @@ async def _client(target: str | Sequence[str], headers: Mapping[str, str] | None
     async with contextlib.AsyncExitStack() as stack:
         if isinstance(target, str) and target.startswith(("http://", "https://")):
             timeout = httpx2.Timeout(30, read=300)
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers=dict(headers or {}), timeout=timeout))
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=_revealed(headers), timeout=timeout))
             reached: Any = streamable_http_client(target, http_client=http)
         else:
             words = shlex.split(target) if isinstance(target, str) else list(target)
-            reached = StdioServerParameters(command=words[0], args=words[1:], env=dict(env) if env else None)
+            reached = StdioServerParameters(command=words[0], args=words[1:], env=_revealed(env) or None)
         yield await stack.enter_async_context(Client(reached))
+
+
+def _revealed(given: Mapping[str, Any] | None) -> dict[str, str]:
+    """Texts as they are, and secrets by what they are now."""
+    return {
+        name: value.get_secret_value() if hasattr(value, "get_secret_value") else str(value)
+        for name, value in (given or {}).items()
+    }
 
 
 def _load() -> None:
@@ -370,7 +380,7 @@ def _data(part: Any) -> bytes | None:
 class _ByName:
     """Arguments that go on as they came."""
 
-    secrets: Mapping[str, Any] = {}
+    secrets: frozenset[str] = frozenset()
 
     def by_name(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """All by name."""

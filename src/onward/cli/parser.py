@@ -59,7 +59,16 @@ def build() -> Parser:
         add(Commands(commands))
     for add in (_approvals, _approve, _deny, _questions, _answer, place.message, _signal, _resolve):
         add(Commands(commands))
-    for add in (_artifacts, _schedules, place.queues, place.workers, place.stats, place.keys, place.audit):
+    for add in (
+        _artifacts,
+        _schedules,
+        place.deliveries,
+        place.queues,
+        place.workers,
+        place.stats,
+        place.keys,
+        place.audit,
+    ):
         add(Commands(commands))
     for add in (_check, _replay, _fork, _migrate, _doctor):
         add(Commands(commands))
@@ -173,6 +182,7 @@ def _submit(commands: Commands) -> None:
     )
     parser.add_argument("--after", metavar="ID", help="of an agent: go on where this task, which has ended, was")
     parser.add_argument("--label", action="append", default=[], type=label, metavar="K=V", help="can be repeated")
+    parser.add_argument("--webhook", metavar="URL", help="gets a signed POST when the task ends")
     parser.add_argument("--wait", metavar="TIME", nargs="?", help="wait for the result, for so long or for ever")
     parser.add_argument("--follow", action="store_true", help="show what happens until it has ended")
     parser.add_argument("--anyway", action="store_true", help="submit although no worker ever offered this name")

@@ -47,6 +47,26 @@ def mcp(commands: Commands) -> None:
     parser.add_argument("--no-worker", action="store_true", help="only answer; workers run elsewhere")
 
 
+def deliveries(commands: Commands) -> None:
+    """`onward deliveries`."""
+    parser = commands.add(
+        "deliveries",
+        "deliveries:list_deliveries",
+        "events on their way out: webhooks and functions, and what came of them",
+        "examples:\n"
+        "  onward deliveries --failed\n"
+        "  onward deliveries redeliver ID   sends it again now, with the same id",
+    )
+    parser.add_argument("--failed", action="store_true", help="only what was given up")
+    parser.add_argument("--pending", action="store_true", help="only what is still to be sent")
+    parser.add_argument("--task", metavar="ID", help="only those of this task")
+    parser.add_argument("--limit", type=positive, default=20, metavar="N", help="how many (20)")
+    parser.add_argument("--cursor", help="go on where the page before ended")
+    verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    verb = verbs.add("redeliver", "deliveries:redeliver", "send it again now, with the same id and the same bytes")
+    verb.add_argument("delivery", metavar="ID", help="the delivery, by its whole id")
+
+
 def keys(commands: Commands) -> None:
     """`onward keys`."""
     parser = commands.add(

@@ -41,6 +41,7 @@ async def submit(args: Namespace) -> int:
         labels=dict(args.label),
         group=args.group,
         budget=None if args.budget is None else _budget(read_input(args.budget)),
+        webhook=args.webhook,
     )
     async with door.app_of(args) as app:
         if args.after is not None:

@@ -11,15 +11,16 @@ Pauses grow from a tenth of a second to five, drawn at random, so that those who
 from __future__ import annotations
 
 import random
+import urllib.parse
 from typing import Any, Final
 
+from onward.client.errors import Unreachable
 from onward.client.reading import error_of
 from onward.client.script import NOTHING, Answer, Lost, Pause, Request, Script
 from onward.core.clock import SystemClock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.retry import Retry
-from onward.errors import Unreachable
 
 REFUSED: Final = frozenset({408, 429})
 """Whoever says this has not done anything."""
@@ -69,3 +70,8 @@ def _may_help(request: Request, answer: Answer | Lost) -> bool:
     if isinstance(answer, Lost):
         return request.again or not answer.sent
     return answer.status in REFUSED or (answer.status in IN_DOUBT and request.again)
+
+
+def path(what: str, name: str) -> str:
+    """Where something is."""
+    return f"/api/{what}/{urllib.parse.quote(name, safe='')}"

@@ -3,6 +3,7 @@ The other direction is in `onward.views`."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import email.utils
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from onward.core import wire
 from onward.core.budget import KINDS, Amount, Budget, Purse
 from onward.core.record import Record
 from onward.core.task import State, Task
-from onward.errors import InvalidInput, OnwardError
+from onward.core.usage import Usage
+from onward.errors import Forbidden, InvalidInput, NotFound, OnwardError, Unauthorized
 from onward.messages import Ask, Doubt
+from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -24,7 +27,13 @@ if TYPE_CHECKING:
 
 Said = dict[str, Any]
 TIMES = frozenset(
-    {"created_at", "updated_at", "finished_at", "deadline_at", "due_at", "asked_at", "expires_at", "next_at", "last_at"}
+    f"{what}_at"
+    for what in (
+        *("created", "updated", "finished", "deadline", "due"),
+        *("asked", "expires"),
+        *("next", "last"),
+        "started",
+    )
 )
 
 
@@ -44,7 +53,15 @@ def _known(kind: type, said: Said) -> Said:
 
 def task_of(said: Said) -> Task:
     """A task."""
-    return Task(**_known(Task, _timed(said)) | {"state": State(said["state"])})
+    state, usage = State(said["state"]), usage_of(said.get("usage"))
+    return Task(**_known(Task, _timed(said)) | {"state": state, "usage": usage})
+
+
+def usage_of(said: Said | None) -> Usage | None:
+    """What models took."""
+    if said is None:
+        return None
+    return dataclasses.replace(Usage.read(said), with_children=usage_of(said.get("with_children")))
 
 
 def record_of(said: Said) -> Record:
@@ -68,6 +85,22 @@ def doubt_of(said: Said) -> Doubt:
 def schedule_of(said: Said) -> Schedule:
     """A schedule."""
     return Schedule(**_known(Schedule, _timed(said)))
+
+
+def queue_of(said: Said) -> Queue:
+    """A queue."""
+    return Queue(**_known(Queue, said))
+
+
+def worker_of(said: Said) -> WorkerView:
+    """A worker."""
+    lists = {name: tuple(said[name]) for name in ("queues", "handlers")}
+    return WorkerView(**_known(WorkerView, _timed(said)) | lists)
+
+
+def stats_of(said: Said) -> Stats:
+    """The numbers of the place."""
+    return Stats(**_known(Stats, said))
 
 
 def spent_of(said: Said) -> Spent:
@@ -115,13 +148,15 @@ def _kinds() -> dict[str, type[OnwardError]]:
 
 
 KINDS_OF_ERROR = _kinds()
+BY_STATUS: dict[int, type[OnwardError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound}
+"""Classes for codes that this version does not know."""
 
 
 def error_of(answer: Answer) -> OnwardError:
-    """The error that a problem tells of: of the class that has its code, else an OnwardError with code and status. It has the
+    """The error that a problem tells of: of the class that has its code, else of that of its status, with the code. It has the
     sentence that the server wrote, and whatever else the server tells."""
     said = _problem(answer)
-    kind = KINDS_OF_ERROR.get(str(said["code"]), OnwardError)
+    kind = KINDS_OF_ERROR.get(str(said["code"]), BY_STATUS.get(answer.status, OnwardError))
     error = kind.__new__(kind, said["detail"])  # its own sentence stands in the document already
     Exception.__init__(error, said["detail"])
     for name, value in said.items():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import urllib.parse
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 from onward.budgets import Spent
 from onward.client import reading
-from onward.client.asking import Asking
+from onward.client.asking import path
 from onward.client.feed import Feed
+from onward.client.place import PlaceVerbs
 from onward.client.script import NOTHING, Found, Pause, Script, Stream, stream, verb
 from onward.core.budget import Budget
 from onward.core.durations import Duration, seconds
@@ -19,7 +20,8 @@ from onward.core.task import State, Task, Tasks
 from onward.errors import BadSetting, ResultTimeout, TaskCancelled, TaskFailed, TaskNotFound, UsageError
 from onward.forks import SAME
 from onward.messages import Ask, Doubt
-from onward.schedules import Schedule
+from onward.verbs import Moment
+from onward.views import iso
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef
@@ -36,10 +38,24 @@ Asks = list[Ask]
 Doubts = list[Doubt]
 Records = list[Record]
 Refs = list["ArtifactRef"]
-Schedules = list[Schedule]
 
 
-class Verbs(Asking, Generic[H]):
+class Which(TypedDict, total=False):
+    """Which tasks, as `Onward.list` has it."""
+
+    state: State | str | None
+    task: str | None
+    queue: str | None
+    reason: str | None
+    parent: str | None
+    labels: Mapping[str, str] | None
+    """One at most, over HTTP."""
+    created_after: Moment | None
+    created_before: Moment | None
+    key: str | None
+
+
+class Verbs(PlaceVerbs, Generic[H]):
     """Everything that can be asked of a server."""
 
     def handle(self, task_id: str) -> H:
@@ -99,31 +115,24 @@ class Verbs(Asking, Generic[H]):
 
     @verb
     def list(
-        self,
-        *,
-        state: State | str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
+        self, *, limit: int = 100, cursor: str | None = None, **which: Unpack[Which]
     ) -> Script[tuple[Tasks, str | None]]:
         """Tasks, newest first, and the cursor for the next page (None at the end)."""
-        return (yield from self._page(state=state, task=task, queue=queue, limit=limit, cursor=cursor))
+        return (yield from self._page(limit, cursor, which))
 
     @stream
-    def tasks(
-        self, *, state: State | str | None = None, task: str | None = None, queue: str | None = None
-    ) -> Stream[Task]:
+    def tasks(self, **which: Unpack[Which]) -> Stream[Task]:
         """All tasks, newest first, page after page."""
         cursor: str | None = None
         while True:
-            page, cursor = yield from self._page(state=state, task=task, queue=queue, limit=1000, cursor=cursor)
+            page, cursor = yield from self._page(1000, cursor, which)
             for found in page:
                 yield Found(found)
             if cursor is None:
                 return
 
-    def _page(self, **query: Any) -> Script[tuple[Tasks, str | None]]:
+    def _page(self, limit: int, cursor: str | None, which: Which) -> Script[tuple[Tasks, str | None]]:
+        query = {"limit": limit, "cursor": cursor, **_asked(which)}
         asked = {name: str(value) for name, value in query.items() if value is not None}
         said = (yield from self.asked("GET", "/api/tasks", query=asked)).json
         return [reading.task_of(one) for one in said["tasks"]], said["next"]
@@ -195,7 +204,7 @@ class Verbs(Asking, Generic[H]):
     @verb
     def artifact(self, task_id: str, artifact_id: str) -> Script[bytes]:
         """The bytes of an artifact of this task. Raises ArtifactNotFound."""
-        return (yield from self.asked("GET", _path("artifacts", f"{task_id}.{artifact_id}"))).body
+        return (yield from self.asked("GET", path("artifacts", f"{task_id}.{artifact_id}"))).body
 
     @verb
     def budget(self, task_id: str) -> Script[Spent]:
@@ -232,12 +241,6 @@ class Verbs(Asking, Generic[H]):
         said = (yield from self.asked("GET", f"{_at(task_id)}/doubts")).json
         return [reading.doubt_of(one) for one in said["doubts"]]
 
-    @verb
-    def schedules(self) -> Script[Schedules]:
-        """All schedules, by name."""
-        said = (yield from self.asked("GET", "/api/schedules")).json
-        return [reading.schedule_of(one) for one in said["schedules"]]
-
     # ── steer: `again` where twice is the same as once ───────────────────────────────────────────────────────────
 
     @verb
@@ -268,6 +271,11 @@ class Verbs(Asking, Generic[H]):
         yield from self._steered(task_id, verb, {"value": value, "id": id or self.ids()}, again=True)
 
     @verb
+    def message(self, task_id: str, text: str, *, id: str | None = None) -> Script[None]:  # noqa: A002
+        """Say something to a task while it is under way. As `Onward.message`; the `id` is as that of a signal."""
+        yield from self._steered(task_id, "message", {"text": text, "id": id or self.ids()}, again=True)
+
+    @verb
     def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Script[H]:  # noqa: A002
         """A new task that begins with records 1…`at` of another and goes on from there; with another `input`, from the first
         record. Not sent twice: that would be two. Raises CannotFork where something is open."""
@@ -282,7 +290,7 @@ class Verbs(Asking, Generic[H]):
     @verb
     def answer(self, question_id: str, answer: Any) -> Script[None]:
         """Answer a question. Raises AlreadyDecided (AskExpired) when somebody, or the time, was quicker, and Withdrawn."""
-        yield from self.asked("POST", _path("questions", question_id), {"answer": answer})
+        yield from self.asked("POST", path("questions", question_id), {"answer": answer})
 
     @verb
     def decide(
@@ -297,7 +305,7 @@ class Verbs(Asking, Generic[H]):
     ) -> Script[None]:
         """Approve or deny, once. As `Onward.decide`; who decided is the name of the key."""
         said = {"decision": decision, "reason": reason, "arguments": arguments, "always": always, "hash": hash}
-        yield from self.asked("POST", _path("approvals", approval_id), said)
+        yield from self.asked("POST", path("approvals", approval_id), said)
 
     @verb
     def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> Script[None]:
@@ -324,14 +332,27 @@ class Verbs(Asking, Generic[H]):
         return reading.spent_of((yield from self.asked("POST", f"{_at(task_id)}/budget", said, again=True)).json)
 
 
+def _asked(which: Which) -> dict[str, Any]:
+    said: dict[str, Any] = dict(which)
+    for moment in ("created_after", "created_before"):
+        if isinstance(value := said.get(moment), float | int):
+            said[moment] = iso(value)
+        elif value is not None:
+            said[moment] = value.isoformat()
+    labels = said.pop("labels", None) or {}
+    if len(labels) > 1:
+        raise UsageError(
+            "over HTTP tasks are listed by one label at most; ask for one of them, and look for the others"
+        )
+    for name, value in labels.items():
+        said["label"] = f"{name}:{value}"
+    return said
+
+
 def _at(task_id: str) -> str:
     if not task_id.strip("."):  # a path would mean something else
         raise TaskNotFound(task_id)
-    return _path("tasks", task_id)
-
-
-def _path(what: str, name: str) -> str:
-    return f"/api/{what}/{urllib.parse.quote(name, safe='')}"
+    return path("tasks", task_id)
 
 
 def _seconds(name: str, value: Duration | None) -> float | None:

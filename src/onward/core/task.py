@@ -74,6 +74,15 @@ def open_state(worker: str | None, reason: str) -> State:
     return State.PENDING if reason in PENDING_REASONS else State.WAITING
 
 
+class Webhook(NamedTuple):
+    """Who is told of the ends of a task, as the store keeps it: the address, and what it hears of."""
+
+    sink: str
+    lane: str
+    types: str
+    kinds: str
+
+
 class NewTask(NamedTuple):
     """A task on its way into the store."""
 
@@ -89,6 +98,7 @@ class NewTask(NamedTuple):
     parent: str | None = None
     group: str | None = None
     tenant: str | None = None
+    webhook: Webhook | None = None
 
 
 class Message(NamedTuple):

@@ -14,7 +14,7 @@ from onward.core import key as keys
 from onward.core.caller import ANYBODY, Caller
 from onward.core.clock import Clock
 from onward.core.key import KeyRow, Token
-from onward.engine.worker import Spawn, spawn
+from onward.engine.spawning import Spawn, spawn
 from onward.errors import StoreUnavailable, Unauthorized, UsageError
 from onward.keys import Keys, caller
 

@@ -81,6 +81,8 @@ class Call:
     """Statuses of problems it can answer with, beside those that every call can."""
     media: str = "application/json"
     """The type of the body of its first success."""
+    streams: bool = False
+    """Whether it also answers with events, to whoever asks for them."""
     open: bool = False
     """Whether it can be asked without a key."""
     tag: str = "tasks"

@@ -30,6 +30,7 @@ from onward.messages import Ask, Doubt
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
 from onward.service import Service
+from onward.subscriptions import Deliveries, Delivery, Heard, Subscription
 from onward.wishes import Wish, named
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ class Door:
     async def submit(self, wishes: Sequence[Wish], *, after: str | None = None) -> Sequence[str]:
         """The ids of the tasks, after the commit. All or none."""
         self.need(SUBMIT)
-        wishes = [wish._replace(tenant=self.caller.tenant, agent=self.caller.agent) for wish in wishes]
+        tenant, agent = self.caller.tenant, self.caller.agent
+        wishes = [wish._replace(tenant=tenant, agent=agent, parent=None) for wish in wishes]
         if after is not None:
             await self._own(SUBMIT, after)
             wishes = [await self.service.states.after(after, wish) for wish in wishes]
@@ -339,6 +341,49 @@ class Door:
         """Submit the task of a schedule now; its id."""
         await self._runs("trigger", name)
         return await self.service.schedules.trigger(name)
+
+    async def subscribe(self, url: str, types: Sequence[str], *, tenant: str | None = None) -> Subscription:
+        """Have events sent to a URL, with the secret that signs them: of one tenant, or of all. A caller of a tenant has those
+        of that tenant alone."""
+        self.need(ADMIN)
+        own = self.caller.tenant
+        if own is not None and tenant not in {None, own}:
+            raise NotForTenants(f"what happens to tenant {tenant!r:.80}", own, self.caller.name)
+        self.service.subscriptions.check(url, types)
+        await self._tells("subscribe", url.partition("?")[0], types=list(types))
+        return await self.service.subscriptions.make(url, types, tenant=own or tenant)
+
+    async def subscriptions(self, limit: int = 100, cursor: str | None = None) -> tuple[Heard, str | None]:
+        """Who hears of the tasks that the caller sees, and the cursor for the next page."""
+        self.need(ADMIN)
+        return await self.service.subscriptions.list(tenant=self.caller.sees, limit=limit, cursor=cursor)
+
+    async def unsubscribe(self, subscription_id: str) -> None:
+        """Tell of nothing more. Raises NotFound."""
+        self.need(ADMIN)
+        await self.service.subscriptions.get(subscription_id, tenant=self.caller.sees)
+        await self._tells("unsubscribe", subscription_id)
+        await self.service.subscriptions.remove(subscription_id, tenant=self.caller.sees)
+
+    async def deliveries(self, **asked: Any) -> tuple[Deliveries, str | None]:
+        """Events on their way out, newest first, and the cursor for the next page."""
+        self.need(ADMIN)
+        return await self.service.subscriptions.deliveries(tenant=self.caller.sees, **asked)
+
+    async def redeliver(self, delivery_id: str) -> Delivery:
+        """Send an event again now. Raises NotFound and NotSentAgain."""
+        self.need(ADMIN)
+        await self.service.subscriptions.delivery(delivery_id, tenant=self.caller.sees)
+        await self._tells("redeliver", delivery_id)
+        return await self.service.subscriptions.redeliver(delivery_id, tenant=self.caller.sees)
+
+    async def _tells(self, action: str, subject: str, **data: Any) -> None:
+        """What is done about what goes out is written down."""
+        await self.service.audit.write_down(self._deed(action, subject, self.caller.tenant, **data))
+
+    def measures(self) -> None:
+        """Raises Forbidden for whoever may not see the numbers of all tenants together."""
+        self._place(ADMIN, "the metrics")
 
     async def keys(self) -> KeyList:
         """All keys; for a caller of a tenant, those of the tenant."""

@@ -11,29 +11,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, get_origin
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from onward.core import wire
 from onward.core.caller import Caller
+from onward.core.clock import Clock
 from onward.core.hook import Hook
-from onward.edge import bodies, hooks, keys, openapi, people, place, problem, tasks
-from onward.edge.calls import Asked, Call
+from onward.edge import bodies, hooks, keys, live, openapi, people, place, problem, subscriptions, tasks
+from onward.edge.calls import Asked, Call, Shape
 from onward.edge.door import Door
+from onward.edge.feed import Feed
 from onward.edge.metrics import Metrics
 from onward.edge.problem import Problem
+from onward.edge.socket import Sockets
 from onward.errors import OnwardError
 from onward.service import Service
+from onward.store.tails import Tails
 from onward.telemetry import OTHER, counters
 
 log = logging.getLogger("onward.http")
 
-CALLS: Sequence[Call] = (*tasks.CALLS, *people.CALLS, *place.CALLS, *keys.CALLS, *hooks.CALLS)
+CALLS: Sequence[Call] = (
+    *tasks.CALLS,
+    *live.CALLS,
+    *people.CALLS,
+    *subscriptions.CALLS,
+    *place.CALLS,
+    *keys.CALLS,
+    *hooks.CALLS,
+)
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -57,7 +69,10 @@ class Edge:
         self,
         service: Service,
         gate: Gate,
+        followed: Tails,
+        clock: Clock,
         *,
+        streams: int,
         version: str,
         body_limit: int,
         now: Callable[[], float],
@@ -71,6 +86,7 @@ class Edge:
         """Made when somebody asks for the first time: before that nothing is counted."""
         self.closing = asyncio.Event()
         """Set when the server stops: what would go on for ever ends."""
+        self.feed = Feed(followed, clock, streams=streams, closing=self.closing)
 
     async def door(self, authorization: str | None) -> Door:
         """The door for whoever shows this. Raises Unauthorized."""
@@ -96,7 +112,8 @@ def asgi(edge: Edge, calls: Sequence[Call] = CALLS, more: Sequence[BaseRoute] = 
 
     routes = [Route(path, endpoint=_Place(edge, rows)) for path, rows in _by_path(calls).items()]
     routes += [Route("/openapi.json", endpoint=described)]
-    app = Starlette(routes=[*routes, *more], exception_handlers=_HANDLERS)
+    sockets = [WebSocketRoute("/api/tasks/{id}/ws", Sockets(edge).__call__)]
+    app = Starlette(routes=[*routes, *sockets, *more], exception_handlers=_HANDLERS)
     app.state.edge = edge
     return app
 
@@ -145,7 +162,7 @@ class _Place:
             if call.open
             else await edge.door(request.headers.get("authorization"))
         )
-        query = None if call.query is None else bodies.shaped(call.query, _query(request), "the query")
+        query = None if call.query is None else bodies.shaped(call.query, _query(request, call.query), "the query")
         body = None if call.body is None else await bodies.body(request, call.body, edge.body_limit)
         answer = await call.does(Asked(door, request.path_params, query, body, request, edge))
         if answer.response is not None:
@@ -159,11 +176,16 @@ _ANY = 1 << 40
 """What is in the store may be shown, however much it is."""
 
 
-def _query(request: Request) -> dict[str, str]:
-    pairs = request.query_params.multi_items()
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise Problem(422, "invalid_request", "the query: a name comes twice")
+def _query(request: Request, shape: type[Shape]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        field = shape.model_fields.get(name)
+        if field is not None and get_origin(field.annotation) is list:
+            found.setdefault(name, []).append(value)
+        elif name in found:
+            raise Problem(422, "invalid_request", "the query: a name comes twice")
+        else:
+            found[name] = value
     return found
 
 

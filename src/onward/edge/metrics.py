@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onward.core.clock import Clock, SystemClock
@@ -77,8 +77,8 @@ class Metrics:
             return self._stood
 
 
-@contextlib.contextmanager
-def exposed(look: Look, host: str, port: int) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def exposed(look: Look, host: str, port: int) -> AsyncIterator[None]:
     """Answer `GET /metrics` at this address while the block lasts, for processes that serve nothing else; port 0 is none. It
     has threads of its own, and asks the loop that we are on now."""
     if not port:
@@ -101,7 +101,7 @@ def exposed(look: Look, host: str, port: int) -> Iterator[None]:
     try:
         yield
     finally:
-        server.shutdown()
+        await asyncio.to_thread(server.shutdown)  # a scrape that is under way waits for this very loop
         server.server_close()
         thread.join()
 

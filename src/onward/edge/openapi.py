@@ -121,6 +121,8 @@ def _answer(call: Call, status: int) -> dict[str, Any]:
         told["content"] = {call.media: {"schema": {"type": "string"}}}
     elif shape is not None:
         told["content"] = {"application/json": {"schema": {"$ref": REFS.format(model=shape.__name__)}}}
+        if call.streams:
+            told["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     return told
 
 

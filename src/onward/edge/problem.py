@@ -41,6 +41,6 @@ def response(error: OnwardError) -> JSONResponse:
     headers = dict(getattr(error, "headers", {}))
     if error.status == http.HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="onward"'
-    if error.status in {429, 503}:
+    if error.status in {429, 503} and "Retry-After" not in headers:
         headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", 1))))
     return JSONResponse(document(error), error.status, headers, media_type=MEDIA)

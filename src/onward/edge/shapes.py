@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BeforeValidator, Field, StrictBool, StrictInt
@@ -11,6 +12,15 @@ from onward.edge.calls import Shape
 from onward.messages import MOST_SAID
 from onward.wishes import PRIORITY_LIMIT
 
+_DATE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
+
+
+def _dated(value: Any) -> Any:
+    if isinstance(value, str) and not _DATE.match(value):
+        raise ValueError("a time such as 2026-11-15T14:00:00Z, with its zone")
+    return value
+
+
 Name = Annotated[str, Field(min_length=1, max_length=512)]
 Whole = Annotated[
     StrictInt, BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
@@ -19,6 +29,8 @@ Whole = Annotated[
 Priority = Annotated[Whole, Field(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT)]
 Seconds = Annotated[float, Field(ge=0, le=315_360_000, allow_inf_nan=False, strict=True)]
 Time = Annotated[str, Field(description="ISO 8601, UTC", examples=["2026-11-15T14:00:00.000Z"])]
+Moment = Annotated[AwareDatetime, BeforeValidator(_dated)]
+"""A time with its zone, which comes in; and not a number, which pydantic would take for one."""
 Seq = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -121,8 +133,8 @@ class TaskQuery(Shape):
     reason: Reason | None = None
     parent: Name | None = None
     label: Annotated[str, Field(pattern=r"^[^:]+:", max_length=1024, description="NAME:VALUE")] | None = None
-    created_after: AwareDatetime | None = None
-    created_before: AwareDatetime | None = None
+    created_after: Moment | None = None
+    created_before: Moment | None = None
     key: Name | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
     cursor: Name | None = None

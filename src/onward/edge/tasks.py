@@ -9,7 +9,7 @@ from typing import Any
 from onward.core.budget import Budget
 from onward.core.caller import READ
 from onward.core.task import Task
-from onward.edge import shapes
+from onward.edge import live, shapes
 from onward.edge.calls import Answer, Asked, Call
 from onward.edge.problem import Problem
 from onward.errors import ResultTimeout
@@ -42,6 +42,7 @@ async def submit(asked: Asked) -> Answer:
         group=body.group,
         budget=None if body.budget is None else _budget(body.budget),
         trace=incoming(asked.request.headers),
+        webhook=body.webhook_url,
     )
     (task_id,) = await asked.door.submit([wish], after=body.after)
     headers = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
@@ -82,7 +83,9 @@ async def result(asked: Asked) -> Answer:
 
 
 async def events(asked: Asked) -> Answer:
-    """`GET /api/tasks/{id}/events`, as JSON."""
+    """`GET /api/tasks/{id}/events`: a page as JSON, or a stream for whoever asks for one."""
+    if live.wants_stream(asked):
+        return await live.records(asked)
     query: shapes.AfterQuery = asked.query
     await asked.door.get(asked.path["id"])
     found = await asked.door.journal(asked.path["id"], query.after, query.limit)
@@ -217,10 +220,15 @@ CALLS = [
         "/api/tasks/{id}/events",
         "events",
         events,
-        "All records of a task after a number.",
-        {200: ("Records in order.", shapes.RecordPage)},
+        "All records of a task after a number; with `Accept: text/event-stream`, as they come.",
+        {
+            200: ("Records in order.", shapes.RecordPage),
+            204: ("As a stream: all of it was seen, and nothing more will come.", None),
+        },
         query=shapes.AfterQuery,
+        headers=live.LAST_SEEN,
         errors=(404,),
+        streams=True,
     ),
     Call(
         "POST",

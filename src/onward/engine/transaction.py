@@ -155,6 +155,7 @@ class Transaction:
         if not written and not await self._there():
             raise self._pen.end(Fenced())
         hold.seq += 1
+        self._desk.store.news()
 
     async def _there(self) -> bool:
         """Whether a commit whose answer was lost is in the journal, as ours."""

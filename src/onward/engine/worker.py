@@ -1,8 +1,8 @@
 """The worker: a process with slots. It claims tasks, does a shift of each, and lets go.
 
-Five chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the
-heartbeat (a thread); upkeep, which frees the tasks of workers that died; and the ticker, for schedules. A wake-up is a
-hint: with none at all, polling still finds every task.
+Six chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the heartbeat (a
+thread); upkeep, which frees the tasks of workers that died; the ticker, for schedules; the relay, for events that others want to
+hear of. A wake-up is a hint: with none at all, polling still finds every task.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from onward.core.limit import LimitRow
 from onward.engine.handlers import Handler
 from onward.engine.lease import Heart, Lease
 from onward.engine.presence import machine
+from onward.engine.relay import Relay
 from onward.engine.schedules import Ticker
 from onward.engine.secrets import Secrets
 from onward.engine.shift import Shift
+from onward.engine.spawning import Spawn, spawn
 from onward.engine.threads import Threads
 from onward.engine.upkeep import CancelChildren, Upkeep
 from onward.engine.watched import WatchedShift, watching
@@ -58,19 +60,6 @@ QUIET = 10.0
 Submit = Callable[[str, Any, dict[str, Any], str, str, "float | None"], Coroutine[Any, Any, str]]
 """How a shift submits a child: name, input, options, key, parent, deadline."""
 
-Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
-
-
-_alive: set[asyncio.Task[Any]] = set()
-
-
-def spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-    """A background task of the running loop, kept until it is done: the loop itself would let it go."""
-    task = asyncio.get_running_loop().create_task(coroutine, name=name)
-    _alive.add(task)
-    task.add_done_callback(_alive.discard)
-    return task
-
 
 class Worker:
     """Start, stop. Also the desk at which its shifts work."""
@@ -92,6 +81,7 @@ class Worker:
         submit: Submit,
         cancel_children: CancelChildren,
         ticker: Ticker,
+        relay: Relay | None = None,
         limits: tuple[LimitRow, ...] = (),
         artifacts: Artifacts | None = None,
         secrets: Secrets | None = None,
@@ -104,6 +94,7 @@ class Worker:
         self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
         self.submit, self._ticker, self.artifacts = submit, ticker, artifacts or Artifacts(store)
         self.secrets = secrets or Secrets()
+        self._relay = relay
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
@@ -156,6 +147,8 @@ class Worker:
             self._spawn(self._ticker.run(), "onward-ticker"),
             self._spawn(self._announce_forever(), "onward-announce"),
         ]
+        if self._relay is not None:
+            await self._relay.start()
 
     async def stop(self, grace: float = 10.0) -> None:
         """Hand running tasks back: at their next step, or when the grace is over. No attempt is counted."""
@@ -170,6 +163,8 @@ class Worker:
             shift.stop(HandBack(), now=True)
         await self._until_idle(3.0)
         self._stop_listening()
+        if self._relay is not None:
+            await self._relay.stop()
         for chore in self._chores:
             chore.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
@@ -301,6 +296,8 @@ class Worker:
         ):  # its clock was set forward: until we know, sleepers come and go
             self._sync(claimed[0].claimed_at, self.clock.monotonic())
         self._strangers -= {one.id for one in claimed}
+        if claimed:
+            self.store.news()
         return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
 
     def _learn(self, outlook: Outlook) -> bool:

@@ -30,6 +30,7 @@ _INSERTS = (
     "SELECT id, 1, 0, 'task.submitted', '', :empty, created_at FROM onward_tasks WHERE id = :id ON CONFLICT DO NOTHING",
 )
 _TURN = statements.text("turn")
+_WEBHOOK = statements.text("subscribe_task")
 _FOUND = "SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key"
 _PARAMETER = re.compile(r":([a-z_]+)")
 _LIBRARIES = {"asyncpg", "psycopg", "sqlalchemy", "sqlite3", "apsw"}
@@ -53,6 +54,8 @@ async def submit_through(connection: Any, new: Sequence[NewTask], now: float) ->
             (values["turn"],) = row.values() if isinstance(row, dict) else row
         for statement in others:
             await _run(connection, statement, values)
+        if task.webhook is not None:
+            await _run(connection, _WEBHOOK, values | task.webhook._asdict())
         (row,) = await _run(connection, _FOUND, values, answer=True)
         found, fingerprint = row.values() if isinstance(row, dict) else row  # as its owner likes rows to be
         answers.append(Submitted(found, found == task.id, fingerprint))

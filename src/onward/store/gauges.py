@@ -25,7 +25,7 @@ class Standing:
     workers: int
     slots: int
     late: int
-    outbox: tuple[int, float] | None = None
+    outbox: tuple[int, float] | None
     """How many events have to leave, and how many seconds ago the oldest happened; None where there is no outbox."""
 
 

@@ -14,9 +14,13 @@ from typing import Any
 import asyncpg
 
 from onward.store import statements
+from onward.store.nudge import NEWS, WHO
 
 S = statements.load("postgres")
 CHANNEL = "onward"
+NEWS_CHANNEL = "onward_news"
+"""For those who follow tasks, so that workers do not hear of each other's commits."""
+
 CHECK = 5.0
 """Seconds between signs of life: a peer that vanished without a word is not noticed otherwise."""
 
@@ -24,8 +28,8 @@ CHECK = 5.0
 class Listener:
     """Runs from its making until stop()."""
 
-    def __init__(self, url: str, heard: Callable[[str], None]) -> None:
-        self._url, self._heard = url, heard
+    def __init__(self, url: str, heard: Callable[[str], None], *, follows: bool = False) -> None:
+        self._url, self._heard, self._follows = url, heard, follows
         self._worker: str | None = None
         self._connection: Any = None
         self._broken = asyncio.Event()
@@ -69,10 +73,13 @@ class Listener:
             connection.add_termination_listener(lambda _: broken.set())
             if self._worker is not None:
                 await connection.execute(S["attend"].sql, self._worker)
-            await connection.add_listener(CHANNEL, lambda *message: self._heard(message[3]))
+            channel = NEWS_CHANNEL if self._follows else CHANNEL
+            await connection.add_listener(channel, lambda *message: self._heard(message[3]))
             self._ready.set()
-            self._heard("ready")  # whatever was missed while there was no ear
-            self._heard("ended")
+            for topic in (NEWS,) if self._follows else ("ready", "ended"):  # whatever was missed while there was no ear
+                self._heard(topic)
+            if not self._follows:
+                await connection.execute(S["notify"].sql, NEWS_CHANNEL, [WHO])
             await self._until(broken, connection)
         finally:
             connection.terminate()

@@ -2,6 +2,9 @@
 
 Inside a process a nudge is a call. Between processes each store has its own way (`send`), and the hub sees to it that a
 busy process sends few of them: the first goes out at once, those of the next 20 ms together.
+
+News (a commit of records) would be far too many for that: they go out only while somebody follows tasks in another process,
+who says so every few seconds (`FOLLOW`), and at once to whoever has just begun to listen (`WHO`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ import socket
 from collections.abc import Callable, Iterable
 
 PAUSE = 0.02
+NEWS, FOLLOW, WHO = "news", "follow", "who"
+FOLLOWED = 12.0
+"""Seconds for which a word that somebody follows counts."""
 
 
 class Hub:
@@ -50,6 +56,28 @@ class Hub:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class News:
+    """Hints that records were committed."""
+
+    def __init__(self, hub: Hub, send: Callable[[set[str]], None] | None = None) -> None:
+        self._hub, self._out = hub, None if send is None else Hub(send)
+        self._until = 0.0
+        hub.listen(FOLLOW, self._followed)
+
+    def tell(self) -> None:
+        """Here at once; elsewhere when somebody there follows."""
+        self._hub.heard(NEWS)
+        if self._out is not None and asyncio.get_running_loop().time() < self._until:
+            self._out.nudge(NEWS)
+
+    def _followed(self) -> None:
+        self._until = asyncio.get_running_loop().time() + FOLLOWED
+
+    def close(self) -> None:
+        if self._out is not None:
+            self._out.close()
 
 
 class Datagrams(asyncio.DatagramProtocol):

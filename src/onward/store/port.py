@@ -7,10 +7,10 @@ Four tables carry a task (see docs/architecture.md):
 - `journal`   what happened; append-only, numbered 1, 2, 3 … per task; the primary key is the fence
 - `outcomes`  how it ended; removed again only by resume
 
-Promises that hold for every verb: what it returns is durable before it returns; it can be called again after an unknown
-outcome and then tells what the first call did; a database that cannot be reached raises StoreUnavailable and has
-changed nothing that was acknowledged. Time is the database's. Locks are always taken in the order queue row, journal
-record, and many rows in the order of their ids, so two statements never wait for each other.
+Promises that hold for every verb: what it returns is durable before it returns; it can be called again after an unknown outcome
+and then tells what the first call did; a database that cannot be reached raises StoreUnavailable and has changed nothing that
+was acknowledged. Time is the database's. Locks are taken in the order queue row, journal record, and many rows in the order of
+their ids, so two statements never wait for each other.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task
 from onward.store.access import Access
+from onward.store.outbox import Outbox
 from onward.store.overview import Overview
 from onward.store.purses import Purses
 from onward.store.quotas import Quotas
+from onward.store.tails import Tails
 
 # What is made for every task, or every record, is a named tuple: a frozen dataclass takes five times as long to make.
 
@@ -75,8 +77,7 @@ class End(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A settle that lets a task go: until `due_at`, or at once for the next worker when that is None. With `inbox`, the task
-    waits only when it has got that many messages and no more."""
+    """A settle that lets a task go: until `due_at`, or (None) at once. With `inbox`, only when it has got so many messages."""
 
     id: str
     due_at: float | None
@@ -209,7 +210,7 @@ class Depth:
     rate: float
 
 
-class Store(Access, Overview, Purses, Quotas, Protocol):
+class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str

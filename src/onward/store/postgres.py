@@ -8,7 +8,6 @@ backend ids, even that is left out: polling and the lease are enough, and statem
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import operator
 import urllib.parse
@@ -32,7 +31,7 @@ from onward.store import postgres_steer as steer
 from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
-from onward.store.nudge import Hub
+from onward.store.nudge import Hub, News
 from onward.store.pool import Pool
 from onward.store.port import (
     Ask,
@@ -51,12 +50,15 @@ from onward.store.port import (
 from onward.store.postgres_access import PostgresAccess
 from onward.store.postgres_fork import fork
 from onward.store.postgres_gauges import PostgresGauges
+from onward.store.postgres_nudges import PostgresNudges
+from onward.store.postgres_outbox import PostgresOutbox
 from onward.store.postgres_overview import PostgresOverview
 from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
 from onward.store.postgres_run import S, run
 from onward.store.postgres_save import write
 from onward.store.postgres_session import Loan, behind_a_pooler, connect, health, plain
+from onward.store.postgres_tails import PostgresTails
 from onward.store.postgres_trim import PostgresTrimming
 
 T = TypeVar("T")
@@ -64,7 +66,17 @@ _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
 
 
-class PostgresStore(PostgresAccess, PostgresGauges, PostgresOverview, PostgresPurses, PostgresQuotas, PostgresTrimming):
+class PostgresStore(
+    PostgresAccess,
+    PostgresGauges,
+    PostgresNudges,
+    PostgresOutbox,
+    PostgresOverview,
+    PostgresPurses,
+    PostgresQuotas,
+    PostgresTails,
+    PostgresTrimming,
+):
     """See `Store` for what each verb promises."""
 
     inline = False
@@ -79,6 +91,7 @@ class PostgresStore(PostgresAccess, PostgresGauges, PostgresOverview, PostgresPu
         self._pool: Pool | None = None
         self._pooled = False
         self._hub = Hub(self._send)
+        self._news = News(self._hub, self._send_news)
         self._listener: Listener | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self._limited: set[str] = set()
@@ -104,8 +117,10 @@ class PostgresStore(PostgresAccess, PostgresGauges, PostgresOverview, PostgresPu
 
     async def close(self) -> None:
         self._hub.close()
-        for task in list(self._sending):
+        self._news.close()
+        for task in (sending := list(self._sending)):
             task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
         if self._listener is not None:
             await self._listener.stop()
             self._listener = None
@@ -172,10 +187,10 @@ class PostgresStore(PostgresAccess, PostgresGauges, PostgresOverview, PostgresPu
 
     async def _insert(self, new: Sequence[NewTask]) -> set[str]:
         """The ids of those that were not there before."""
-        if len(new) != 1:
-            return {row[0] for row in await self._insert_many(new)}
-        (task,) = new
-        if task.group is not None:
+        if any(task.webhook for task in new):
+            return await self.insert_with_webhooks(new)
+        task = new[0]
+        if len(new) != 1 or task.group is not None:
             return {row[0] for row in await self._insert_many(new)}
         if task.key is not None or task.parent is not None:
             return {row[0] for row in await self._fetch("submit_one", **task._asdict())}
@@ -403,37 +418,6 @@ class PostgresStore(PostgresAccess, PostgresGauges, PostgresOverview, PostgresPu
     async def doctor(self) -> list[tuple[str, bool, str]]:
         (row,) = await self._fetch("health")
         return health(row, pooled=self._pooled)
-
-    @property
-    def hears(self) -> bool:
-        return not self._pooled
-
-    # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def nudge(self, topic: str) -> None:
-        self._hub.nudge(topic)
-
-    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
-        if self._listener is None and not self._pooled:
-            self._listener = Listener(self.url, self._hub.heard)
-        return self._hub.listen(topic, callback)
-
-    async def attend(self, worker: str) -> str:
-        if self._pooled:
-            return ""
-        if self._listener is None:
-            self._listener = Listener(self.url, self._hub.heard)
-        return "lock" if await self._listener.hold(worker) else ""
-
-    def _send(self, topics: set[str]) -> None:
-        task = asyncio.get_running_loop().create_task(self._send_now(topics))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
-
-    async def _send_now(self, topics: set[str]) -> None:
-        """Outside of every hot transaction: NOTIFY inside one would make all commits queue behind each other."""
-        with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):  # a hint may be lost
-            await self._fetch("notify", topics=list(topics))
 
 
 def _count(tag: str) -> int:

@@ -17,6 +17,7 @@ async def fork(connection: Any, task_id: str, origin: str, at: int, data: bytes,
         return
     await run(connection, "fork_contents", id=task_id, origin=origin)
     await run(connection, "fork_journal", id=task_id, origin=origin, at=at)
+    await run(connection, "fork_outbox", id=task_id, at=at)
     if await first(connection, "fork_gaps", id=task_id, size=SIZE, mark=DROPPED) is not None:
         raise CannotFork(origin, at, "what came before its kept checkpoints was dropped just now", [])
     told = wire.encode({"from": origin, "at": at})

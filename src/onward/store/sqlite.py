@@ -31,7 +31,7 @@ from onward.store import sqlite_steer as steer
 from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
-from onward.store.nudge import Datagrams, Hub
+from onward.store.nudge import Datagrams, Hub, News
 from onward.store.port import (
     Ask,
     Batch,
@@ -51,17 +51,29 @@ from onward.store.sqlite_file import MEMORY, health, plainly
 from onward.store.sqlite_fork import fork
 from onward.store.sqlite_gauges import SqliteGauges
 from onward.store.sqlite_nudges import SqliteNudges
+from onward.store.sqlite_outbox import SqliteOutbox
 from onward.store.sqlite_overview import SqliteOverview
 from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_quotas import SqliteQuotas
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
+from onward.store.sqlite_tails import SqliteTails
 from onward.store.sqlite_transact import Taken, borrow
 from onward.store.sqlite_trim import SqliteTrimming
 
 T = TypeVar("T")
 
 
-class SqliteStore(SqliteAccess, SqliteGauges, SqliteNudges, SqliteOverview, SqlitePurses, SqliteQuotas, SqliteTrimming):
+class SqliteStore(
+    SqliteAccess,
+    SqliteGauges,
+    SqliteNudges,
+    SqliteOutbox,
+    SqliteOverview,
+    SqlitePurses,
+    SqliteQuotas,
+    SqliteTails,
+    SqliteTrimming,
+):
     """See `Store` for what each verb promises."""
 
     apart = True
@@ -76,6 +88,7 @@ class SqliteStore(SqliteAccess, SqliteGauges, SqliteNudges, SqliteOverview, Sqli
         self._write: Lane | None = None
         self._read: Lane | None = None
         self._hub = Hub(None if path == MEMORY else self._send)
+        self._news = News(self._hub)
         self._ears: Datagrams | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self._limited: set[str] = set()
@@ -174,6 +187,8 @@ class SqliteStore(SqliteAccess, SqliteGauges, SqliteNudges, SqliteOverview, Sqli
             return Submitted(found[0], found[0] == new.id, found[1])
         connection.execute(S["submit_queue"].sql, S["submit_queue"](**values))
         connection.execute(S["submit_record"].sql, S["submit_record"](now=now, id=new.id))
+        if new.webhook is not None:
+            run(connection, "subscribe_task", now=now, id=new.id, **new.webhook._asdict())
         crashpoint("submit.before")
         return Submitted(new.id, True, new.fingerprint)
 

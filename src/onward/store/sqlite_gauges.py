@@ -24,6 +24,6 @@ class SqliteGauges:
 def _standing(connection: apsw.Connection) -> Standing:
     ((workers, slots, late),) = run(connection, "crew")
     waiting = [Waiting(*row) for row in run(connection, "standing")]
-    outbox = first(connection, "outbox_depth") if first(connection, "outbox_there") else None
+    outbox: Any = first(connection, "outbox_depth") if first(connection, "outbox_there") else None
     asks = dict(run(connection, "open_asks_by_kind", **seen_by(None)))
     return Standing(waiting, asks, workers, slots, late, outbox)

@@ -210,6 +210,7 @@ class Writer:
             await self._one_by_one(batch, waiters, error)
             return
         self.commits += 1
+        self._store.news()
         if refused:
             self.lose([hold for hold, _ in waiters if hold.id in refused])
         for hold, future in waiters:

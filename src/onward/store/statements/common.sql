@@ -84,6 +84,21 @@ SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id
   AND seq >= COALESCE((SELECT c.seq FROM onward_journal c WHERE c.task_id = :id AND c.kind = 'checkpoint.saved' ORDER BY c.seq DESC LIMIT 1), 0)
 ORDER BY seq LIMIT :limit
 
+-- name: lead_steps
+-- How many steps a task had completed by a number.
+SELECT count(*) FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'step.completed'
+
+-- name: lead_last
+-- The last news of a task by a number.
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'progress' ORDER BY seq DESC LIMIT 1
+
+-- name: lead_lately
+-- The news of a task by a number, since its shift began or a step ended.
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'progress'
+  AND seq > COALESCE((SELECT b.seq FROM onward_journal b WHERE b.task_id = :id AND b.seq <= :seq
+                      AND b.kind IN ('shift.started', 'step.completed', 'step.failed') ORDER BY b.seq DESC LIMIT 1), 0)
+ORDER BY seq
+
 -- name: oldest_kept
 -- The oldest checkpoint that is kept: the last but so many, or one before it that is younger than a time.
 SELECT c.seq, c.shift, c.kind, c.key, c.data, c.at FROM onward_journal c,
@@ -326,6 +341,150 @@ DELETE FROM onward_schedules WHERE name = :name AND mark = :seen RETURNING name
 -- name: schedule_mark
 -- How a schedule stands.
 SELECT mark FROM onward_schedules WHERE name = :name
+
+-- name: subscribe
+-- A subscription, or other types for one that is there.
+INSERT INTO onward_subscriptions (id, task_id, tenant, types, kinds, sink, lane, created_at, offered_at)
+VALUES (:id, :task_id, :tenant, :types, :kinds, :sink, :lane, onward_now(), CASE WHEN :offered THEN onward_now() END)
+ON CONFLICT (id) DO UPDATE SET types = excluded.types, kinds = excluded.kinds, offered_at = excluded.offered_at
+
+-- name: subscribe_task
+-- The webhook of a task, in its own transaction, with a time that is given: other connections may not know our clock.
+INSERT INTO onward_subscriptions (id, task_id, tenant, types, kinds, sink, lane, created_at)
+SELECT id, id, COALESCE(tenant, ''), :types, :kinds, :sink, :lane, CAST(:now AS float8) FROM onward_tasks WHERE id = :id
+ON CONFLICT (id) DO NOTHING
+
+-- name: unsubscribe
+-- A subscription is removed.
+DELETE FROM onward_subscriptions WHERE id = :id RETURNING id
+
+-- name: unsend
+-- And what was still to be sent for it.
+DELETE FROM onward_outbox WHERE subscription = :id AND state = 'pending'
+
+-- name: disable
+-- Nothing is sent for it any more.
+UPDATE onward_subscriptions SET disabled = :why WHERE id = :id
+
+-- name: fail_all
+-- What was still to be sent for it has failed.
+UPDATE onward_outbox SET state = 'failed', said = :why, done_at = onward_now(), holder = NULL WHERE subscription = :id AND state = 'pending'
+
+-- name: subscriptions
+-- Subscriptions by their ids.
+SELECT id, task_id, tenant, types, kinds, sink, lane, created_at, offered_at, disabled, dropped FROM onward_subscriptions
+WHERE id > :after AND (:any_id OR id = :id) AND (:own OR task_id IS NULL) AND (:any_tenant OR tenant = :tenant) ORDER BY id LIMIT :limit
+
+-- name: subscribed
+-- Whether anybody wants to hear of anything.
+SELECT EXISTS (SELECT 1 FROM onward_subscriptions) AS subscribed
+
+-- name: lanes
+-- Receivers for whom something is to be sent, hopping through the index, and in how many seconds.
+WITH RECURSIVE lanes(lane, number) AS (
+    SELECT * FROM (SELECT lane, 1 AS number FROM onward_outbox WHERE state = 'pending' AND lane > :after ORDER BY lane LIMIT 1) AS head
+    UNION ALL
+    SELECT (SELECT o.lane FROM onward_outbox o WHERE o.state = 'pending' AND o.lane > lanes.lane ORDER BY o.lane LIMIT 1), number + 1
+    FROM lanes WHERE lanes.lane IS NOT NULL AND number < :most
+)
+SELECT l.lane, (SELECT o.due_at FROM onward_outbox o WHERE o.state = 'pending' AND o.lane = l.lane ORDER BY o.due_at LIMIT 1) - onward_now() AS due_in
+FROM lanes l WHERE l.lane IS NOT NULL
+
+-- name: taken_columns
+-- All it takes to tell of a record.
+SELECT o.task_id, o.seq, o.subscription, o.attempts, s.types, s.sink, o.body, j.shift, j.kind, j.key, j.data, j.at, t.task, t.created_at, t.key, t.options,
+       j.kind = 'shift.started' AND EXISTS (SELECT 1 FROM onward_journal f WHERE f.task_id = j.task_id AND f.seq < j.seq AND f.kind = 'shift.started') AS again
+
+-- name: line_up
+-- What is due but stands behind another of its line that waits for its next attempt comes up when that one does. (Behind one that is
+-- being sent it stays where it is: whoever sends that one may be done, and have looked for the next, before this is written.)
+UPDATE onward_outbox SET due_at = (
+    SELECT max(e.due_at) FROM onward_outbox e WHERE e.subscription = onward_outbox.subscription AND e.task_id = onward_outbox.task_id
+      AND e.seq < onward_outbox.seq AND e.state = 'pending' AND e.holder IS NULL)
+WHERE (task_id, seq, subscription) IN (
+    SELECT o.task_id, o.seq, o.subscription FROM (
+        SELECT task_id, seq, subscription FROM onward_outbox WHERE lane = :lane AND state = 'pending' AND due_at <= onward_now() ORDER BY due_at LIMIT :wide
+    ) AS o
+    WHERE EXISTS (SELECT 1 FROM onward_outbox e WHERE e.subscription = o.subscription AND e.task_id = o.task_id AND e.seq < o.seq
+                    AND e.state = 'pending' AND e.due_at > onward_now() AND e.holder IS NULL))
+
+-- name: next_in_line
+-- One of a line is done: the next comes up.
+UPDATE onward_outbox SET due_at = onward_now()
+WHERE task_id = :task_id AND subscription = :subscription AND state = 'pending' AND due_at > onward_now() AND holder IS NULL AND seq = (
+    SELECT n.seq FROM onward_outbox n WHERE n.subscription = :subscription AND n.task_id = :task_id AND n.state = 'pending' ORDER BY n.seq LIMIT 1)
+
+-- name: keep_body
+-- What is sent, from the first attempt on.
+UPDATE onward_outbox SET body = :body WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND holder = :holder
+
+-- name: extend
+-- It takes longer.
+UPDATE onward_outbox SET due_at = onward_now() + :lease
+WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND holder = :holder AND state = 'pending'
+
+-- name: settle_delivery
+-- What came of an attempt, if it is still ours.
+UPDATE onward_outbox SET state = :state, said = :said, holder = NULL, due_at = onward_now() + :delay,
+    done_at = CASE WHEN :state = 'pending' THEN NULL ELSE onward_now() END
+WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND holder = :holder AND attempts = :attempts AND state = 'pending'
+
+-- name: skip_delivery
+-- It was nothing for that subscription after all.
+DELETE FROM onward_outbox WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND holder = :holder AND attempts = :attempts AND state = 'pending'
+
+-- name: deliveries
+-- Rows of the outbox for people, newest first.
+SELECT o.number, o.task_id, o.seq, o.subscription, o.kind, o.state, o.attempts, o.due_at, o.at, o.done_at, o.said, s.sink,
+       o.holder IS NOT NULL AND o.due_at > onward_now() AS sending
+FROM onward_outbox o LEFT JOIN onward_subscriptions s ON s.id = o.subscription
+WHERE o.number < :before AND (:any_state OR o.state = :state) AND (:any_task OR o.task_id = :task) AND (:any_subscription OR o.subscription = :subscription)
+  AND (:any_seq OR o.seq = :seq) AND (:any_tenant OR s.tenant = :tenant)
+ORDER BY o.number DESC LIMIT :limit
+
+-- name: redeliver
+-- Send it now, and again from the first attempt on.
+UPDATE onward_outbox SET state = 'pending', due_at = onward_now(), attempts = 0, done_at = NULL, holder = NULL
+WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND (holder IS NULL OR due_at <= onward_now())
+  AND EXISTS (SELECT 1 FROM onward_subscriptions s WHERE s.id = :subscription AND s.disabled IS NULL)
+RETURNING number
+
+-- name: forget_deliveries
+-- What was done with long ago.
+DELETE FROM onward_outbox WHERE (task_id, seq, subscription) IN (
+    SELECT task_id, seq, subscription FROM onward_outbox WHERE state = :state AND done_at < onward_now() - :age ORDER BY done_at LIMIT :some)
+RETURNING subscription
+
+-- name: forget_webhook
+-- The webhook of a task that has ended for good, when all of it was told.
+DELETE FROM onward_subscriptions WHERE id = :id AND task_id IS NOT NULL
+  AND EXISTS (SELECT 1 FROM onward_outcomes o WHERE o.task_id = :id AND o.state <> 'failed')
+  AND NOT EXISTS (SELECT 1 FROM onward_outbox o WHERE o.task_id = :id AND o.subscription = :id)
+
+-- name: give_up
+-- What nobody took for long: the function that it is for is in no process any more.
+UPDATE onward_outbox SET state = 'failed', done_at = onward_now(), holder = NULL, said = 'no process took it'
+WHERE (task_id, seq, subscription) IN (
+    SELECT task_id, seq, subscription FROM onward_outbox WHERE lane = :lane AND state = 'pending' AND due_at < onward_now() - :age ORDER BY due_at LIMIT :some)
+RETURNING subscription
+
+-- name: crowd
+-- The time of the first row of a receiver that is not one too many.
+SELECT due_at FROM onward_outbox WHERE lane = :lane AND state = 'pending' ORDER BY due_at DESC LIMIT 1 OFFSET :most
+
+-- name: drop_crowd
+-- Those before it are dropped, and counted.
+DELETE FROM onward_outbox WHERE (task_id, seq, subscription) IN (
+    SELECT task_id, seq, subscription FROM onward_outbox WHERE lane = :lane AND state = 'pending' AND due_at <= :due_at ORDER BY due_at LIMIT :some)
+RETURNING subscription
+
+-- name: count_dropped
+-- So many were dropped.
+UPDATE onward_subscriptions SET dropped = dropped + :count WHERE id = :id
+
+-- name: fork_outbox
+-- What a fork inherits did not happen to it.
+DELETE FROM onward_outbox WHERE task_id = :id AND seq <= :at
 
 -- name: join
 -- A worker begins. Its id is new at every start.

@@ -286,6 +286,30 @@ SELECT task_id, data FROM onward_purses WHERE task_id = ANY(:ids::text[])
 -- Purses as they are now.
 INSERT INTO onward_purses (task_id, data) SELECT * FROM unnest(:ids::text[], :datas::bytea[]) ON CONFLICT (task_id) DO UPDATE SET data = excluded.data
 
+-- name: watch
+-- See the migration: the triggers are made with the first subscription.
+SELECT onward_watch(:busy)
+
+-- name: take_deliveries
+-- The first of each line that is due, of one receiver: ours for a while. No more than so many are looked at; `crowded` says that
+-- there were as many, and that most of them may stand behind others.
+WITH near AS MATERIALIZED (
+    SELECT o.task_id, o.seq, o.subscription, o.due_at FROM onward_outbox o
+    WHERE o.lane = :lane AND o.state = 'pending' AND o.due_at <= onward_now() ORDER BY o.due_at LIMIT :wide FOR UPDATE OF o SKIP LOCKED
+), due AS MATERIALIZED (
+    SELECT n.task_id, n.seq, n.subscription FROM near n
+    WHERE NOT EXISTS (SELECT 1 FROM onward_outbox e WHERE e.subscription = n.subscription AND e.task_id = n.task_id AND e.seq < n.seq AND e.state = 'pending')
+    ORDER BY n.due_at LIMIT :room
+), o AS (
+    UPDATE onward_outbox u SET holder = :holder, attempts = u.attempts + 1, due_at = onward_now() + :lease
+    FROM due d WHERE u.task_id = d.task_id AND u.seq = d.seq AND u.subscription = d.subscription
+    RETURNING u.*
+)
+{taken_columns}, (SELECT count(*) FROM near) = :wide AS crowded
+FROM o JOIN onward_subscriptions s ON s.id = o.subscription
+CROSS JOIN LATERAL (SELECT * FROM onward_journal r WHERE r.task_id = o.task_id AND r.seq = o.seq LIMIT 1) j
+CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = o.task_id LIMIT 1) t
+
 -- name: lock_rows
 -- All queue rows that a settle touches, parents too, in their order, or two of them would wait for each other.
 SELECT 1 FROM onward_queue WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE
@@ -408,7 +432,22 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id FOR UPDATE
 
 -- name: notify
 -- Nudges for all processes.
-SELECT pg_notify('onward', topic) FROM unnest(:topics::text[]) AS t(topic)
+SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS t(topic)
+
+-- name: tails
+-- The next records of many tasks, each after a number; differs by necessity because of how a list of pairs is given.
+SELECT task_id, seq, shift, kind, key, data, at FROM (
+    SELECT n.*, sum(octet_length(n.data)) OVER (ORDER BY n.task_id, n.seq) - octet_length(n.data) AS before
+    FROM (SELECT j.task_id, j.seq, j.shift, j.kind, j.key, j.data, j.at
+          FROM unnest(:ids::text[], :afters::int[]) AS f(id, after) CROSS JOIN LATERAL (
+              SELECT i.* FROM onward_journal i WHERE i.task_id = f.id AND i.seq > f.after ORDER BY i.seq LIMIT :each
+          ) AS j ORDER BY j.task_id, j.seq LIMIT :limit) AS n) AS s
+WHERE before < :bytes ORDER BY task_id, seq
+
+-- name: heads
+-- Where the journals of many tasks end; differs by necessity because of how a list is given.
+SELECT f.id, j.seq, j.kind FROM unnest(:ids::text[]) AS f(id) CROSS JOIN LATERAL (
+    SELECT i.seq, i.kind FROM onward_journal i WHERE i.task_id = f.id ORDER BY i.seq DESC LIMIT 1) AS j
 
 -- name: health
 -- What `onward doctor` looks at.

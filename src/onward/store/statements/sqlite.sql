@@ -177,6 +177,52 @@ SELECT task_id, data FROM onward_purses WHERE task_id IN (SELECT value FROM json
 -- A purse as it is now.
 INSERT INTO onward_purses (task_id, data) VALUES (?1, ?2) ON CONFLICT (task_id) DO UPDATE SET data = excluded.data
 
+-- name: watch_tasks
+-- What becomes of tasks goes to the outbox, in the transaction that writes it. Made with the first subscription.
+CREATE TRIGGER onward_outbox_tasks AFTER INSERT ON onward_journal WHEN NEW.kind LIKE 'task.%' AND NEW.kind <> 'task.submitted'
+
+-- name: watch_busy
+-- All other records.
+CREATE TRIGGER onward_outbox_busy AFTER INSERT ON onward_journal WHEN NEW.kind NOT LIKE 'task.%' OR NEW.kind = 'task.submitted'
+
+-- name: to_outbox
+-- A row for everybody who wants to hear of a record. Nothing here is a function of ours: other connections do not have them.
+BEGIN
+    INSERT OR IGNORE INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at)
+    SELECT NEW.task_id, NEW.seq, s.id, NEW.kind, s.lane, NEW.at, NEW.at FROM (
+        SELECT * FROM onward_subscriptions WHERE task_id = NEW.task_id
+        UNION ALL
+        SELECT * FROM onward_subscriptions WHERE task_id IS NULL
+    ) s
+    WHERE s.disabled IS NULL AND (s.task_id IS NOT NULL OR s.tenant IS NULL OR s.tenant = COALESCE((SELECT t.tenant FROM onward_tasks t WHERE t.id = NEW.task_id), ''))
+      AND (s.kinds = '*' OR instr(s.kinds, '|' || NEW.kind || '|') > 0);
+END
+
+-- name: watched
+-- The triggers that are there.
+SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'onward_journal'
+
+-- name: due_rows
+-- The first of each line that is due, of one receiver, among so many.
+SELECT o.task_id, o.seq, o.subscription FROM (
+    SELECT task_id, seq, subscription, due_at FROM onward_outbox
+    WHERE lane = :lane AND state = 'pending' AND due_at <= onward_now() ORDER BY due_at LIMIT :wide
+) o
+WHERE NOT EXISTS (SELECT 1 FROM onward_outbox e WHERE e.subscription = o.subscription AND e.task_id = o.task_id AND e.seq < o.seq AND e.state = 'pending')
+ORDER BY o.due_at LIMIT :room
+
+-- name: hold
+-- Ours for a while.
+UPDATE onward_outbox SET holder = :holder, attempts = attempts + 1, due_at = onward_now() + :lease
+WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription
+
+-- name: take_one
+-- What we took.
+{taken_columns}
+FROM onward_outbox o JOIN onward_subscriptions s ON s.id = o.subscription
+JOIN onward_journal j ON j.task_id = o.task_id AND j.seq = o.seq JOIN onward_tasks t ON t.id = o.task_id
+WHERE o.task_id = :task_id AND o.seq = :seq AND o.subscription = :subscription
+
 -- name: release
 -- A task that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
 UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = ?1 AND task_id = ?2 AND (
@@ -249,3 +295,17 @@ SELECT id, parent, task, options FROM onward_tasks WHERE id IN (SELECT value FRO
 -- name: kin_below
 -- The same of all their children.
 SELECT id, parent, task, options FROM onward_tasks WHERE parent IN (SELECT value FROM json_each(:ids))
+
+-- name: tails
+-- The next records of many tasks, each after a number; differs by necessity because of how a list of pairs is given.
+SELECT task_id, seq, shift, kind, key, data, at FROM (
+    SELECT n.*, sum(length(n.data)) OVER (ORDER BY n.task_id, n.seq) - length(n.data) AS before
+    FROM (SELECT j.* FROM json_each(:after) AS f CROSS JOIN onward_journal AS j
+          WHERE j.task_id = f.key AND j.seq > f.value AND j.seq <= f.value + :each
+          ORDER BY j.task_id, j.seq LIMIT :limit) AS n)
+WHERE before < :bytes ORDER BY task_id, seq
+
+-- name: heads
+-- Where the journals of many tasks end; differs by necessity because of how a list is given.
+SELECT j.task_id, j.seq, j.kind FROM json_each(:ids) AS f CROSS JOIN onward_journal AS j
+WHERE j.task_id = f.value AND j.seq = (SELECT max(i.seq) FROM onward_journal i WHERE i.task_id = f.value)

@@ -1,0 +1,88 @@
+"""Calls that go on: streams of one task, of several, of all. What they do is in `stream.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from onward.core.caller import Caller
+from onward.edge import shapes, stream
+from onward.edge.calls import Answer, Asked, Call, Shape
+from onward.errors import OnwardError
+
+if TYPE_CHECKING:
+    from onward.edge.http import Edge
+
+LAST_SEEN = {
+    "Last-Event-ID": "Go on after this, as the last `id:` said; an EventSource sends it by itself when it comes back."
+}
+
+
+class ProgressQuery(Shape):
+    """Which tasks, and after which cursor."""
+
+    task_id: Annotated[list[shapes.Name], Field(max_length=1000, default_factory=list)]
+    all: bool = False
+    after: Annotated[str, Field(pattern=r"^[0-9]{1,15}(,[0-9]{1,15})*$", max_length=2000)] | None = None
+
+
+async def progress(asked: Asked) -> Answer:
+    """`GET /api/progress`."""
+    query: ProgressQuery = asked.query
+    edge, allowed = edge_of(asked), still_allowed(asked)
+    if query.all and not query.task_id:
+        return Answer(response=await stream.everything(asked.door, edge.feed, allowed))
+    cursor = asked.header("last-event-id") or query.after
+    return Answer(response=await stream.progress(asked.door, edge.feed, query.task_id, cursor, allowed))
+
+
+async def records(asked: Asked) -> Answer:
+    """`GET /api/tasks/{id}/events` for whoever wants a stream."""
+    cursor = asked.header("last-event-id") or (str(asked.query.after) if asked.query.after else None)
+    feed = edge_of(asked).feed
+    return Answer(response=await stream.records(asked.door, feed, asked.path["id"], cursor, still_allowed(asked)))
+
+
+def wants_stream(asked: Asked) -> bool:
+    """Whether the client asks for events rather than JSON."""
+    return stream.MEDIA in (asked.header("accept") or "")
+
+
+def edge_of(asked: Asked) -> Edge:
+    """What all requests of this server have in common."""
+    edge: Edge = asked.request.app.state.edge
+    return edge
+
+
+def still_allowed(asked: Asked) -> stream.StillAllowed:
+    """Whether whoever began a stream may still have it."""
+    return check(edge_of(asked), asked.door.caller)
+
+
+def check(edge: Edge, caller: Caller) -> stream.StillAllowed:
+    """Ask the gate again. While it cannot answer, nothing changes."""
+
+    async def allowed() -> bool:
+        try:
+            return await edge.gate.still(caller)
+        except OnwardError:
+            return True
+
+    return allowed
+
+
+CALLS = [
+    Call(
+        "GET",
+        "/api/progress",
+        "progress",
+        progress,
+        "What happens to one task, or several, as it happens; with `all`, to all tasks. Ends with the tasks.",
+        {200: ("Server-sent events.", str), 204: ("All of it was seen, and nothing more will come.", None)},
+        query=ProgressQuery,
+        headers=LAST_SEEN,
+        errors=(404,),
+        media=stream.MEDIA,
+    ),
+]

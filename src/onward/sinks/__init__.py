@@ -1,0 +1,1 @@
+"""Ways out: where events go that others want to hear of."""

@@ -1,0 +1,21 @@
+"""What can be wrong with where events are to go."""
+
+from __future__ import annotations
+
+from onward.errors import UsageError
+
+
+class BadWebhook(UsageError):
+    """A URL to which nothing is sent."""
+
+    code = "bad_webhook"
+    status = 422
+
+    def __init__(self, url: object, why: str) -> None:
+        self.why = why
+        super().__init__(f"no webhook is sent to {_shown(url)!r}: {why}; nothing was written")
+
+
+def _shown(url: object) -> str:
+    """Without what may be a secret: who has such an address may send there."""
+    return str(url).partition("?")[0][:120]

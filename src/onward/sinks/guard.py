@@ -1,0 +1,174 @@
+"""The guard: webhooks go to the open internet, and to nothing inside (SSRF), unless it is named.
+
+A name is resolved once for each attempt. When any of its addresses is not one of the open internet, nothing is sent; otherwise
+exactly those addresses are connected to, while the TLS certificate and the Host header stay those of the name. So a name that changes
+between the look and the connection changes nothing. A redirect is never followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+import urllib.parse
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from onward.errors import BadSetting
+from onward.sinks.errors import BadWebhook
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+LONGEST = 2048
+PORTS = frozenset({443, 8443})
+"""Where https is spoken. A port above 1023 may be anybody's, and is allowed as well."""
+
+# What the registries of IANA call "not globally reachable", and what carries an address of another kind inside.
+_CLOSED = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
+        "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24",
+        "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+        "::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/23",
+        "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
+    )
+)  # fmt: skip
+_UNICAST = ipaddress.ip_network("2000::/3")
+"""All that was ever given to anybody."""
+
+_NUMBER = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}\.?", re.IGNORECASE)
+_INSIDE = ("localhost", ".localhost", ".local", ".internal", ".localdomain", ".home.arpa")
+
+
+class Allowed(NamedTuple):
+    """What of the inside may be told after all: all of it, networks, and names."""
+
+    all: bool = False
+    networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    names: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return self.all or bool(self.networks or self.names)
+
+    @classmethod
+    def parse(cls, setting: str) -> Allowed:
+        """`true`, or addresses, networks and names with commas between them. Raises BadSetting."""
+        words = setting.replace(",", " ").lower().split()
+        if words in ([], ["false"], ["0"], ["no"]):
+            return cls()
+        if words in (["true"], ["1"], ["yes"]):
+            return cls(all=True)
+        networks, names = [], set()
+        for word in words:
+            try:
+                networks.append(ipaddress.ip_network(word.strip("[]"), strict=False))
+            except ValueError:
+                if not re.fullmatch(r"[a-z0-9_.-]+", word) or _NUMBER.fullmatch(word) or "/" in word:
+                    wanted = "true, or addresses, networks (10.0.0.0/8) and names of hosts"
+                    raise BadSetting("webhook_allow_private", word, wanted) from None
+                names.add(word)
+        return cls(False, tuple(networks), frozenset(names))
+
+    def covers(self, host: str, address: Address) -> bool:
+        """Whether this address may be told, although it is not one of the open internet."""
+        return self.all or host in self.names or any(address in network for network in self.networks)
+
+
+class Target(NamedTuple):
+    """A URL that may be told, as far as it says itself."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def origin(self) -> str:
+        """The receiver: all that goes there has one pace."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+def check(url: str, allowed: Allowed) -> Target:
+    """What a URL names, before anybody looks it up. Raises BadWebhook."""
+    if not isinstance(url, str) or not 0 < len(url) <= LONGEST:
+        raise BadWebhook(url, f"it must be a text of at most {LONGEST} characters")
+    if not url.isascii() or re.search(r"[\x00-\x20\x7f\\]", url):
+        raise BadWebhook(
+            url, "it has blanks, backslashes or letters that are not ASCII; write them as %XX, and a host as xn--…"
+        )
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = (parts.hostname or "").rstrip("."), parts.port
+    except ValueError as error:
+        raise BadWebhook(url, str(error)) from None
+    if parts.scheme not in {"https", "http"} or not host:
+        raise BadWebhook(url, "it must be https://HOST/…")
+    if parts.username is not None or parts.password is not None:
+        raise BadWebhook(url, "it holds a user or a password; the signature says who sends it")
+    if parts.fragment:
+        raise BadWebhook(url, "it has a #fragment, which is never sent")
+    if parts.scheme == "http" and not allowed:
+        raise BadWebhook(url, "it must be https; ONWARD_WEBHOOK_ALLOW_PRIVATE allows http to receivers of your own")
+    port = (443 if parts.scheme == "https" else 80) if port is None else port
+    address = _literal(host, url)
+    if address is None and not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", host):
+        raise BadWebhook(url, "its host is not a name that can be looked up")
+    if address is not None:
+        judge(url, host, [address], allowed, parts.scheme)
+    elif f".{host}".endswith(_INSIDE) and not allowed.all and host not in allowed.names and not allowed.networks:
+        raise BadWebhook(url, "its host is one of the inside; ONWARD_WEBHOOK_ALLOW_PRIVATE may name it")
+    if not allowed and port < 1024 and port not in PORTS:
+        raise BadWebhook(url, f"nothing is sent to port {port}; use 443, or one above 1023")
+    return Target(parts.scheme, host, port, (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
+
+
+def _literal(host: str, url: str) -> Address | None:
+    """The address that a host is; None for a name. Numbers that only some programs read as addresses (0x7f.1, 2130706433) are
+    none of ours, and refused."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        if _NUMBER.fullmatch(host) or ":" in host or "%" in host:
+            raise BadWebhook(url, "its host is an address in a form that is not the usual one") from None
+        return None
+
+
+def closed(address: Address) -> bool:
+    """Whether this is not an address of the open internet."""
+    if address.version == 6 and address not in _UNICAST:
+        return True
+    return not address.is_global or any(address in network for network in _CLOSED if network.version == address.version)
+
+
+def judge(url: str, host: str, addresses: Sequence[Address], allowed: Allowed, scheme: str) -> None:
+    """Raises BadWebhook when one of these may not be connected to."""
+    if not addresses:
+        raise BadWebhook(url, "its host has no address")
+    for address in addresses:
+        covered = allowed.covers(host, address)
+        if closed(address) and not covered:
+            raise BadWebhook(url, f"its host is {address}, which is not an address of the open internet")
+        if scheme == "http" and not covered:
+            raise BadWebhook(url, "http is for receivers that ONWARD_WEBHOOK_ALLOW_PRIVATE names; use https")
+
+
+async def look_up(host: str, port: int) -> Sequence[str]:
+    """All addresses of a host, as the system knows them."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(one[4][0]) for one in found))
+
+
+async def resolved(url: str, target: Target, allowed: Allowed, resolve: Resolve = look_up) -> list[str]:
+    """The addresses to connect to, and no others. Raises BadWebhook and OSError."""
+    literal = _literal(target.host, url)
+    found = [literal] if literal is not None else [_address(one) for one in await resolve(target.host, target.port)]
+    judge(url, target.host, found, allowed, target.scheme)
+    return [str(address) for address in found]
+
+
+def _address(text: str) -> Address:
+    return ipaddress.ip_address(text.partition("%")[0])

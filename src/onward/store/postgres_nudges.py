@@ -1,0 +1,105 @@
+"""Nudges on PostgreSQL: NOTIFY and LISTEN, where no transaction pooler stands in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import asyncpg
+
+from onward.errors import StoreUnavailable
+from onward.store.listener import CHANNEL, NEWS_CHANNEL, Listener
+from onward.store.nudge import FOLLOW, NEWS, WHO, Hub, News
+
+SAY_SO = 4.0
+"""Seconds after which those who follow say it again."""
+
+LOOK = 0.05
+"""Seconds between two looks of those who follow where nobody can tell them."""
+
+
+class PostgresNudges:
+    """See `Store` and `Tails` for what each verb promises."""
+
+    url: str
+    _pooled: bool
+    _hub: Hub
+    _news: News
+    _listener: Listener | None
+    _sending: set[asyncio.Task[None]]
+    _fetch: Any
+
+    @property
+    def hears(self) -> bool:
+        return not self._pooled
+
+    def nudge(self, topic: str) -> None:
+        self._hub.nudge(topic)
+
+    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+        if self._listener is None and not self._pooled:
+            self._listener = Listener(self.url, self._hub.heard)
+        return self._hub.listen(topic, callback)
+
+    async def attend(self, worker: str) -> str:
+        if self._pooled:
+            return ""
+        if self._listener is None:
+            self._listener = Listener(self.url, self._hub.heard)
+        return "lock" if await self._listener.hold(worker) else ""
+
+    def news(self) -> None:
+        self._news.tell()
+
+    def follow(self, callback: Callable[[], None]) -> Callable[[], None]:
+        deaf = [
+            self.listen(topic, callback) for topic in (NEWS, "ready", "ended")
+        ]  # what outsiders append is one of these
+        stopped = asyncio.Event()
+        self._spawn(self._look_often(stopped) if self._pooled else self._say_so(stopped))
+
+        def stop() -> None:
+            for end in deaf:
+                end()
+            stopped.set()
+
+        return stop
+
+    async def _say_so(self, stopped: asyncio.Event) -> None:
+        """As long as somebody follows here, workers everywhere know it."""
+        ears = Listener(self.url, self._hub.heard, follows=True)
+        asked = asyncio.Event()
+        deaf = self._hub.listen(WHO, asked.set)
+        try:
+            while not stopped.is_set():
+                asked.clear()
+                await self._notify(CHANNEL, {FOLLOW})
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(asked.wait(), SAY_SO)
+        finally:
+            deaf()
+            await ears.stop()
+
+    async def _look_often(self, stopped: asyncio.Event) -> None:
+        while not stopped.is_set():
+            self._hub.heard(NEWS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), LOOK)
+
+    def _send(self, topics: set[str]) -> None:
+        self._spawn(self._notify(CHANNEL, topics))
+
+    def _send_news(self, topics: set[str]) -> None:
+        self._spawn(self._notify(NEWS_CHANNEL, topics))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _notify(self, channel: str, topics: set[str]) -> None:
+        """Outside of every hot transaction: NOTIFY inside one would make all commits queue behind each other."""
+        with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):  # a hint may be lost
+            await self._fetch("notify", channel=channel, topics=list(topics))

@@ -1,0 +1,119 @@
+"""keys: create, list, revoke; audit: the list, and whether it is as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import apsw
+import pytest
+
+from onward import Onward
+from onward.core import key as keys
+from tests.cli.conftest import Run
+
+
+def test_a_key_is_printed_once_and_works(onward: Run, db: str) -> None:
+    made = onward("keys", "create", "--name", "ada", "--scope", "read,submit", "--scope", "admin", "--db", db)
+    assert made.status == 0
+    token = made.out.strip()
+    found = keys.parse(token)
+    assert found is not None
+    assert f"this is key {found.id}, shown once" in made.err
+    listed = onward("keys", "list", "--db", db)
+    assert token not in listed.out
+    header, row = listed.out.splitlines()
+    assert header.split() == ["ID", "NAME", "TENANT", "SCOPES", "AGENT", "USED", "UNTIL"]
+    assert row.split() == [found.id, "ada", "read", "submit", "admin", "never"]
+    assert onward("keys", "--db", db).out == listed.out
+
+
+def test_everything_that_can_be_said_of_a_key(onward: Run, db: str) -> None:
+    words = ["--name", "bot", "--scope", "decide", "--tenant", "acme", "--agent", "fixer", "--expires", "90d"]
+    key = onward("keys", "create", *words, "--db", db, "--json").json
+    assert keys.parse(key.pop("token")) is not None
+    assert (key["name"], key["tenant"], key["scopes"], key["agent"]) == ("bot", "acme", ["decide"], "fixer")
+    assert onward("keys", "--db", db, "--json").json == {"keys": [key]}
+
+
+def test_revoke_by_id_by_its_beginning_and_by_name(onward: Run, db: str) -> None:
+    ids = [
+        onward("keys", "create", "--name", name, "--scope", "read", "--db", db, "--json").json["id"]
+        for name in ("a", "b", "c", "c")
+    ]
+    said = onward("keys", "revoke", ids[0], "--db", db)
+    assert said.out.startswith(f"key {ids[0]} (a) is revoked")
+    assert onward("keys", "revoke", ids[1][:8], "--db", db, "--json").json["valid"] is False
+    two = onward("keys", "revoke", "c", "--db", db)
+    assert (two.status, "fits 2 keys" in two.sentence) == (2, True)
+    none = onward("keys", "revoke", "nobody", "--db", db)
+    assert (none.status, "there is no key" in none.sentence) == (4, True)
+    assert onward("keys", "revoke", ids[0], "--db", db).status == 0
+    assert [key["valid"] for key in onward("keys", "--db", db, "--json").json["keys"]] == [False, False, True, True]
+    assert "revoked" in onward("keys", "--db", db).out
+
+
+def test_what_makes_no_sense(onward: Run, db: str) -> None:
+    wrong = onward("keys", "create", "--name", "a", "--scope", "all", "--db", db)
+    assert (wrong.status, "one of read, submit, decide, admin" in wrong.sentence) == (2, True)
+    assert onward("keys", "create", "--scope", "read", "--db", db).status == 2
+    assert onward("keys", "create", "--name", "a", "--db", db).status == 2
+    agent = onward("keys", "create", "--name", "a", "--scope", "admin", "--agent", "x", "--db", db)
+    assert "cannot have the scope admin" in agent.sentence
+    assert "no keys, so the server answers this machine alone" in onward("keys", "--db", db).err
+
+
+def test_the_audit_tells_who_did_what(onward: Run, db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "grace")
+    assert "nothing was written down so far" in onward("audit", "--db", db).err
+    key = onward("keys", "create", "--name", "ada [red]", "--scope", "read", "--db", db, "--json").json["id"]
+    onward("keys", "revoke", key, "--db", db)
+    header, made, gone = onward("audit", "--db", db).out.splitlines()
+    assert header.split() == ["NO", "AT", "WHO", "DID", "TO", "MORE"]
+    assert re.match(rf"1 .* grace +create_key +{key} +.*ada \[red\]", made)
+    assert re.match(rf"2 .* grace +revoke_key +{key} ", gone)
+    entries = onward("audit", "--db", db, "--json").json["entries"]
+    assert [entry["action"] for entry in entries] == ["create_key", "revoke_key"]
+    assert entries[1]["before"] == entries[0]["hash"]
+    assert [e["number"] for e in onward("audit", "--limit", "1", "--db", db, "--json").json["entries"]] == [2]
+    assert onward("audit", "--after", "2", "--db", db, "--json").json == {"entries": []}
+
+
+def test_verify_names_the_first_break(onward: Run, db: str, tmp_path: Path) -> None:
+    for name in "abc":
+        onward("keys", "create", "--name", name, "--scope", "read", "--db", db)
+    sound = onward("audit", "verify", "--db", db)
+    assert sound.status == 0
+    first, head = sound.out.splitlines()
+    assert first == "3 in all, each as it was written down"
+    assert onward("audit", "verify", "--seen", head, "--db", db, "--json").json == {
+        "sound": True,
+        "entries": 3,
+        "head": head,
+        "broken": None,
+        "why": None,
+    }
+    connection = apsw.Connection(str(tmp_path / "onward.db"))
+    connection.execute("DROP TRIGGER onward_audit_update; DROP TRIGGER onward_audit_delete")
+    connection.execute("DELETE FROM onward_audit WHERE number = 3")
+    assert onward("audit", "verify", "--db", db).status == 0
+    cut = onward("audit", "verify", "--seen", head, "--db", db)
+    assert (cut.status, cut.out.strip()) == (1, "the audit is broken at entry 3: entry 3 was there, and is gone")
+    connection.execute("UPDATE onward_audit SET name = 'Eve' WHERE number = 2")
+    connection.close()
+    broken = onward("audit", "verify", "--db", db)
+    assert (broken.status, "broken at entry 2: entry 2 is not what was written down" in broken.out) == (1, True)
+
+
+def test_a_server_for_others_needs_a_key(onward: Run, db: str) -> None:
+    said = onward("serve", "tests.cli.shop:app", "--host", "0.0.0.0", "--port", "0", "--db", db)
+    assert (said.status, "onward keys create --name ME" in said.sentence) == (2, True)
+
+
+def test_an_app_makes_keys_too(db: str) -> None:
+    async def make() -> str:
+        async with Onward(db) as app:
+            return (await app.keys.create("ada", ["read"])).key.name
+
+    assert asyncio.run(make()) == "ada"

@@ -1,0 +1,268 @@
+"""Progress: every record becomes an update or nothing, whatever is in it, and whoever comes in late is told the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onward import Onward, tool
+from onward.agent.model import ModelUnavailable, Reply, Request
+from onward.agent.models.scripted import ScriptedModel
+from onward.core import progress
+from onward.core import record as r
+from onward.core.progress import STATUSES, Said, Teller, Update
+from onward.core.record import Record
+from onward.edge.telling import update_json, written
+from tests.kit import Lab
+
+ALL_KINDS = {value for name, value in vars(r).items() if isinstance(value, str) and name.isupper()}
+KINDS = [*sorted(ALL_KINDS), "new.kind"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+WORDS = ("result", "error", "text", "turn", "attempt", "withdrawn", "step", "total", "message", "tools", "dropped")
+SAID = st.dictionaries(
+    st.sampled_from((*WORDS, "reason", "kind", "value", "undone", "data", "bytes", "id", "asked")), JSON
+)
+KEYS = st.sampled_from(["", "s", "s#2", "[a/b]s#3", "[saga/undo]s", "[@3]model#2", "model", "[", "]", "[x"]) | st.text()
+DATA = st.one_of(
+    st.binary(max_size=30),
+    JSON.map(lambda value: json.dumps(value).encode()),
+    SAID.map(lambda value: json.dumps(value).encode()),
+    st.just(b"[" * 3000),
+    st.just(b'{"text":"\\ud800","turn":1}'),
+)
+
+
+def records_of(parts: list[tuple[str, str, bytes]]) -> list[Record]:
+    return [Record(n, 0, kind, key, data, 1.7e9 + n) for n, (kind, key, data) in enumerate(parts, 1)]
+
+
+def told(task_id: str, records: list[Record], lead: progress.Lead = progress.Lead()) -> list[Update | Said]:  # noqa: B008
+    """All that is told of these, in order."""
+    teller, found = Teller(task_id, lead), list[Update | Said]()
+    for record in records:
+        update = teller.tell(record)
+        found += [*teller.withdrawn(), *([update] if update else ())]
+    return found
+
+
+@given(st.lists(st.tuples(st.sampled_from(KINDS), KEYS, DATA), max_size=20))
+def test_no_record_is_too_much_for_it(parts: list[tuple[str, str, bytes]]) -> None:
+    teller = Teller("t")
+    for record in records_of(parts):
+        update = teller.tell(record)
+        for said in (*teller.withdrawn(), teller.said()):
+            assert said is None or written(said._asdict())
+        if update is not None:
+            assert update.seq == record.seq
+            assert update.status in STATUSES
+            assert len(update.message) <= progress.LONGEST
+            assert len(update.tool) <= progress.LONGEST
+            assert isinstance(update.step, int)
+            assert 0 <= update.step <= 2**53
+            assert 0 <= update.total_step <= 2**53
+            assert b"\n" not in written(update_json(update))
+
+
+@given(st.lists(st.tuples(st.sampled_from(KINDS), KEYS, DATA), max_size=25), st.data())
+def test_whoever_comes_in_late_is_told_the_same(parts: list[tuple[str, str, bytes]], data: Any) -> None:
+    records = records_of(parts)
+    cut = data.draw(st.integers(0, len(records)))
+    late = told("t", records[cut:], progress.lead(records[:cut]))
+    all_of_it = told("t", records)
+    assert [one for one in late if isinstance(one, Update)] == [
+        one for one in all_of_it if isinstance(one, Update) and one.seq > cut
+    ]
+
+
+def test_every_kind_of_record_is_thought_of() -> None:
+    silent = {r.WAITED, r.HEARD, r.SAGA, r.SAGA_DONE, r.VERSION, r.PATCHED, r.CHECKPOINT}
+    assert ALL_KINDS - progress._TELLERS.keys() == silent
+
+
+def test_only_an_end_is_an_end() -> None:
+    ends = {progress.COMPLETED, progress.ERROR, progress.CANCELLED}
+    for kind in KINDS:
+        update = Teller("t").tell(Record(1, 0, kind, "s", b'{"error":{"type":"E","message":"m"}}', 0.0))
+        assert (update is not None and update.status in ends) == (kind in r.ENDS), kind
+
+
+# ── real journals ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def give(value: Any = None) -> Any:
+    return value
+
+
+async def saga(ctx: Any) -> None:
+    async def undo(*_: Any, **__: Any) -> None: ...
+
+    async with ctx.saga():
+        await ctx.step(give, 1, name="one", undo=undo)
+        await ctx.step(give, 2, name="two", undo=undo)
+        raise ValueError("no")
+
+
+def statuses(updates: list[Update | Said]) -> list[str]:
+    return [one.status for one in updates if isinstance(one, Update)]
+
+
+async def test_a_plain_task(lab: Lab) -> None:
+    @lab.app.task
+    async def work(ctx: Any) -> str:
+        await ctx.step(give, {"a": 1}, name="fetch")
+        await ctx.step(give, 2, name="fetch")
+        ctx.progress("half", step=5, total=10)
+        await ctx.step(give, name="store")
+        return "fine"
+
+    task = await lab.run(work)
+    updates = [
+        one for one in told(task.task_id, await lab.app.service.journal(task.task_id)) if isinstance(one, Update)
+    ]
+    assert [(u.step, u.total_step, u.status, u.tool, u.message) for u in updates] == [
+        (0, 0, "waiting", "", "submitted"),
+        (0, 0, "thinking", "", "a worker goes on"),
+        (1, 0, "tool_result", "fetch", '{"a": 1}'),
+        (2, 0, "tool_result", "fetch", "2"),
+        (5, 10, "thinking", "", "half"),
+        (5, 10, "tool_result", "store", ""),
+        (5, 10, "completed", "", "fine"),
+    ]
+    assert {u.task_id for u in updates} == {task.task_id}
+
+
+async def test_a_saga_that_is_undone(lab: Lab) -> None:
+    lab.app.task(retry=1)(saga)
+    task = await lab.run("saga")
+    updates = told(task.task_id, await lab.app.service.journal(task.task_id))
+    assert statuses(updates)[2:] == ["tool_result", "tool_result", "undo", "undo", "undo", "undo", "error"]
+    messages = [u.message for u in updates if isinstance(u, Update)]
+    assert messages[4] == "given up: ValueError: no"
+    assert messages[-2] == "undone: two, one"
+    assert messages[-1] == "ValueError: no"
+
+
+async def test_an_agent(lab: Lab) -> None:
+    @tool
+    async def look(path: str) -> str:
+        """Look."""
+        return f"{path} is full"
+
+    script = [[("look", {"path": "/"})], [("look", {"path": "/a"}), ("look", {"path": "/b"})], "all is full"]
+    lab.app.agent("janitor", model=ScriptedModel(script), tools=[look])
+    task = await lab.run("janitor", "clean up")
+    updates = [
+        one for one in told(task.task_id, await lab.app.service.journal(task.task_id)) if isinstance(one, Update)
+    ]
+    seen = [(u.status, u.tool, u.step) for u in updates[2:]]
+    assert seen == [
+        ("thinking", "", 1),
+        ("tool_call", "look", 1),
+        ("tool_result", "look", 1),
+        ("thinking", "", 2),
+        ("tool_call", "look, look", 2),
+        ("tool_result", "look", 2),
+        ("tool_result", "look", 2),
+        ("thinking", "", 3),
+        ("thinking", "", 3),
+        ("completed", "", 3),
+    ], seen
+    assert updates[-1].message == "all is full"
+    assert updates[-2].message == "all is full"
+
+
+class Broken:
+    """Says forty words, and breaks off the first time."""
+
+    name = "broken"
+
+    def __init__(self, clock: Any) -> None:
+        self.clock, self.breaks = clock, 1
+
+    async def ask(self, request: Request, emit: Any) -> Reply:
+        for number in range(40):
+            await self.clock.sleep(0.1)
+            emit(f"w{number} ")
+            if self.breaks and number == 19:
+                self.breaks -= 1
+                raise ModelUnavailable("broken", "it broke off")
+        return Reply("".join(f"w{number} " for number in range(40)))
+
+
+async def test_what_a_model_says_comes_in_pieces_and_is_withdrawn(lab: Lab) -> None:
+    lab.app.agent("talker", model=Broken(lab.clock))
+    task = await lab.run("talker", "speak")
+    records = await lab.app.service.journal(task.task_id)
+    teller, shown, withdrawn = Teller(task.task_id), dict[tuple[int, int], str](), []
+    for record in records:
+        teller.tell(record)
+        withdrawn += [(one.turn, one.attempt) for one in teller.withdrawn()]
+        if (said := teller.said()) is not None:
+            before = shown.get((said.turn, said.attempt), "")
+            assert len(before) == said.offset
+            shown[said.turn, said.attempt] = before + said.text
+    assert withdrawn == [(1, 1)]
+    assert task.result.startswith(shown[1, 2])
+    assert len(shown[1, 2]) > 50
+    live = [one.seq for one in records if one.kind == r.PROGRESS and "text" in one.value]
+    for cut in range(len(records) + 1):
+        late = Teller(task.task_id, progress.lead(records[:cut])).said()
+        if late is None:
+            continue
+        assert late.offset == 0, "whoever comes back is told all of it"
+        assert shown[late.turn, late.attempt].startswith(late.text)
+        assert cut >= live[0]
+    assert Teller(task.task_id, progress.lead(records)).said() is None, "what is over is not said again"
+
+
+async def test_text_from_before_another_shift_is_void() -> None:
+    said = b'{"text":"half a sen","turn":1,"attempt":1,"step":1}'
+    teller = Teller("t")
+    teller.tell(Record(1, 0, r.SHIFT, "", b"{}", 0.0))
+    teller.tell(Record(2, 1, r.PROGRESS, "", said, 0.0))
+    assert teller.said() == Said("t", 1, 1, 0, "half a sen")
+    assert teller.withdrawn() == []
+    teller.tell(Record(3, 3, r.SHIFT, "", b"{}", 0.0))
+    assert teller.withdrawn() == [Said("t", 1, 1, 0, "", withdrawn=True)]
+    assert teller.said() is None
+
+
+# ── the store's verb ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def told_app(app: Onward) -> Onward:
+    @app.task
+    async def chatty(ctx: Any, n: int) -> int:
+        for number in range(n):
+            await ctx.step(lambda number=number: number, name="step")
+            if number % 2:
+                ctx.progress(f"at {number}", step=number, total=n)
+            if number % 3 == 0:
+                for piece in range(3):
+                    ctx.progress(step=number, turn=number, attempt=1, text=f"p{piece}")
+        return n
+
+    return app
+
+
+async def test_the_store_knows_what_a_late_reader_needs(told_app: Onward) -> None:
+    async with told_app.worker():
+        task = await told_app.submit("chatty", 9)
+        await task.result(30)
+    records = await told_app.service.journal(task.id)
+    for cut in range(len(records) + 1):
+        found = await told_app.store.lead(task.id, cut)
+        assert found == progress.lead(records[:cut]), cut
+        assert told(task.id, records[cut:], found) == [
+            one for one in told(task.id, records) if isinstance(one, Update) and one.seq > cut
+        ]
+    assert await told_app.store.lead("nobody", 5) == progress.Lead()
