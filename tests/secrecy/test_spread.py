@@ -28,6 +28,7 @@ from onward.errors import StepFailed
 from onward.leaks import find
 from onward.logs import JsonLines
 from tests.edge.conftest import serving
+from tests.events.receiver import Receiver
 from tests.kit import eventually, not_memory, only_file
 from tests.secrecy.kit import VALUE, everything, forms, hits
 from tests.telemetry.conftest import Spans, spans
@@ -188,12 +189,19 @@ async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> 
     """Everything that was written or told, by where."""
     monkeypatch.setenv("STRIPE_KEY", VALUE)
     monkeypatch.setenv(telemetry.CONTENT, "true")  # what models and tools say is in the spans
-    app = Onward(url, poll_s=0.05, lease_s=5.0, heartbeat_s=0.5)
+    app = Onward(
+        url,
+        poll_s=0.05,
+        lease_s=5.0,
+        heartbeat_s=0.5,
+        webhook_secret="whsec_" + base64.b64encode(bytes(range(32))).decode(),
+        webhook_allow_private="127.0.0.1/32",
+    )
     spreading(app)
     plant(fault, monkeypatch)
     told: dict[str, bytes] = {}
-    async with app, app.worker():
-        ids = [(await app.submit(name, value)).id for name, value in WORK.items()]
+    async with Receiver().open() as receiver, app, app.worker():
+        ids = [(await app.submit(name, value, webhook=receiver.url())).id for name, value in WORK.items()]
         for task_id in ids:
             await app.service.wait(task_id, 20)
         await eventually(lambda: _quiet(app))
@@ -211,6 +219,11 @@ async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> 
             answers = [await client.get(path) for path in paths]
             told["HTTP"] = b"".join(answer.content for answer in answers)
             assert sum(answer.status_code == 200 for answer in answers) >= 6
+            for path in [f"/api/tasks/{task_id}/events" for task_id in ids] + [f"/api/progress?task_id={ids[0]}"]:
+                async with client.stream("GET", path, headers={"Accept": "text/event-stream"}) as stream:
+                    told["SSE"] = told.get("SSE", b"") + await stream.aread()
+        await eventually(lambda: _sent(receiver, len(ids)))
+        told["webhooks"] = b"".join(one.body for one in receiver.got)
         if not fault:
             found = await find(app.store, app.service.artifacts, app.secrets)
             assert (found.secrets, found.leaks) == (["STRIPE_KEY"], [])
@@ -224,6 +237,10 @@ WORK = {"spread": {"token": REF}, "die": {"token": REF}, "agent": {"goal": "pay 
 def shown(spans: Spans) -> bytes:
     """All that was exported."""
     return "".join(span.to_json() for span in spans.all).encode()
+
+
+async def _sent(receiver: Receiver, number: int) -> bool:
+    return len(receiver.got) >= number
 
 
 async def _quiet(app: Onward) -> bool:
