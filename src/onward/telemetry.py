@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Self
 
+from onward.core import mask
+
 # ── names: metrics ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 OTHER: Final = "other"
@@ -383,10 +385,12 @@ class _Open(Span):
         chosen: tuple[int, int] | None = None,
     ) -> None:
         self._api = sys.modules["opentelemetry.trace"]
-        given = {key: value for key, value in attributes.items() if value is not None}
+        given = _masked(attributes)
         token = _CHOSEN.set(chosen)
         try:
-            self._span = tracer.start_span(name, context=parent, kind=self._api.SpanKind[kind], attributes=given)
+            self._span = tracer.start_span(
+                mask.text(name), context=parent, kind=self._api.SpanKind[kind], attributes=given
+            )
         finally:
             _CHOSEN.reset(token)
         self._token: Any = None
@@ -404,12 +408,10 @@ class _Open(Span):
             self._span.end()
 
     def set(self, attributes: Mapping[str, Any]) -> None:
-        for name, value in attributes.items():
-            if value is not None:
-                self._span.set_attribute(name, value)
+        self._span.set_attributes(_masked(attributes))
 
     def event(self, name: str, attributes: Mapping[str, Any]) -> None:
-        self._span.add_event(name, {key: value for key, value in attributes.items() if value is not None})
+        self._span.add_event(name, _masked(attributes))
 
     def link(self, task_id: str, shift: int) -> None:
         own, before = self._span.get_span_context(), span_id_of(task_id, shift)
@@ -419,7 +421,7 @@ class _Open(Span):
     def fail(self, kind: str, message: str) -> None:
         self._failed = True
         self._span.set_attribute(ERROR, kind)
-        self._span.set_status(self._api.Status(self._api.StatusCode.ERROR, message[:500]))
+        self._span.set_status(self._api.Status(self._api.StatusCode.ERROR, mask.text(message)[:500]))
 
     def drop(self) -> None:
         self._dropped = True
@@ -427,6 +429,12 @@ class _Open(Span):
     @property
     def trace(self) -> Trace | None:
         return carried(self._span)
+
+
+def _masked(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of these, without values of secrets."""
+    known = {key: value for key, value in attributes.items() if value is not None}
+    return mask.value(known) if mask.on else known
 
 
 def carried(span: Any = None) -> Trace | None:
