@@ -9,10 +9,10 @@ TESTS  ?= tests
 JOBS   ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check prove bench lint format lock clean
+.PHONY: help demo test test-all check prove bench lint format lock clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
 
 demo: $(STAMP) ## a ten-minute deploy in fast motion, killed in step 8, that goes on (under 30 s); WHICH=agent plays an agent
 	@$(BIN)/onward demo $(WHICH)
@@ -31,6 +31,8 @@ lint: $(STAMP) ## formatting, linters, types, layers
 
 prove: $(STAMP) ## the long proofs: hundreds of kill -9, zombies, database restarts, thousands of simulated hours
 	$(BIN)/python -m pytest tests -n 0 -m slow -s --prove
+
+test-all: test prove ## everything there is: the tests, and then the proofs at full size
 
 bench: $(STAMP) ## the benchmark table; PEERS=1 adds the neighbours in the same run
 	$(BIN)/python -m bench $(if $(PEERS),--peers) $(BENCH)

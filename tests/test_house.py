@@ -151,7 +151,7 @@ def test_migrations_are_numbered_without_a_gap_and_alike_on_both_databases() -> 
 
 SPAWNERS = {
     "testing.py": 1,  # what drain runs beside itself
-    "engine/worker.py": 1,  # spawn(), the seam itself
+    "engine/spawning.py": 1,  # spawn(), the seam itself
     "engine/lease.py": 1,  # the heartbeat of an inline store
     "engine/bounded.py": 2,  # work within a time, and its alarm
     "engine/branches.py": 1,  # lines of one handler, which ends them with itself
@@ -159,9 +159,6 @@ SPAWNERS = {
     "store/sqlite_transact.py": 1,  # the writer's side of one
     "engine/waits.py": 1,  # the alarm of a wait in memory
     "store/listener.py": 1,  # one task with the life of its connection
-    "agent/mcp.py": 1,  # holds a connection: what the SDK opens in one task it wants closed in the same
-    "edge/mcp_http.py": 2,  # holds the SDK's sessions; a request that is judged again while it is served
-    "edge/mcp_watch.py": 2,  # looks while somebody listens; notifications on their way out
     "edge/feed.py": 2,  # the one reader, and its ear for the end of the server
     "edge/socket.py": 2,  # both directions of a talk, which end together
     "edge/stream.py": 2,  # an answer, and its ear for the end of the client

@@ -86,8 +86,10 @@ class JsonLines(logging.Formatter):
         ours = _OWN if stamped is None else _OWN | set(FIELDS)
         if extra := {name: value for name, value in vars(record).items() if name not in ours}:
             said["extra"] = extra
-        if record.exc_text or record.exc_info:  # a text alone is one without the secrets that were in it
-            said["trace"] = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
+        if record.exc_info:
+            said["trace"] = self.formatException(record.exc_info)
+        elif record.exc_text:  # a traceback in which a secret was masked
+            said["trace"] = record.exc_text
         if record.stack_info:
             said["stack"] = self.formatStack(record.stack_info)
         return said

@@ -187,11 +187,12 @@ class Service(Lists):
         for queue, count in counts.items():
             gauge = self._depths.setdefault(queue, _Gauge())
             if gauge.stale(self._clock.monotonic(), count, self._limit):
+                asked = gauge.total
                 depth = await self._store.depth(queue)
-                gauge.read(self._clock.monotonic(), depth.waiting)
-                if depth.waiting + count > self._limit:
+                gauge.read(self._clock.monotonic(), depth.waiting, asked)
+                if gauge.waiting + gauge.added + count > self._limit:
                     raise QueueFull(queue, self._limit, _come_back(self._limit, depth.rate))
-            gauge.added += count
+            gauge.total += count
 
     async def standing(self) -> Standing | None:
         """How it stands, in numbers; None where the store does not tell. Raises StoreUnavailable."""
@@ -364,13 +365,18 @@ def _no_conflict(task: NewTask, there: Submitted) -> None:
 
 
 class _Gauge:
-    """How full a queue was when we last looked, and what we added since."""
+    """How full a queue was when we last looked, and what we added since. What came between the question and its answer may be
+    in both: then the queue seems fuller than it is, and we look again."""
 
     def __init__(self) -> None:
-        self.at, self.waiting, self.added = -math.inf, 0, 0
+        self.at, self.waiting, self.total, self._asked = -math.inf, 0, 0, 0
 
-    def read(self, now: float, waiting: int) -> None:
-        self.at, self.waiting, self.added = now, waiting, 0
+    @property
+    def added(self) -> int:
+        return self.total - self._asked
+
+    def read(self, now: float, waiting: int, asked: int) -> None:
+        self.at, self.waiting, self._asked = now, waiting, asked
 
     def stale(self, now: float, count: int, limit: int) -> bool:
         return now - self.at > 1 or self.waiting + self.added + count > limit * 0.9

@@ -184,10 +184,6 @@ class Counters:
         self.add(REQUESTS, route, method if method in METHODS else OTHER, str(status))
         self.time(REQUEST_SECONDS, seconds, route)
 
-    def delivery(self, outcome: str) -> None:
-        """An attempt to deliver: `delivered`, `delayed` or `failed`; `skipped` was never sent."""
-        self.add(DELIVERIES, outcome)
-
     def snapshot(self) -> tuple[dict[Key, float], dict[Key, list[float]]]:
         """All numbers and all times as they are now."""
         with self._lock:
@@ -239,12 +235,9 @@ def outgoing(task_id: str, options: Mapping[str, Any], shift: int = 2) -> Trace:
 def trace_id_of(task_id: str) -> int:
     """The id of the trace of a task that nobody's trace came with: the task's id, as a number."""
     number = 0
-    try:
-        for letter in task_id:
-            number = number << 5 | _ALPHABET[letter]
-    except KeyError:
-        number = 0
-    return (number >> 2) & (1 << 128) - 1 or int.from_bytes(hashlib.blake2b(task_id.encode(), digest_size=16).digest())
+    for letter in task_id:
+        number = number << 5 | _ALPHABET.get(letter, 0)
+    return (number >> 2) & (1 << 128) - 1 or 1
 
 
 def span_id_of(task_id: str, shift: int) -> int:
@@ -374,15 +367,6 @@ def _context(trace: Trace) -> Any:
     return api.SpanContext(int(parts[1], 16), int(parts[2], 16), True, api.TraceFlags(int(parts[3], 16)), state)
 
 
-def _told(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as a span takes them: no None, and no secret."""
-    return {name: _masked(value) for name, value in attributes.items() if value is not None}
-
-
-def _masked(value: Any) -> Any:
-    return mask.value(value) if mask.on else value
-
-
 class _Open(Span):
     """One that is traced."""
 
@@ -398,10 +382,12 @@ class _Open(Span):
         chosen: tuple[int, int] | None = None,
     ) -> None:
         self._api = sys.modules["opentelemetry.trace"]
-        name, given = _masked(name), _told(attributes)
+        given = _masked(attributes)
         token = _CHOSEN.set(chosen)
         try:
-            self._span = tracer.start_span(name, context=parent, kind=self._api.SpanKind[kind], attributes=given)
+            self._span = tracer.start_span(
+                mask.text(name), context=parent, kind=self._api.SpanKind[kind], attributes=given
+            )
         finally:
             _CHOSEN.reset(token)
         self._token: Any = None
@@ -419,10 +405,10 @@ class _Open(Span):
             self._span.end()
 
     def set(self, attributes: Mapping[str, Any]) -> None:
-        self._span.set_attributes(_told(attributes))
+        self._span.set_attributes(_masked(attributes))
 
     def event(self, name: str, attributes: Mapping[str, Any]) -> None:
-        self._span.add_event(name, _told(attributes))
+        self._span.add_event(name, _masked(attributes))
 
     def link(self, task_id: str, shift: int) -> None:
         own, before = self._span.get_span_context(), span_id_of(task_id, shift)
@@ -432,7 +418,7 @@ class _Open(Span):
     def fail(self, kind: str, message: str) -> None:
         self._failed = True
         self._span.set_attribute(ERROR, kind)
-        self._span.set_status(self._api.Status(self._api.StatusCode.ERROR, _masked(message)[:500]))
+        self._span.set_status(self._api.Status(self._api.StatusCode.ERROR, mask.text(message)[:500]))
 
     def drop(self) -> None:
         self._dropped = True
@@ -440,6 +426,12 @@ class _Open(Span):
     @property
     def trace(self) -> Trace | None:
         return carried(self._span)
+
+
+def _masked(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of these, without values of secrets."""
+    known = {key: value for key, value in attributes.items() if value is not None}
+    return mask.value(known) if mask.on else known
 
 
 def carried(span: Any = None) -> Trace | None:

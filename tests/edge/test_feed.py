@@ -125,7 +125,7 @@ async def test_a_planted_fault_is_seen(store: Store, fault: str, monkeypatch: py
             self._buffer.append(tail)
             self._bytes += len(tail.record.data)
             self.last[tail.task_id] = tail.record.seq
-        self._rung.set()
+        self.ring()
 
     monkeypatch.setattr(Feed, "follow", forgetful)
     if fault == "resume from the head":

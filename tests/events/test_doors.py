@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from argparse import Namespace
 from typing import Any
 
 import httpx2
 import pytest
 
 from onward import Onward
+from onward.cli import serve
 from onward.core.caller import Caller
 from onward.edge.door import Door
 from onward.errors import Forbidden, NotFound
@@ -16,7 +18,7 @@ from tests.cli.conftest import Run, onward
 from tests.edge.conftest import serving
 from tests.events.conftest import SECRET
 from tests.events.receiver import Receiver, answer
-from tests.kit import eventually
+from tests.kit import eventually, not_memory
 
 __all__ = ["onward"]
 
@@ -65,6 +67,16 @@ async def _count(receiver: Receiver, count: int) -> bool:
 async def _delivered(client: httpx2.AsyncClient, count: int) -> bool:
     found = await client.get("/api/deliveries", params={"state": "delivered"})
     return len(found.json()["deliveries"]) >= count
+
+
+@not_memory
+async def test_a_server_without_a_worker_sends_too(hooked: Onward, receiver: Receiver, url: str) -> None:
+    worker = Onward(url, poll_s=0.05)  # without a secret: it tells nobody
+    worker.task(name="work")(lambda ctx, value=None: value)
+    async with serve._worker(hooked, Namespace(no_worker=True)) as none, worker.worker():
+        assert none is None
+        await hooked.submit("work", webhook=receiver.url())
+        await eventually(lambda: _count(receiver, 1))
 
 
 @pytest.mark.parametrize(

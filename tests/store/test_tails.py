@@ -125,6 +125,18 @@ async def test_nobody_is_told_where_nobody_follows(store: Store, open_another: A
     stop()
 
 
+@only_postgres
+async def test_behind_a_pooler_whoever_follows_looks_often(store: Any) -> None:
+    store._pooled = True
+    heard = asyncio.Event()
+    stop = store.follow(heard.set)
+    for _ in range(3):
+        heard.clear()
+        await asyncio.wait_for(heard.wait(), 5)
+    stop()
+    assert store._listener is None, "there is no session that could hear"
+
+
 async def test_the_word_is_sent_fifty_times_a_second_at_most_and_only_for_a_while() -> None:
     hub, sent = Hub(), list[set[str]]()
     news = News(hub, sent.append)

@@ -63,7 +63,8 @@ async def _opened(app: Onward, host: str) -> AsyncIterator[None]:
 @contextlib.asynccontextmanager
 async def _worker(app: Onward, args: Namespace) -> AsyncIterator[Worker | None]:
     if args.no_worker or not app.handlers:
-        yield None
+        async with app.relay():  # events leave also where no tasks are done
+            yield None
         return
     async with app.worker(slots=args.slots, queues=args.queues) as worker:
         yield worker

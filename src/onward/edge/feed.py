@@ -189,7 +189,8 @@ class Follower:
         """Tasks that it has to read on its own."""
         self._buffer: collections.deque[Tail] = collections.deque()
         self._bytes = 0
-        self._rung = asyncio.Event()
+        self._rung = False
+        self._asleep: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -203,7 +204,7 @@ class Follower:
         """Follow these as well."""
         self.last |= after
         self._behind |= dict.fromkeys(after)
-        self._rung.set()
+        self.ring()
 
     def drop(self, ids: Iterable[str]) -> None:
         """Follow these no longer."""
@@ -224,7 +225,9 @@ class Follower:
 
     def ring(self) -> None:
         """Wake it."""
-        self._rung.set()
+        self._rung = True
+        if self._asleep is not None and not self._asleep.done():
+            self._asleep.set_result(None)
 
     def put(self, tail: Tail) -> None:
         """One more record, for the feed; without room, or with one missing before it, it is left to its own reading."""
@@ -239,13 +242,13 @@ class Follower:
             self._buffer.append(tail)
             self._bytes += len(record.data)
             self.last[task_id] = record.seq
-        self._rung.set()
+        self.ring()
 
     async def next(self, timeout: float) -> Sequence[Tail]:
         """The next records, in order for each task; none when there are none within the time. Raises Closed."""
         end = self._feed.clock.monotonic() + timeout
         while True:
-            self._rung.clear()
+            self._rung = False
             if self._feed.closed:
                 raise Closed
             if self._buffer:
@@ -255,8 +258,21 @@ class Follower:
             left = end - self._feed.clock.monotonic()
             if left <= 0:
                 return ()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._rung.wait(), left)
+            await self._sleep(left)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until it is rung. With a future and a timer: `wait_for` makes a task each time, and this is what each of a hundred
+        clients does for each update."""
+        if self._rung:
+            return
+        loop = asyncio.get_running_loop()
+        self._asleep = loop.create_future()
+        alarm = loop.call_later(seconds, self.ring)
+        try:
+            await self._asleep
+        finally:
+            alarm.cancel()
+            self._asleep = None
 
     def _taken(self) -> Sequence[Tail]:
         taken = [self._buffer.popleft() for _ in range(min(AT_ONCE, len(self._buffer)))]

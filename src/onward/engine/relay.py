@@ -25,7 +25,7 @@ from onward.engine.threads import Threads
 from onward.errors import StoreUnavailable
 from onward.store.outbox import DELIVERED, FAILED, PENDING, SKIPPED, Key, Settled, Taken
 from onward.store.port import Store
-from onward.telemetry import Trace, counters, outgoing
+from onward.telemetry import DELIVERIES, Trace, counters, outgoing
 
 log = logging.getLogger("onward.relay")
 
@@ -251,7 +251,7 @@ class Relay:
         settled += [self._came_of(one, words) for (one, _, _), words in zip(ready, said, strict=True)]
         await self._store.settle_deliveries(holder, settled)
         for done in settled:
-            counters.delivery("delayed" if done.state == PENDING else done.state)
+            counters.add(DELIVERIES, "delayed" if done.state == PENDING else done.state)
         for (one, _, _), words in zip(ready, said, strict=True):
             if words.gone:
                 await self._store.disable(one.key.subscription, words.words)

@@ -13,6 +13,7 @@ import email.utils
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from onward.core import mask
 from onward.core.clock import Clock
 from onward.engine.relay import Said
 from onward.errors import BadSetting
@@ -47,6 +48,8 @@ class Webhooks:
 
     def check(self, url: str, *, own: bool) -> str:
         """The lane of a URL that may be told; `own` when it has a secret of its own. Raises BadWebhook and BadSetting."""
+        if mask.on and mask.text(url) != url:
+            raise BadWebhook(mask.text(url), "it holds the value of a secret, and a URL is written down")
         target = guard.check(url, self._allowed)
         if not self._secrets:
             raise BadSetting(

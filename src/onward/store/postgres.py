@@ -189,9 +189,9 @@ class PostgresStore(
         """The ids of those that were not there before."""
         if any(task.webhook for task in new):
             return await self.insert_with_webhooks(new)
-        task = new[0]
-        if len(new) != 1 or task.group is not None:
+        if len(new) != 1 or new[0].group is not None:
             return {row[0] for row in await self._insert_many(new)}
+        (task,) = new
         if task.key is not None or task.parent is not None:
             return {row[0] for row in await self._fetch("submit_one", **task._asdict())}
         try:
