@@ -207,20 +207,21 @@ async def test_queues_workers_and_what_is_asked(app: Onward):
     assert (await read(app))["onward_workers"] == {(): 0}
 
 
-async def test_an_outbox_is_counted_where_there_is_one(app: Onward, url: str):
-    assert (await read(app))["onward_outbox_events"] == {(): 0}
-    await app.subscriptions.make("https://example.com/hook", ["task.submitted"])
-    await app.service.submit([Wish("work"), Wish("work")], unchecked=True)
-    found = await read(app)
-    assert found["onward_outbox_events"] == {(): 2}
-    assert 0 <= found["onward_outbox_oldest_seconds"][()] < 60
-    await sql(app.store, "ALTER TABLE onward_outbox RENAME TO elsewhere")  # as with tables of an older version
-    try:
+async def test_an_outbox_is_counted_where_there_is_one(url: str):
+    async with Onward(url, webhook_secret=f"whsec_{'s' * 43}=") as app:
+        assert (await read(app))["onward_outbox_events"] == {(): 0}
+        await app.subscriptions.make("https://example.com/hook", ["task.submitted"])
+        await app.service.submit([Wish("work"), Wish("work")], unchecked=True)
         found = await read(app)
-    finally:
-        await sql(app.store, "ALTER TABLE elsewhere RENAME TO onward_outbox")
-    assert "onward_outbox_events" not in found
-    assert found["onward_store_up"] == {(): 1}
+        assert found["onward_outbox_events"] == {(): 2}
+        assert 0 <= found["onward_outbox_oldest_seconds"][()] < 60
+        await sql(app.store, "ALTER TABLE onward_outbox RENAME TO elsewhere")  # as with tables of an older version
+        try:
+            found = await read(app)
+        finally:
+            await sql(app.store, "ALTER TABLE elsewhere RENAME TO onward_outbox")
+        assert "onward_outbox_events" not in found
+        assert found["onward_store_up"] == {(): 1}
 
 
 async def test_the_oldest_is_as_old_as_it_is(lab: Lab):
@@ -374,7 +375,8 @@ async def test_clients_of_streams_are_counted_while_they_are_there(app: Onward):
     async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
         ws = f"{address.replace('http', 'ws')}/api/tasks/{task.id}/ws"
         async with client.stream("GET", "/api/progress", params={"task_id": task.id}) as stream, connect(ws):
-            await anext(stream.aiter_lines())
+            lines = stream.aiter_lines()  # who lets go of it hangs up
+            await anext(lines)
             there = numbers((await client.get("/metrics")).text)
         for _ in range(500):
             gone = numbers((await client.get("/metrics")).text)
