@@ -78,8 +78,8 @@ async def main() -> None:
 async def over_http(url: str) -> None:
     async with Client(url) as client:
         hotfix, *others = await evening(client)
-        async for record in hotfix.tail():
-            print(f"hotfix: {record.kind} {record.value.get('message', '')}")
+        async for update in hotfix.follow():
+            print(f"hotfix: {update.step} of {update.total_step}, {update.status} {update.message}")
         await asyncio.gather(*(task.result(timeout="5m") for task in others))
         print(f"{len(others) + 1} deploys, none lost")
 

@@ -24,7 +24,7 @@ async def test_clients(app: Onward, capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(app) as address, app.worker():
         assert await code_of("clients.md", "ship.py")["ship"](address) == "web is live"
         assert await asyncio.to_thread(code_of("clients.md", "ship_sync.py")["ship"], address) == "web is live"
-    assert "task.completed" in capsys.readouterr().out
+    assert "completed" in capsys.readouterr().out
     client: Client = code_of("clients.md", "patient.py")["client"]
     assert (client.timeout, client.patience) == (5, 120)
     await client.close()

@@ -13,6 +13,7 @@ import pytest
 from onward import Onward, State
 from onward.client import client as clients
 from onward.client.errors import Unreachable
+from onward.core.progress import Teller
 from rig.processes import Child
 from rig.proxy import HttpProxy
 from tests.client.conftest import listed
@@ -137,6 +138,7 @@ async def test_servers_are_killed_and_clients_go_on(place: Any, either: Any, tmp
     client = either(address, patience=60)
     walk = await client.submit("walk", 40)
     following = asyncio.ensure_future(listed(walk.tail()))
+    watching = asyncio.ensure_future(listed(walk.follow()))
     tasks = []
     for n in range(30):
         tasks.append(await client.submit("work", n))
@@ -156,4 +158,8 @@ async def test_servers_are_killed_and_clients_go_on(place: Any, either: Any, tmp
         journal = await there.service.journal(walk.id)
     assert len(found) == 34, "each once"
     assert [(one.seq, one.kind, one.value) for one in records] == [(one.seq, one.kind, one.value) for one in journal]
+    teller = Teller(walk.id)
+    assert await watching == [
+        update._replace(time=pytest.approx(update.time, abs=0.002)) for one in journal if (update := teller.tell(one))
+    ]
     assert sum(one.kind == "shift.started" for one in journal) > 1, "it was taken over at least once"

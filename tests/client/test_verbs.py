@@ -81,6 +81,31 @@ async def test_a_task_from_submit_to_result(app: Onward, client: Any) -> None:
     assert await listed(client.tail(task.id, after=1000)) == []
 
 
+async def test_progress(app: Onward, client: Any) -> None:
+    @app.task
+    async def work(ctx: Any) -> str:
+        ctx.progress("begins", 1, 2)
+        await ctx.step(lambda: 7, name="count")
+        await ctx.approve("go on?")
+        return "done"
+
+    task = await client.submit("work")
+    following = asyncio.ensure_future(listed(task.follow()))
+    async with app.worker():
+        approval = await opened(client, "approval")
+        await client.decide(approval.id, "approve")
+        updates = await following
+    assert {update.task_id for update in updates} == {task.id}
+    assert [update.seq for update in updates] == sorted({update.seq for update in updates})
+    assert ("thinking", "begins", 1, 2) in [(one.status, one.message, one.step, one.total_step) for one in updates]
+    assert [one.tool for one in updates if one.status == "tool_result"] == ["count"]
+    assert [one.ask for one in updates if one.ask] == [approval.id]
+    assert updates[-1].status == "completed"
+    assert await listed(client.follow(task.id, after=updates[2].seq)) == updates[3:]
+    with pytest.raises(TaskNotFound):
+        await listed(client.follow("nothing"))
+
+
 async def test_the_same_key_is_the_same_task_whatever_is_in_it(app: Onward, client: Any) -> None:
     @app.task
     async def work(ctx: Any, n: int) -> int:

@@ -22,6 +22,7 @@ from onward.client.script import (
 from onward.client.verbs import Verbs
 from onward.core import wire
 from onward.core.durations import Duration
+from onward.core.progress import Update
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import UsageError
@@ -190,6 +191,11 @@ class _Handle:
     def tail(self, after: int = 0) -> Stream[Record]:
         """Its records as they come, until it has ended."""
         return Verbs.tail.script(self._client, self.id, after)
+
+    @stream
+    def follow(self, after: int = 0) -> Stream[Update]:
+        """Its progress as it comes, until it has ended."""
+        return Verbs.follow.script(self._client, self.id, after)
 
 
 class Handle(_Handle):

@@ -14,6 +14,7 @@ from onward.budgets import Spent
 from onward.client.script import Answer
 from onward.core import wire
 from onward.core.budget import KINDS, Amount, Budget, Purse
+from onward.core.progress import Update
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.core.usage import Usage
@@ -70,6 +71,14 @@ def record_of(said: Said) -> Record:
     when = at(said["at"])
     assert when is not None
     return Record(said["seq"], said["shift"], said["kind"], said["key"], data, when)
+
+
+def update_of(said: Said) -> Update:
+    """A progress update."""
+    when = at(said["time"])
+    assert when is not None
+    known = {name: said[name] for name in ("task_id", "seq", "step", "total_step", "status", "tool", "message")}
+    return Update(**known, time=when, ask=said.get("ask_id", ""))
 
 
 def ask_of(said: Said) -> Ask:

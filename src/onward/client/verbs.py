@@ -15,6 +15,7 @@ from onward.client.place import PlaceVerbs
 from onward.client.script import NOTHING, Found, Pause, Script, Stream, stream, verb
 from onward.core.budget import Budget
 from onward.core.durations import Duration, seconds
+from onward.core.progress import Update
 from onward.core.record import Record
 from onward.core.task import State, Task, Tasks
 from onward.errors import BadSetting, ResultTimeout, TaskCancelled, TaskFailed, TaskNotFound, UsageError
@@ -179,6 +180,11 @@ class Verbs(PlaceVerbs, Generic[H]):
         """Every record after a number, as it comes, until the task has ended: each once, however often the connection or the
         server goes away in between."""
         yield from self._fed(task_id, Feed(self, f"{_at(task_id)}/events", {}, after), reading.record_of)
+
+    @stream
+    def follow(self, task_id: str, after: int = 0) -> Stream[Update]:
+        """Progress updates after a number (`Update.seq`), as they come, until the task has ended; each once, as with `tail`."""
+        yield from self._fed(task_id, Feed(self, "/api/progress", {"task_id": task_id}, after), reading.update_of)
 
     def _fed(self, task_id: str, feed: Feed[T], read: Callable[[dict[str, Any]], T]) -> Stream[T]:
         ended = False
