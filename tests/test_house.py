@@ -159,9 +159,6 @@ SPAWNERS = {
     "store/sqlite_transact.py": 1,  # the writer's side of one
     "engine/waits.py": 1,  # the alarm of a wait in memory
     "store/listener.py": 1,  # one task with the life of its connection
-    "agent/mcp.py": 1,  # holds a connection: what the SDK opens in one task it wants closed in the same
-    "edge/mcp_http.py": 2,  # holds the SDK's sessions; a request that is judged again while it is served
-    "edge/mcp_watch.py": 2,  # looks while somebody listens; notifications on their way out
     "edge/feed.py": 2,  # the one reader, and its ear for the end of the server
     "edge/socket.py": 2,  # both directions of a talk, which end together
     "edge/stream.py": 2,  # an answer, and its ear for the end of the client

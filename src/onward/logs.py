@@ -88,6 +88,8 @@ class JsonLines(logging.Formatter):
             said["extra"] = extra
         if record.exc_info:
             said["trace"] = self.formatException(record.exc_info)
+        elif record.exc_text:  # a traceback in which a secret was masked
+            said["trace"] = record.exc_text
         if record.stack_info:
             said["stack"] = self.formatStack(record.stack_info)
         return said

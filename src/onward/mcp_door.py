@@ -17,8 +17,10 @@ from onward.errors import UsageError
 
 if TYPE_CHECKING:
     from onward.config import Settings
+    from onward.core.clock import Clock
     from onward.engine.handlers import Handler
     from onward.service import Service
+    from onward.store.port import Store
 
 PATH = "/mcp"
 
@@ -27,6 +29,8 @@ class McpDoor:
     """What `Onward` has for MCP."""
 
     service: Service
+    store: Store
+    _clock: Clock
     handlers: dict[str, Handler]
     settings: Settings
     _agents: dict[str, str]
@@ -37,7 +41,11 @@ class McpDoor:
         and resources of your own to it as to any other."""
         build = _sdk("onward.edge.mcp").build
         said = {"handlers": self.handlers, "agents": self._agents or None, "version": _version()}
-        return build(self.service, expose=expose, local=local, **said, **options)
+        feed = options.pop("feed", None)
+        if feed is None:
+            made = _sdk("onward.edge.feed").Feed
+            feed = made(self.store, self._clock, streams=self.settings.streams, closing=asyncio.Event())
+        return build(self.service, feed, expose=expose, local=local, **said, **options)
 
     def _mcp_route(self, edge: Any) -> Any:
         from starlette.routing import Route  # noqa: PLC0415 -- an extra
@@ -62,7 +70,7 @@ class _Later:
                 await problem.response(problem.Problem(501, "no_mcp", str(error)))(scope, receive, send)
                 return
             if self._endpoint is None:
-                server = self._app.mcp(local=None, expose=self._app.settings.mcp_expose.split())
+                server = self._app.mcp(local=None, feed=self._edge.feed, expose=self._app.settings.mcp_expose.split())
                 self._endpoint = found.Endpoint(self._edge, server)
         await self._endpoint(scope, receive, send)
 

@@ -18,9 +18,11 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Self
+
+from onward.core import mask
 
 # ── names: metrics ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -152,9 +154,12 @@ class Counters:
     def add(self, name: str, *labels: str, by: float = 1) -> None:
         """Count."""
         if self.on:
-            with self._lock:
-                key = name, self._bounded(name, labels)
-                self.numbers[key] = self.numbers.get(key, 0) + by
+            self._add(name, labels, by)
+
+    def _add(self, name: str, labels: tuple[str, ...], by: float) -> None:
+        with self._lock:
+            key = name, self._bounded(name, labels)
+            self.numbers[key] = self.numbers.get(key, 0) + by
 
     def time(self, name: str, seconds: float, *labels: str) -> None:
         """Something took so long."""
@@ -165,26 +170,19 @@ class Counters:
                 buckets[bisect.bisect_left(SECONDS, seconds)] += 1
                 buckets[-1] += seconds
 
-    @contextlib.contextmanager
-    def client(self, kind: str) -> Iterator[None]:
-        """A client follows something while the block lasts; `kind` is `sse` or `websocket`."""
-        counted = self.on  # whoever was counted in is counted out, and nobody else
-        if counted:
-            self.add(CLIENTS, kind)
+    @contextlib.asynccontextmanager
+    async def client(self, kind: str) -> AsyncIterator[None]:
+        """A client follows something while the block lasts: over `sse` or a `websocket`. Counted also while nobody asks."""
+        self._add(CLIENTS, (kind,), 1)
         try:
             yield
         finally:
-            if counted:
-                self.add(CLIENTS, kind, by=-1)
+            self._add(CLIENTS, (kind,), -1)
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """A request was answered. `route` is the pattern of its path, never the path."""
         self.add(REQUESTS, route, method if method in METHODS else OTHER, str(status))
         self.time(REQUEST_SECONDS, seconds, route)
-
-    def delivery(self, outcome: str) -> None:
-        """An attempt to deliver: `delivered`, `delayed`, `failed`."""
-        self.add(DELIVERIES, outcome)
 
     def snapshot(self) -> tuple[dict[Key, float], dict[Key, list[float]]]:
         """All numbers and all times as they are now."""
@@ -222,23 +220,24 @@ def incoming(headers: Mapping[str, str]) -> Trace | None:
 
 
 def outgoing(task_id: str, options: Mapping[str, Any], shift: int = 2) -> Trace:
-    """The headers that tell another service (a webhook's receiver) to which trace a task belongs: those of whoever submitted
-    it, or those of its own trace."""
+    """The headers that tell another service (a webhook's receiver) to which trace a task belongs: that of whoever submitted it,
+    or, where somebody traces here, its own."""
     trace = options.get("trace")
     if isinstance(trace, Mapping) and (known := incoming(trace)) is not None:
         return known
-    return {"traceparent": f"00-{trace_id_of(task_id):032x}-{span_id_of(task_id, shift):016x}-01"}
+    return (
+        {}
+        if tracer() is None
+        else {"traceparent": f"00-{trace_id_of(task_id):032x}-{span_id_of(task_id, shift):016x}-01"}
+    )
 
 
 def trace_id_of(task_id: str) -> int:
     """The id of the trace of a task that nobody's trace came with: the task's id, as a number."""
     number = 0
-    try:
-        for letter in task_id:
-            number = number << 5 | _ALPHABET[letter]
-    except KeyError:
-        number = 0
-    return (number >> 2) & (1 << 128) - 1 or int.from_bytes(hashlib.blake2b(task_id.encode(), digest_size=16).digest())
+    for letter in task_id:
+        number = number << 5 | _ALPHABET.get(letter, 0)
+    return (number >> 2) & (1 << 128) - 1 or 1
 
 
 def span_id_of(task_id: str, shift: int) -> int:
@@ -383,10 +382,12 @@ class _Open(Span):
         chosen: tuple[int, int] | None = None,
     ) -> None:
         self._api = sys.modules["opentelemetry.trace"]
-        given = {key: value for key, value in attributes.items() if value is not None}
+        given = _masked(attributes)
         token = _CHOSEN.set(chosen)
         try:
-            self._span = tracer.start_span(name, context=parent, kind=self._api.SpanKind[kind], attributes=given)
+            self._span = tracer.start_span(
+                mask.text(name), context=parent, kind=self._api.SpanKind[kind], attributes=given
+            )
         finally:
             _CHOSEN.reset(token)
         self._token: Any = None
@@ -404,12 +405,10 @@ class _Open(Span):
             self._span.end()
 
     def set(self, attributes: Mapping[str, Any]) -> None:
-        for name, value in attributes.items():
-            if value is not None:
-                self._span.set_attribute(name, value)
+        self._span.set_attributes(_masked(attributes))
 
     def event(self, name: str, attributes: Mapping[str, Any]) -> None:
-        self._span.add_event(name, {key: value for key, value in attributes.items() if value is not None})
+        self._span.add_event(name, _masked(attributes))
 
     def link(self, task_id: str, shift: int) -> None:
         own, before = self._span.get_span_context(), span_id_of(task_id, shift)
@@ -419,7 +418,7 @@ class _Open(Span):
     def fail(self, kind: str, message: str) -> None:
         self._failed = True
         self._span.set_attribute(ERROR, kind)
-        self._span.set_status(self._api.Status(self._api.StatusCode.ERROR, message[:500]))
+        self._span.set_status(self._api.Status(self._api.StatusCode.ERROR, mask.text(message)[:500]))
 
     def drop(self) -> None:
         self._dropped = True
@@ -427,6 +426,12 @@ class _Open(Span):
     @property
     def trace(self) -> Trace | None:
         return carried(self._span)
+
+
+def _masked(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of these, without values of secrets."""
+    known = {key: value for key, value in attributes.items() if value is not None}
+    return mask.value(known) if mask.on else known
 
 
 def carried(span: Any = None) -> Trace | None:

@@ -44,11 +44,18 @@ ROWS: dict[str, Row] = {
     "get": Row("/api/tasks/{fixer}", READ),
     "result": Row("/api/tasks/{done}/result", READ),
     "events": Row("/api/tasks/{fixer}/events", READ),
+    "progress": Row("/api/progress?task_id={done}", READ),
     "priority": Row("/api/tasks/{asker}/priority", SUBMIT, {"priority": 7}),
     "pause": Row("/api/tasks/{asker}/pause", SUBMIT),
     "resume": Row("/api/tasks/{asker}/resume", SUBMIT),
     "fork": Row("/api/tasks/{asker}/fork", SUBMIT, {"at": 1}),
     "signal": Row("/api/tasks/{asker}/signals/go", SUBMIT, {"value": 1}),
+    "message": Row("/api/tasks/{fixer}/message", SUBMIT, {"text": "hurry"}),
+    "queues": Row("/api/queues", READ, place=True),
+    "workers": Row("/api/workers", READ, place=True),
+    "stats": Row("/api/stats", READ, place=True),
+    "pause_queue": Row("/api/queues/default/pause", ADMIN, place=True),
+    "unpause_queue": Row("/api/queues/default/unpause", ADMIN, place=True),
     "approvals": Row("/api/approvals", READ, lists=True),
     "decide": Row("/api/approvals/{approval}", DECIDE, {"decision": "approve"}, decides=True),
     "questions": Row("/api/questions", READ, lists=True),
@@ -64,7 +71,7 @@ ROWS: dict[str, Row] = {
     "schedules": Row("/api/schedules", READ, lists=True),
     "healthz": Row("/healthz", None),
     "readyz": Row("/readyz", None),
-    "metrics": Row("/metrics", ADMIN),
+    "metrics": Row("/metrics", ADMIN, place=True),
     "hook": Row("/api/hooks/none", None),
     "subscribe": Row(
         "/api/subscriptions", ADMIN, {"url": "https://hooks.example.com/", "types": ["*"], "tenant": "acme"}
@@ -138,7 +145,7 @@ class Inspector:
         if row.decides:
             found += await self._refused(name, "agent", 403, "own_call")
         for who in ("stranger", "no tenant"):
-            if not (who == "no tenant" and row.scope == ADMIN):
+            if who == "stranger" or not (row.place or row.scope == ADMIN):
                 found += await self._strange(name, row, who)
         after = await everything(self._app)
         return found + [f"{name}: wrote to {table}" for table in after if after[table] != before[table]]
@@ -190,9 +197,8 @@ async def test_nobody_gets_what_is_not_for_them(inspector: Inspector) -> None:
     assert leaks == []
     assert inspector.cells > 6 * (len(ROWS) - 3)
     for name, row in ROWS.items():  # and who may, can
-        answer = await inspector.ask(
-            name, None if row.scope is None else "place" if name in {"schedules", "metrics"} else "right"
-        )
+        place = row.place or name == "schedules"
+        answer = await inspector.ask(name, None if row.scope is None else "place" if place else "right")
         assert answer.is_success or name == "hook", f"{name}: {answer.text}"
 
 
@@ -205,7 +211,7 @@ async def test_a_call_that_forgets_to_look_is_found(inspector: Inspector, monkey
             [
                 await inspector._refused(name, f"without {row.scope}", 403, "forbidden")
                 for name, row in ROWS.items()
-                if row.scope in {READ, ADMIN}
+                if row.scope in {READ, ADMIN} and not row.place
             ]
         )
     real = Door.__init__

@@ -9,9 +9,10 @@ import pytest
 from pydantic import SecretStr
 
 from onward import Onward, tool
+from onward.agent.mcp import RemoteTool
 from onward.agent.models.scripted import ScriptedModel
 from onward.core.secret import UnknownSecret
-from onward.errors import UsageError
+from onward.errors import InvalidInput, UsageError
 from onward.testing import crashes, drain
 from tests.kit import eventually
 from tests.secrecy.kit import VALUE, hits
@@ -82,6 +83,14 @@ async def test_a_model_sees_and_writes_only_the_name() -> None:
     }
     with pytest.raises(UnknownSecret):
         app.agent("another", model=model, secrets=["NOT_DECLARED"])
+
+
+def test_tools_of_other_servers_take_none() -> None:
+    remote = RemoteTool(print, "write_note", "Write a note.", schema={"type": "object", "properties": {"text": {}}})
+    assert remote.check({"text": "plain"}) == {"text": "plain"}
+    with pytest.raises(InvalidInput, match="is given no secrets"):
+        remote.check({"text": [REF]})
+    assert not remote.takes.secrets
 
 
 async def test_what_a_person_approves_is_the_name() -> None:

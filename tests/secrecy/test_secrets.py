@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import urllib.parse
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +13,12 @@ from pydantic import BaseModel, Field, SecretStr
 
 from onward import Onward, Retry, State
 from onward.core import mask
+from onward.core.clock import SystemClock
 from onward.core.secret import UnfitSecret, UnknownSecret
 from onward.errors import BadSetting, InvalidInput, StepFailed, UsageError
+from onward.sinks import signature
+from onward.sinks.errors import BadWebhook
+from onward.sinks.webhook import Webhooks
 from onward.testing import crashes, drain, memory_app
 from tests.kit import eventually, not_memory, only_memory
 from tests.secrecy.kit import VALUE
@@ -206,6 +211,9 @@ async def test_names_are_not_for_secrets(app: Onward) -> None:
     for option in ({"key": f"pay {VALUE}"}, {"group": VALUE}, {"queue": VALUE}):
         with pytest.raises(UsageError, match=r"\[secret STRIPE_KEY\]"):
             await app.submit(work, **option)
+    webhooks = Webhooks(f"whsec_{'A' * 44}", "true", SystemClock())
+    with pytest.raises(BadWebhook, match=r"value of a secret"):
+        webhooks.check(f"http://127.0.0.1:1/{urllib.parse.quote(VALUE)}?key={urllib.parse.quote(VALUE)}", own=False)
     task = await app.submit(work, labels={"who": VALUE})
     assert (await task.get()).labels == {"who": "[secret STRIPE_KEY]"}
 
@@ -473,6 +481,9 @@ def test_settings_keep_passwords_to_themselves(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadSetting) as told:
         Onward()
+    assert "hunter2" not in str(told.value)
+    with pytest.raises(BadSetting) as told:
+        signature.parse("hunter2-hunter2-hunter2-hunter2")
     assert "hunter2" not in str(told.value)
 
 

@@ -18,7 +18,7 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
-from onward import Onward, Retry, tool
+from onward import Onward, Retry, telemetry, tool
 from onward.agent import calls
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import mask, wire
@@ -26,12 +26,16 @@ from onward.core.state import AgentState, Fact, StatePatch
 from onward.engine import belongings, scope, secrets
 from onward.errors import StepFailed
 from onward.leaks import find
+from onward.logs import JsonLines
 from tests.edge.conftest import serving
+from tests.events.receiver import Receiver
 from tests.kit import eventually, not_memory, only_file
 from tests.secrecy.kit import VALUE, everything, forms, hits
+from tests.telemetry.conftest import Spans, spans
 
 REF = {"$secret": "STRIPE_KEY"}
 log = logging.getLogger("shop.payments")
+__all__ = ["spans"]
 
 
 @pytest.fixture
@@ -43,14 +47,16 @@ def logs() -> Iterator[io.StringIO]:
             return f"{super().format(record)} {vars(record)!r}"
 
     heard = io.StringIO()
-    handler = logging.StreamHandler(heard)
-    handler.setFormatter(Everything("%(levelname)s %(name)s %(message)s"))
+    handlers = [logging.StreamHandler(heard), logging.StreamHandler(heard)]
+    for handler, form in zip(handlers, (Everything("%(levelname)s %(name)s %(message)s"), JsonLines()), strict=True):
+        handler.setFormatter(form)
+        logging.getLogger().addHandler(handler)
     root, level = logging.getLogger(), logging.getLogger().level
-    root.addHandler(handler)
     root.setLevel(logging.DEBUG)
     logging.getLogger("onward").setLevel(logging.DEBUG)
     yield heard
-    root.removeHandler(handler)
+    for handler in handlers:
+        root.removeHandler(handler)
     root.setLevel(level)
     logging.getLogger("onward").setLevel(logging.NOTSET)
 
@@ -182,12 +188,20 @@ def spreading(app: Onward) -> None:
 async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> tuple[dict[str, bytes], Onward]:
     """Everything that was written or told, by where."""
     monkeypatch.setenv("STRIPE_KEY", VALUE)
-    app = Onward(url, poll_s=0.05, lease_s=5.0, heartbeat_s=0.5)
+    monkeypatch.setenv(telemetry.CONTENT, "true")  # what models and tools say is in the spans
+    app = Onward(
+        url,
+        poll_s=0.05,
+        lease_s=5.0,
+        heartbeat_s=0.5,
+        webhook_secret="whsec_" + base64.b64encode(bytes(range(32))).decode(),
+        webhook_allow_private="127.0.0.1/32",
+    )
     spreading(app)
     plant(fault, monkeypatch)
     told: dict[str, bytes] = {}
-    async with app, app.worker():
-        ids = [(await app.submit(name, value)).id for name, value in WORK.items()]
+    async with Receiver().open() as receiver, app, app.worker():
+        ids = [(await app.submit(name, value, webhook=receiver.url())).id for name, value in WORK.items()]
         for task_id in ids:
             await app.service.wait(task_id, 20)
         await eventually(lambda: _quiet(app))
@@ -205,6 +219,11 @@ async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> 
             answers = [await client.get(path) for path in paths]
             told["HTTP"] = b"".join(answer.content for answer in answers)
             assert sum(answer.status_code == 200 for answer in answers) >= 6
+            for path in [f"/api/tasks/{task_id}/events" for task_id in ids] + [f"/api/progress?task_id={ids[0]}"]:
+                async with client.stream("GET", path, headers={"Accept": "text/event-stream"}) as stream:
+                    told["SSE"] = told.get("SSE", b"") + await stream.aread()
+        await eventually(lambda: _sent(receiver, len(ids)))
+        told["webhooks"] = b"".join(one.body for one in receiver.got)
         if not fault:
             found = await find(app.store, app.service.artifacts, app.secrets)
             assert (found.secrets, found.leaks) == (["STRIPE_KEY"], [])
@@ -215,15 +234,27 @@ async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> 
 WORK = {"spread": {"token": REF}, "die": {"token": REF}, "agent": {"goal": "pay for it"}}
 
 
+def shown(spans: Spans) -> bytes:
+    """All that was exported."""
+    return "".join(span.to_json() for span in spans.all).encode()
+
+
+async def _sent(receiver: Receiver, number: int) -> bool:
+    return len(receiver.got) >= number
+
+
 async def _quiet(app: Onward) -> bool:
     tasks, _ = await app.list()
     return all(task.ended for task in tasks)
 
 
 @not_memory
-async def test_nothing_of_it_is_written_anywhere(url: str, monkeypatch: pytest.MonkeyPatch, logs: io.StringIO) -> None:
+async def test_nothing_of_it_is_written_anywhere(
+    url: str, monkeypatch: pytest.MonkeyPatch, logs: io.StringIO, spans: Spans
+) -> None:
     told, _ = await spread(url, monkeypatch)
-    told["logs"] = logs.getvalue().encode()
+    told["logs"], told["spans"] = logs.getvalue().encode(), shown(spans)
+    assert b'"trace": "Traceback' in told["logs"]
     assert {where: hits(data) for where, data in told.items() if hits(data)} == {}
     for where, data in told.items():
         assert b"[secret STRIPE_KEY]" in data, f"it came by {where}, and was masked there"
@@ -243,6 +274,7 @@ FAULTS = {
     "cut outputs": "database",
     "base64": "database",
     "logs": "logs",
+    "spans": "spans",
 }
 
 
@@ -271,14 +303,16 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mask, "_inside_base64", lambda _raw: set())
     elif fault == "logs":
         monkeypatch.setattr(secrets, "_mask_record", lambda _record: None)
+    elif fault == "spans":
+        monkeypatch.setattr(telemetry, "mask", OFF)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @only_file
 async def test_with_one_mask_taken_away_it_is_found(
-    url: str, monkeypatch: pytest.MonkeyPatch, logs: io.StringIO, fault: str
+    url: str, monkeypatch: pytest.MonkeyPatch, logs: io.StringIO, spans: Spans, fault: str
 ) -> None:
     told, _ = await spread(url, monkeypatch, fault)
-    told["logs"] = logs.getvalue().encode()
+    told["logs"], told["spans"] = logs.getvalue().encode(), shown(spans)
     assert hits(told[FAULTS[fault]]), f"nobody noticed that {fault} was not masked"

@@ -15,6 +15,7 @@ from opentelemetry import trace
 
 from onward import Onward, Retry
 from onward.config import load
+from onward.engine.secrets import learn
 from onward.errors import BadSetting
 from onward.logs import FIELDS, JsonLines, Where, where
 from onward.wishes import Wish
@@ -273,6 +274,16 @@ def test_a_record_that_was_stamped_keeps_what_it_knew():
     line = json.loads(JsonLines().format(record))
     assert (line["task_id"], "extra" in line) == ("t1", False)
     assert set(FIELDS) >= {"task_id", "step", "trace_id"}
+
+
+def test_a_secret_is_in_no_line(lines: Lines):
+    learn("token", "hunter2-hunter2")
+    try:
+        raise ValueError("hunter2-hunter2 was refused")
+    except ValueError:
+        user.exception("with %s", "hunter2-hunter2", extra={"token": "hunter2-hunter2"})
+    assert "hunter2" not in lines._stream.getvalue()
+    assert "ValueError: [secret token] was refused" in lines.said("with [secret token]")["trace"]
 
 
 # ── as a setting ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,11 +7,11 @@ import socket
 import urllib.request
 from typing import Any
 
-import asyncpg
 import httpx2
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from websockets.asyncio.client import connect
 
 from onward import Onward, Retry
 from onward.agent.model import ModelRefused, Reply, Usage
@@ -23,10 +23,10 @@ from onward.edge import metrics as edge_metrics
 from onward.edge.metrics import Metrics, bounded
 from onward.errors import BadSetting, StoreUnavailable
 from onward.store.gauges import Standing, Waiting
-from onward.store.sqlite import SqliteStore
-from onward.telemetry import ENDED, MOST, STEP_SECONDS, STEPS, Counters, counters
+from onward.telemetry import CLIENTS, ENDED, MOST, STEP_SECONDS, STEPS, Counters, counters
+from onward.wishes import Wish
 from tests.edge.conftest import serving
-from tests.kit import HandClock, Lab, only_memory
+from tests.kit import HandClock, Lab, only_memory, sql
 
 pytestmark = pytest.mark.usefixtures("counting")
 
@@ -207,29 +207,21 @@ async def test_queues_workers_and_what_is_asked(app: Onward):
     assert (await read(app))["onward_workers"] == {(): 0}
 
 
-async def test_an_outbox_is_counted_where_there_is_one(app: Onward):
-    found = await read(app)
-    if "onward_outbox_events" in found:
-        assert found["onward_outbox_events"] == {(): 0}
-        return
-    await _execute(app, "CREATE TABLE onward_outbox (at double precision, state text)")
-    try:
-        await _execute(app, "INSERT INTO onward_outbox SELECT onward_now() - 5, 'pending'")
-        await _execute(app, "INSERT INTO onward_outbox SELECT onward_now() - 9, 'delivered'")
+async def test_an_outbox_is_counted_where_there_is_one(url: str):
+    async with Onward(url, webhook_secret=f"whsec_{'s' * 43}=") as app:
+        assert (await read(app))["onward_outbox_events"] == {(): 0}
+        await app.subscriptions.make("https://example.com/hook", ["task.submitted"])
+        await app.service.submit([Wish("work"), Wish("work")], unchecked=True)
         found = await read(app)
-    finally:
-        await _execute(app, "DROP TABLE onward_outbox")
-    assert found["onward_outbox_events"] == {(): 1}
-    assert found["onward_outbox_oldest_seconds"][()] == pytest.approx(5, abs=4)
-
-
-async def _execute(app: Onward, text: str) -> None:
-    if isinstance(app.store, SqliteStore):
-        await app.store._writing(lambda connection: connection.execute(text))
-        return
-    connection = await asyncpg.connect(app.settings.db)
-    await connection.execute(text)
-    await connection.close()
+        assert found["onward_outbox_events"] == {(): 2}
+        assert 0 <= found["onward_outbox_oldest_seconds"][()] < 60
+        await sql(app.store, "ALTER TABLE onward_outbox RENAME TO elsewhere")  # as with tables of an older version
+        try:
+            found = await read(app)
+        finally:
+            await sql(app.store, "ALTER TABLE elsewhere RENAME TO onward_outbox")
+        assert "onward_outbox_events" not in found
+        assert found["onward_store_up"] == {(): 1}
 
 
 async def test_the_oldest_is_as_old_as_it_is(lab: Lab):
@@ -324,13 +316,14 @@ async def test_no_id_ever_becomes_a_label(app: Onward):
     assert task.id not in text.decode()
 
 
-def test_off_counts_nothing():
+async def test_off_counts_nothing_but_who_is_there():
     own = Counters()
     own.add(STEPS, "t", "completed")
     own.time(STEP_SECONDS, 1.0, "t")
-    with own.client("sse"):
-        own.on = True
     assert own.snapshot() == ({}, {})
+    async with own.client("sse"):
+        assert own.snapshot() == ({(CLIENTS, ("sse",)): 1}, {})
+    assert own.snapshot() == ({(CLIENTS, ("sse",)): 0}, {})
 
 
 def test_a_histogram_counts_each_once():
@@ -369,6 +362,29 @@ async def test_over_http(app: Onward):
     assert "process_resident_memory_bytes" in found
     assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
     assert {family.name for family in read_openmetrics(open_metrics.text)} >= {"onward_queue_tasks", "onward_steps"}
+
+
+@only_memory
+async def test_clients_of_streams_are_counted_while_they_are_there(app: Onward):
+    @app.task
+    async def work(ctx):
+        await ctx.signal("never")
+
+    counters.on = False  # they are there before anybody asks
+    task = await app.submit(work)
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+        ws = f"{address.replace('http', 'ws')}/api/tasks/{task.id}/ws"
+        async with client.stream("GET", "/api/progress", params={"task_id": task.id}) as stream, connect(ws):
+            lines = stream.aiter_lines()  # who lets go of it hangs up
+            await anext(lines)
+            there = numbers((await client.get("/metrics")).text)
+        for _ in range(500):
+            gone = numbers((await client.get("/metrics")).text)
+            if not any(gone["onward_stream_clients"].values()):
+                break
+            await asyncio.sleep(0.01)
+    assert there["onward_stream_clients"] == {("sse",): 1, ("websocket",): 1}
+    assert gone["onward_stream_clients"] == {("sse",): 0, ("websocket",): 0}
 
 
 @only_memory

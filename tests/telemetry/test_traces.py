@@ -17,7 +17,7 @@ from onward import Onward, Retry, tool
 from onward.agent.model import Reply, ToolCall, Usage
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
-from onward.core import wire
+from onward.core import mask, wire
 from onward.engine import watched
 from onward.telemetry import incoming, outgoing, span_id_of, trace_id_of, tracer
 from tests.edge.conftest import serving
@@ -488,6 +488,29 @@ async def test_a_question_that_was_answered_before_a_crash_is_not_told_again(lab
 async def _until(there) -> None:
     while not there():  # noqa: ASYNC110 -- an exporter tells nobody
         await asyncio.sleep(0)
+
+
+async def test_a_secret_is_in_no_span(lab: Lab, spans: Spans, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
+    mask.learn("token", "hunter2-hunter2")
+    mask.learn("found", "/a: secret")
+
+    async def breaks() -> None:
+        raise ValueError("refused: hunter2-hunter2")
+
+    @lab.app.task(retry=1)
+    async def work(ctx):
+        await ctx.step(breaks, name="with hunter2-hunter2")
+
+    agent_in(lab)
+    await lab.start()
+    await lab.ended(await lab.submit(work))
+    await lab.ended(await lab.submit("janitor", "clean up"))
+    everything = "".join(span.to_json() for span in spans.all)
+    assert "hunter2" not in everything
+    assert "/a: secret" not in everything
+    assert spans.one("execute_tool look").attributes["gen_ai.tool.call.result"] == "[secret found]"
+    assert [span.name for span in spans.named("onward.step with")] == ["onward.step with [secret token]"]
 
 
 # ── off ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -242,7 +242,10 @@ class Calls:
         tool, call_id = wanted.tool, wanted.call.id
 
         async def run(arguments: dict[str, Any]) -> dict[str, Any]:
-            return await self._kept(call_id, tool.name, tool.observed(await self._with_secrets(tool, arguments)))
+            with traced.tool(tool.name, call_id, arguments) as called:
+                output = await self._with_secrets(tool, arguments)
+                traced.returned(called, output)
+            return await self._kept(call_id, tool.name, tool.observed(output))
 
         return run
 

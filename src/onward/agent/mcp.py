@@ -28,6 +28,7 @@ from onward.core import secret, wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
 from onward.engine.context import Context
+from onward.engine.spawning import spawn
 from onward.errors import BadSetting, Fatal, InvalidInput, OnwardError, UsageError
 
 T = TypeVar("T")
@@ -266,7 +267,7 @@ class _Link:
         loop = asyncio.get_running_loop()
         if self._client is None or self._client.get_loop() is not loop or self._holder is None or self._holder.done():
             self._client, self._over = loop.create_future(), asyncio.Event()
-            self._holder = loop.create_task(self._hold(self._client, self._over), name="onward-mcp-client")
+            self._holder = spawn(self._hold(self._client, self._over), "onward-mcp-client")
         try:
             return await asyncio.shield(self._client)
         except UsageError:

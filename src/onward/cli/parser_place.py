@@ -28,7 +28,7 @@ def mcp(commands: Commands) -> None:
         "mcp:mcp",
         "speak MCP over stdin and stdout, for a client that starts it",
         "With an app it also does tasks. A client's configuration names the command:\n\n"
-        '  {"mcpServers": {"onward": {"command": "onward", "args": ["mcp", "shop.tasks:app"]}}}',
+        '  {"mcpServers": {"onward": {\n    "command": "onward", "args": ["mcp", "shop.tasks:app"]}}}',
     )
     parser.add_argument(
         "app",

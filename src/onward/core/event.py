@@ -52,6 +52,8 @@ class Origin(NamedTuple):
     labels: dict[str, str] | None = None
     first: bool = True
     """Whether no record of this kind came before."""
+    trace: dict[str, str] | None = None
+    """The trace that came with the task."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

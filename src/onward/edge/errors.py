@@ -28,6 +28,5 @@ class NotForTenants(Forbidden):
         self.tenant = tenant
         OnwardError.__init__(
             self,
-            f"the key {name!r} is for tenant {tenant!r}, and {what} is not that tenant's alone; use an admin key without a "
-            "tenant",
+            f"the key {name!r} is for tenant {tenant!r}, and this is about {what}, beyond that tenant; use a key without a tenant",
         )

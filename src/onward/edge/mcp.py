@@ -31,9 +31,10 @@ from mcp_types import (
 
 from onward.core.caller import SUBMIT, Caller
 from onward.core.task import Task
+from onward.edge.feed import Feed
 from onward.edge.mcp_tasks import Tasks
 from onward.edge.mcp_tools import SCOPES, Verbs
-from onward.edge.mcp_watch import Changes, Looking, Watch, of_uri
+from onward.edge.mcp_watch import Watch, of_uri
 from onward.edge.mcp_words import TEMPLATE, Asked, Doors, refusal, uri_of
 from onward.engine.handlers import Handler
 from onward.errors import NoState, NotFound, OnwardError, UnknownTask
@@ -51,24 +52,24 @@ RECENT = 50
 
 def build(
     service: Service,
+    feed: Feed,
     *,
     handlers: Mapping[str, Handler] | None = None,
     agents: Mapping[str, str] | None = None,
     expose: Collection[str] = (),
     only_as_tasks: Collection[str] = (),
     local: Caller | None = None,
-    changes: Changes | None = None,
     version: str = "",
     **options: Any,
 ) -> MCPServer[Any]:
-    """An MCP server for this service.
+    """An MCP server for this service; `feed` tells what happens to the tasks that somebody listens to.
 
     `expose` names handlers and agents, of `handlers`, that are tools of their own; those in `only_as_tasks` refuse clients that do not
     know tasks. `agents` tells what the agents of the app are for; where it is given, their tasks alone are listed as resources.
     `local` is who asks over stdio, where nobody shows a key; None is nobody. `options` are those of MCPServer.
     """
     doors = Doors(service, local)
-    verbs, watch = Verbs(doors), Watch(doors, changes or Looking(service))
+    verbs, watch = Verbs(doors), Watch(doors, feed)
     known, about = handlers or {}, agents or {}
     if unknown := sorted({*expose, *only_as_tasks} - known.keys()):
         raise UnknownTask(unknown[0], sorted(known))

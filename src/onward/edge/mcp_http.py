@@ -23,6 +23,7 @@ from onward.edge import problem
 from onward.edge.http import Edge
 from onward.edge.mcp_words import CALLER
 from onward.edge.problem import Problem
+from onward.engine.spawning import spawn
 from onward.errors import OnwardError, StoreUnavailable
 
 log = logging.getLogger("onward.mcp")
@@ -43,7 +44,6 @@ class Endpoint:
         server.streamable_http_app(transport_security=open_to_all, **options)
         self._manager = server.session_manager
         self._begun: asyncio.Future[None] | None = None
-        self._running: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -61,7 +61,7 @@ class Endpoint:
 
     async def _judged(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve it for as long as whoever asked may ask."""
-        serving = asyncio.ensure_future(self._manager.handle_request(scope, receive, send))
+        serving = spawn(self._manager.handle_request(scope, receive, send), "onward-mcp-request")
         try:
             while not (await asyncio.wait({serving}, timeout=AGAIN))[0]:
                 if not await self._still(caller):
@@ -87,7 +87,7 @@ class Endpoint:
             raise Problem(503, "closing", "this server stops; another one, or this one later, will answer")
         if self._begun is None:
             self._begun = asyncio.get_running_loop().create_future()
-            self._running = asyncio.get_running_loop().create_task(self._run(self._begun), name="onward-mcp")
+            spawn(self._run(self._begun), "onward-mcp")
         await asyncio.shield(self._begun)
 
     async def _run(self, begun: asyncio.Future[None]) -> None:

@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.subscriptions import InMemorySubscriptionBus, ResourceUpdated
@@ -23,14 +23,19 @@ from mcp_types import INVALID_PARAMS, EmptyResult, SubscribeRequestParams, Unsub
 
 from onward.core import record as r
 from onward.edge.door import Door
+from onward.edge.feed import Closed, Feed, Follower
 from onward.edge.mcp_words import TEMPLATE, Asked, Doors, refusal
+from onward.engine.spawning import spawn
 from onward.errors import NotFound, OnwardError
-from onward.service import Service
+from onward.store.tails import Tail
 
 log = logging.getLogger("onward.mcp")
 
-LOOK_EVERY = 0.25
-"""Seconds between two looks at the journals that somebody follows."""
+POLL = 60.0
+"""Seconds after which whoever waits for records waits anew: nothing depends on it."""
+
+AGAIN = 0.3
+"""Seconds after which a database that did not answer is asked again."""
 
 MOST_URIS = 256
 """States that one request may listen to."""
@@ -44,62 +49,71 @@ Tell = Callable[[], None]
 Stop = Callable[[], None]
 
 
-class Changes(Protocol):
-    """Tells of tasks that something has happened in their journals."""
+class Changes:
+    """Tells of tasks that something has happened in their journals: one follower of the feed for all who listen here."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._listeners: dict[str, set[_Listener]] = {}
+        self._handed: dict[str, int] = {}
+        """The last record of each followed task that was handed out."""
+        self._follower: Follower | None = None
+        self._running: asyncio.Task[None] | None = None
 
     def follow(self, task_id: str, after: int, tell: Tell) -> Stop:
         """Call `tell`, on this loop, when the task has records after this number, and then after more of them, until the answer is
         called."""
-        ...
+        listener = _Listener(after, tell)
+        self._listeners.setdefault(task_id, set()).add(listener)
+        if self._running is None or self._running.done():
+            self._follower = self._feed.follow(self._handed)
+            self._running = spawn(self._run(self._follower), "onward-mcp-changes")
+        if task_id not in self._handed:
+            self._handed[task_id] = after
+            assert self._follower is not None
+            self._follower.add({task_id: after})
+        elif self._handed[task_id] > after:
+            tell()  # others were told meanwhile
+        return lambda: self._leave(task_id, listener)
 
+    def _leave(self, task_id: str, listener: _Listener) -> None:
+        there = self._listeners.get(task_id, set())
+        there.discard(listener)
+        if there or task_id not in self._handed:
+            return
+        del self._listeners[task_id], self._handed[task_id]
+        if self._follower is not None:
+            self._follower.drop([task_id])
+        if not self._listeners and self._running is not None:
+            self._running.cancel()
+            self._running = self._follower = None
 
-class Looking:
-    """The plain way: look at the end of each followed journal now and then."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._followed: dict[object, _Followed] = {}
-        self._running: asyncio.Task[None] | None = None
-        self._over = asyncio.Event()
-
-    def follow(self, task_id: str, after: int, tell: Tell) -> Stop:
-        """As `Changes` says."""
-        token = object()
-        self._followed[token] = _Followed(task_id, after, tell)
-        if self._running is None:
-            self._over = asyncio.Event()
-            self._running = asyncio.get_running_loop().create_task(self._run(), name="onward-mcp-changes")
-
-        def stop() -> None:
-            self._followed.pop(token, None)
-            if not self._followed and self._running is not None:
-                self._over.set()
-                self._running = None
-
-        return stop
-
-    async def _run(self) -> None:
-        over = self._over
-        while not over.is_set():
-            for followed in list(self._followed.values()):
+    async def _run(self, follower: Follower) -> None:
+        async with follower:
+            while True:
                 try:
-                    await self._look(followed)
+                    self._hand_out(await follower.next(POLL))
+                except Closed:
+                    return
                 except OnwardError as error:
-                    log.warning("task %s cannot be followed just now: %s", followed.task_id, error)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), LOOK_EVERY)
+                    log.warning("states that are listened to cannot be looked at just now: %s", error)
+                    await self._feed.clock.sleep(AGAIN)
 
-    async def _look(self, followed: _Followed) -> None:
-        records = await self._service.journal(followed.task_id, followed.after)
-        if records:
-            followed.after = records[-1].seq
-        if any(record.kind not in QUIET for record in records):
-            followed.tell()
+    def _hand_out(self, tails: Sequence[Tail]) -> None:
+        loud: dict[str, int] = {}
+        for task_id, record in tails:
+            if task_id in self._handed:
+                self._handed[task_id] = record.seq
+            if record.kind not in QUIET:
+                loud[task_id] = record.seq
+        for task_id, seq in loud.items():
+            for listener in list(self._listeners.get(task_id, ())):
+                if seq > listener.after:
+                    listener.tell()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class _Followed:
-    task_id: str
+class _Listener:
     after: int
     tell: Tell
 
@@ -107,13 +121,12 @@ class _Followed:
 class Watch:
     """The listeners of one server."""
 
-    def __init__(self, doors: Doors, changes: Changes) -> None:
-        self._doors, self._changes = doors, changes
+    def __init__(self, doors: Doors, feed: Feed) -> None:
+        self._doors, self._changes, self._heads = doors, Changes(feed), feed.store.heads
         self.bus = InMemorySubscriptionBus()
         self._following: dict[str, tuple[int, Stop]] = {}
         """Resources that somebody listens to, by how many, and how to end it."""
         self._sessions: dict[tuple[int, str], Stop] = {}
-        self._telling: set[asyncio.Task[None]] = set()
 
     # ── modern clients ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,19 +203,15 @@ class Watch:
         Somebody else's task is as unknown as one that does not exist."""
         try:
             task_id = (await of_uri(door, uri)).task_id
-            last, page = 0, await door.service.journal(task_id, None)
-            while page:
-                last, page = page[-1].seq, await door.service.journal(task_id, page[-1].seq)
-            return task_id, last
+            heads = await self._heads([task_id])
+            return task_id, heads[task_id].seq if task_id in heads else 0
         except NotFound:
             raise MCPError(INVALID_PARAMS, f"there is no resource {uri}", {"uri": uri}) from None
         except OnwardError as error:
             raise refusal(error) from None
 
     def _tell(self, telling: Any) -> None:
-        task = asyncio.ensure_future(_quietly(telling))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        spawn(_quietly(telling), "onward-mcp-tell")
 
 
 async def of_uri(door: Door, uri: str) -> Any:

@@ -29,6 +29,7 @@ from onward.edge.door import Door
 from onward.edge.feed import Closed
 from onward.edge.problem import Problem
 from onward.errors import OnwardError, Unauthorized
+from onward.telemetry import counters
 from onward.views import record_json
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class Sockets:
         feed, (task_id, seq) = self._edge.feed, next(iter(begin.cursors.items()))
         teller = Teller(task_id, await feed.store.lead(task_id, seq))
         view, out = telling.View(Messages(), begin.cursors, {task_id: teller}, begin.ended), _Out(socket, feed.clock)
-        async with feed.follow(begin.cursors) as follower:
+        async with counters.client("websocket"), feed.follow(begin.cursors) as follower:
             hearing = asyncio.ensure_future(_hear(socket, door, task_id, out))
             updating = asyncio.ensure_future(_tell(follower, view, out, allowed, begin.reset))
             try:

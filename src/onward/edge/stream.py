@@ -28,6 +28,7 @@ from onward.edge.problem import Problem
 from onward.edge.telling import Lines, Unnumbered, View, start
 from onward.errors import StoreUnavailable
 from onward.store.tails import Head
+from onward.telemetry import counters
 
 MOST_TASKS = 100
 """Tasks of one stream."""
@@ -222,7 +223,7 @@ class Events(Response):
         if scope["method"] == "HEAD":
             await super().__call__(scope, receive, send)
             return
-        async with self._feed.follow(self._view.cursors) as follower:
+        async with counters.client("sse"), self._feed.follow(self._view.cursors) as follower:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             pumping = asyncio.ensure_future(self._pump(follower, send))
             leaving = asyncio.ensure_future(_gone(receive))

@@ -25,6 +25,7 @@ from onward.engine.threads import Threads
 from onward.errors import StoreUnavailable
 from onward.store.outbox import DELIVERED, FAILED, PENDING, SKIPPED, Key, Settled, Taken
 from onward.store.port import Store
+from onward.telemetry import DELIVERIES, Trace, counters, outgoing
 
 log = logging.getLogger("onward.relay")
 
@@ -70,8 +71,8 @@ class Sink(Protocol):
         """Whether this process can send to a lane."""
         ...
 
-    async def send(self, lane: str, subscription: str, message: str, url: str, body: bytes) -> Said:
-        """One attempt, which never raises and ends by itself."""
+    async def send(self, lane: str, subscription: str, message: str, url: str, body: bytes, trace: Trace) -> Said:
+        """One attempt, which never raises and ends by itself. `trace` are headers, of which the signature knows nothing."""
         ...
 
 
@@ -249,6 +250,8 @@ class Relay:
         crashpoint("deliver.sent")
         settled += [self._came_of(one, words) for (one, _, _), words in zip(ready, said, strict=True)]
         await self._store.settle_deliveries(holder, settled)
+        for done in settled:
+            counters.add(DELIVERIES, "delayed" if done.state == PENDING else done.state)
         for (one, _, _), words in zip(ready, said, strict=True):
             if words.gone:
                 await self._store.disable(one.key.subscription, words.words)
@@ -295,7 +298,8 @@ class Relay:
         if self._clock.monotonic() >= until:  # we were frozen, and somebody else has it
             return Said(False, "its lease ended before it was sent")
         if not lane.startswith(FUNCTION):
-            return await self._sink().send(lane, one.key.subscription, str(one.key), one.sink, data)
+            trace = outgoing(one.key.task_id, {"trace": one.origin.trace})
+            return await self._sink().send(lane, one.key.subscription, str(one.key), one.sink, data, trace)
         return await self._call(self._functions[lane.removeprefix(FUNCTION)], told)
 
     async def _call(self, function: Callable[[Event], Any], told: Event) -> Said:

@@ -13,11 +13,13 @@ import email.utils
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from onward.core import mask
 from onward.core.clock import Clock
 from onward.engine.relay import Said
 from onward.errors import BadSetting
 from onward.sinks import guard, signature
 from onward.sinks.errors import BadWebhook
+from onward.telemetry import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,6 +48,8 @@ class Webhooks:
 
     def check(self, url: str, *, own: bool) -> str:
         """The lane of a URL that may be told; `own` when it has a secret of its own. Raises BadWebhook and BadSetting."""
+        if mask.on and mask.text(url) != url:
+            raise BadWebhook(mask.text(url), "it holds the value of a secret, and a URL is written down")
         target = guard.check(url, self._allowed)
         if not self._secrets:
             raise BadSetting(
@@ -64,7 +68,9 @@ class Webhooks:
         """Whether this process can send to a lane: it needs a secret, and what speaks HTTP."""
         return lane.startswith((OWN, HOOK)) and bool(self._secrets) and _installed()
 
-    async def send(self, lane: str, subscription: str, message: str, url: str, body: bytes) -> Said:
+    async def send(
+        self, lane: str, subscription: str, message: str, url: str, body: bytes, trace: Trace | None = None
+    ) -> Said:
         """One attempt."""
         secrets = self._secrets if lane.startswith(HOOK) else signature.derived(self._secrets, subscription)
         now = int(self._clock.now())
@@ -76,6 +82,7 @@ class Webhooks:
             "webhook-id": message,
             "webhook-timestamp": str(now),
             "webhook-signature": signature.sign(secrets, message, now, body),
+            **(trace or {}),
         }
         try:
             async with asyncio.timeout(TIMEOUT):

@@ -222,14 +222,15 @@ def taken(row: Any) -> Taken:
         options,
         again,
     ) = row
-    labels = wire.decode(options).get("labels")
+    said = wire.decode(options)
     return Taken(
         Key(task_id, seq, subscription),
         attempts,
         tuple(types.split(" ")),
         sink,
         Record(seq, shift, kind, key, data, at),
-        Origin(task, created, own and own.rpartition("\n")[2], labels, not again),  # as in rows.py: without the tenant
+        # As in rows.py: the key without the tenant.
+        Origin(task, created, own and own.rpartition("\n")[2], said.get("labels"), not again, said.get("trace")),
         body,
     )
 
