@@ -484,9 +484,9 @@ def _a_yes_is_for_all_with_the_same_arguments(patch: pytest.MonkeyPatch) -> None
 def _everybody_is_told_that_they_decided(patch: pytest.MonkeyPatch) -> None:
     real = Messages._reply
 
-    async def reply(self: Messages, ask: Ask, kind: str, value: Any, what: str) -> list[Ask]:
+    async def reply(self: Messages, *said: Any) -> list[Ask]:
         with contextlib.suppress(AlreadyDecided):
-            return await real(self, ask, kind, value, what)
+            return await real(self, *said)
         return []
 
     patch.setattr(Messages, "_reply", reply)
