@@ -160,7 +160,16 @@ def _wheel() -> Path:
     return NODE
 
 
+PATIENCE = 240
+"""Seconds for a package to be brought."""
+
+
 def _run(command: Sequence[str | Path]) -> None:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            [str(word) for word in command], capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"`{' '.join(map(str, command))}` did not end within {PATIENCE} s") from None
     if done.returncode != 0:
         raise Unavailable(f"`{' '.join(map(str, command))}` failed: {(done.stderr or done.stdout).strip()[-500:]}")
