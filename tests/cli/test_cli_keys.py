@@ -40,12 +40,12 @@ def test_everything_that_can_be_said_of_a_key(onward: Run, db: str) -> None:
 def test_revoke_by_id_by_its_beginning_and_by_name(onward: Run, db: str) -> None:
     ids = [
         onward("keys", "create", "--name", name, "--scope", "read", "--db", db, "--json").json["id"]
-        for name in ("a", "b", "c", "c")
+        for name in ("anna", "bill", "cleo", "cleo")
     ]
     said = onward("keys", "revoke", ids[0], "--db", db)
-    assert said.out.startswith(f"key {ids[0]} (a) is revoked")
+    assert said.out.startswith(f"key {ids[0]} (anna) is revoked")
     assert onward("keys", "revoke", ids[1][:8], "--db", db, "--json").json["valid"] is False
-    two = onward("keys", "revoke", "c", "--db", db)
+    two = onward("keys", "revoke", "cleo", "--db", db)
     assert (two.status, "fits 2 keys" in two.sentence) == (2, True)
     none = onward("keys", "revoke", "nobody", "--db", db)
     assert (none.status, "there is no key" in none.sentence) == (4, True)

@@ -23,7 +23,7 @@ from tests.sim.loop import Process, SimLoop
 from tests.sim.watch import Watch
 from tests.sim.weather import Weather
 
-VERBS = [name for name, member in vars(Store).items() if inspect.iscoroutinefunction(member)]
+VERBS = [name for name, _ in inspect.getmembers(Store, inspect.iscoroutinefunction)]
 LOCAL = {"open", "close", "attend"}
 REPEATABLE = {
     "submit",
@@ -247,6 +247,9 @@ class Door:
     def nudge(self, topic: str) -> None:
         self.heard(topic)
         self.network.nudge(self, topic)
+
+    def news(self) -> None:
+        """Nobody follows."""
 
     def heard(self, topic: str) -> None:
         for callback in list(self.listeners.get(topic, ())):
