@@ -159,14 +159,15 @@ def _key(header: str | None) -> str | None:
     key is the same at every door; Starlette has read them as Latin-1."""
     if header is None:
         return None
-    with contextlib.suppress(UnicodeError):
-        header = header.encode("latin-1").decode()
+    if not header.isascii():
+        with contextlib.suppress(UnicodeError):
+            header = header.encode("latin-1").decode()
     if not header.startswith('"'):
         return header
     quoted = _QUOTED.fullmatch(header)
     if quoted is None:
         raise Problem(400, "bad_header", "the header Idempotency-Key has a quote that does not end")
-    return re.sub(r"\\(.)", r"\1", quoted[1])
+    return re.sub(r"\\(.)", r"\1", quoted[1]) if "\\" in quoted[1] else quoted[1]
 
 
 _KEY = {
