@@ -81,7 +81,7 @@ async def test_a_signed_request_submits_and_another_wakes_each_once(
         ).status_code == 200
     async with app.worker():
         assert (await ends(task["task_id"]))["result"] == "web for 5"
-    paid = paid.replace(b"e2", b"e3")
+    paid = json.dumps({"task_id": task["task_id"], "sum": 5, "id": "e3"}).encode()
     late = await client.post("/api/hooks/outside", content=paid, headers=signed(scheme, paid, sent="e3"))
     assert late.status_code == 409
 

@@ -190,20 +190,22 @@ async def test_cut_off_readers_and_killed_servers(url: str, prove: bool) -> None
         try:
             await servers.ready()
             await asyncio.to_thread(worker.wait_for, "ready", 60)
-            ids = [(await app.submit("steps", {"n": steps, "pause": 0.04})).id for _ in range(3)]
-            all_ = readers(ids, lambda: servers.ports, 1, 14, 12)
             chaos = asyncio.create_task(servers.chaos(random.Random(7)))
-            await asyncio.wait_for(asyncio.gather(*(reader.read() for reader in all_)), 600)
+            all_: list[Reader] = []
+            told: list[str] = []  # rounds until there was enough, however fast or slow the machine is
+            while sum(reader.cuts for reader in all_) < cuts or servers.kills < 2:
+                ids = [(await app.submit("steps", {"n": steps, "pause": 0.04})).id for _ in range(3)]
+                round_ = readers(ids, lambda: servers.ports, 1 + len(all_), 14, 12)
+                await asyncio.wait_for(asyncio.gather(*(reader.read() for reader in round_)), 600)
+                told += await judged(app, ids, round_)
+                all_ += round_
             chaos.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await chaos
-            told = await judged(app, ids, all_)
         finally:
             servers.close()
             worker.close()
     assert told == []
-    assert sum(reader.cuts for reader in all_) >= cuts, [reader.cuts for reader in all_]
-    assert servers.kills >= 2
     assert [reader.resets for reader in all_] == [0] * len(all_)
     print(f"{sum(reader.cuts for reader in all_)} cuts, {servers.kills} servers killed, 0 missing, 0 twice")
 

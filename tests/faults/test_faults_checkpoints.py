@@ -33,8 +33,17 @@ async def patiently(handle: Any, times: int = 3) -> Any:
     return await handle.result(timeout=60)
 
 
-async def killed(place: Place, kills: int, each: int, plant: str = "", names: tuple[str, ...] = STRATEGIES) -> Any:
-    """The ids of the tasks by name, after so many kills and all that was left to do; and how many processes died."""
+async def killed(
+    place: Place,
+    kills: int,
+    each: int,
+    plant: str = "",
+    names: tuple[str, ...] = STRATEGIES,
+    enough: Callable[[], bool] = lambda: True,
+) -> Any:
+    """The ids of the tasks by name, after so many kills and all that was left to do; and how many processes died.
+
+    `enough` says whether the kills hit anybody: on a slow machine most do not, and then there are more of them."""
     rng = random.Random(3)
     home = ReaderPlace(place.kind, place.url, place.home, place.server)
     app = build(home.url, str(home.ledger.path), **SETTINGS)
@@ -42,6 +51,7 @@ async def killed(place: Place, kills: int, each: int, plant: str = "", names: tu
         with Crew(home, WORKERS, slots=1, plant=plant, **SETTINGS).ready(WORKERS) as crew:
             ids: dict[str, str] = {}
             running: set[asyncio.Task[Any]] = set()
+            struck = asyncio.Event()
 
             async def one(name: str, number: int) -> None:
                 who = f"{name} {number}"
@@ -51,7 +61,7 @@ async def killed(place: Place, kills: int, each: int, plant: str = "", names: tu
 
             async def feed() -> None:
                 number = 0
-                while len(crew.died) < kills or number < each * len(names):
+                while not struck.is_set() or number < each * len(names):
                     if len(running) < 2 * WORKERS:
                         task = asyncio.ensure_future(one(names[number % len(names)], number))
                         running.add(task)
@@ -63,11 +73,12 @@ async def killed(place: Place, kills: int, each: int, plant: str = "", names: tu
                 await asyncio.gather(*running)
 
             feeding = asyncio.ensure_future(feed())
-            for _ in range(kills):
+            while len(crew.died) < kills or (not enough() and len(crew.died) < 10 * kills):
                 await asyncio.sleep(rng.expovariate(1 / 0.2))
                 await asyncio.to_thread(crew.ready, WORKERS // 2)
                 crew.kill9(*crew.pick(rng))
                 assert not feeding.done(), feeding.exception()
+            struck.set()
             await feeding
             await asyncio.to_thread(crew.stop)
             assert await app.store.census() == []
@@ -76,11 +87,15 @@ async def killed(place: Place, kills: int, each: int, plant: str = "", names: tu
 
 async def test_what_each_strategy_may_lose(place: Place, prove: bool, tell: Callable[..., None]) -> None:
     kills = 300 if prove else 30
-    ids, died = await killed(place, kills, 10, names=(*STRATEGIES, "rounds"))
+
+    def enough() -> bool:
+        return sum(judge(place.ledger.read())[1].values()) > kills / 20
+
+    ids, died = await killed(place, kills, 10, names=(*STRATEGIES, "rounds"), enough=enough)
     wrong, again = judge(place.ledger.read())
     tell("checkpoints", place.kind, f"{died} kills", f"{len(ids)} tasks", f"reads done again: {dict(again)}")
     assert wrong == []
-    assert died == kills
+    assert died >= kills
     assert sum(again.values()) > kills / 20, "VOID: the kills hit nobody who read"
     rotated = 0
     for who, task_id in ids.items():
@@ -97,6 +112,9 @@ async def test_what_each_strategy_may_lose(place: Place, prove: bool, tell: Call
 
 @pytest.mark.parametrize(("fault", "name"), [("turns", "every_iteration"), ("effects", "on_state_change")])
 async def test_the_judge_finds_what_was_planted(sqlite: Place, fault: str, name: str) -> None:
-    await killed(sqlite, 30, 10, plant=fault, names=(name,))
+    def found() -> bool:
+        return judge(sqlite.ledger.read())[0] != []
+
+    await killed(sqlite, 30, 10, plant=fault, names=(name,), enough=found)
     wrong, _ = judge(sqlite.ledger.read())
     assert wrong
