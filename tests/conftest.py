@@ -50,6 +50,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prove", action="store_true", help="run the proofs at full size")
 
 
+ABOVE = ("agent", "artifacts", "cli", "client", "console", "edge", "events", "protocols", "secrecy", "telemetry")
+"""What stands on the engine and does not know which database there is: `make check` tries it on SQLite's file."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where a test runs on several databases: all of them with `make prove`. `make test` leaves out SQLite in memory (the code
+    of the file, without the file) above the store, and `make check` PostgreSQL above the engine."""
+    kinds: dict[str, set[str]] = {}
+    for item in items:
+        kinds.setdefault(_of(item), set()).add(_kind(item))
+    left_out = []
+    for item in items:
+        part = item.path.relative_to(config.rootpath / "tests").parts[0]
+        others = kinds[_of(item)] - {_kind(item)}
+        if _kind(item) == "sqlite memory" and others and part != "store":
+            item.add_marker("slow")
+            left_out += [item] if not config.getoption("--prove") else []
+        elif _kind(item) == "postgres" and others and part in ABOVE:
+            item.add_marker("slow")
+    if left_out:
+        gone = set(map(id, left_out))
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if id(item) not in gone]
+
+
+def _of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _kind(item: pytest.Item) -> str:
+    return (
+        str(item.callspec.params.get("kind", ""))
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        else ""
+    )
+
+
 @pytest.fixture(scope="session")
 def prove(pytestconfig: pytest.Config) -> bool:
     """Whether the proofs run at full size."""

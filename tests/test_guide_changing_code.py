@@ -38,6 +38,7 @@ def onward(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return run(folder, "-m", "onward", *words)
 
 
+@pytest.mark.slow
 def test_the_guide(folder: Path) -> None:
     with Child.module("onward", "worker", "shop:app", cwd=folder, env=environment()) as worker:
         worker.wait_for("ready", timeout=20)

@@ -192,6 +192,7 @@ def _run(examples: int, *, chance: bool = False) -> None:
     assert all(MET[where] for where in ("in a step", "before a commit", "after a commit")), MET
 
 
+@pytest.mark.slow
 def test_random_programs_survive_random_kills() -> None:
     _run(50)
 

@@ -53,6 +53,7 @@ def told(task_id: str, records: list[Record], lead: progress.Lead = progress.Lea
     return found
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(KINDS), KEYS, DATA), max_size=20))
 def test_no_record_is_too_much_for_it(parts: list[tuple[str, str, bytes]]) -> None:
     teller = Teller("t")
@@ -71,6 +72,7 @@ def test_no_record_is_too_much_for_it(parts: list[tuple[str, str, bytes]]) -> No
             assert b"\n" not in written(update_json(update))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(KINDS), KEYS, DATA), max_size=25), st.data())
 def test_whoever_comes_in_late_is_told_the_same(parts: list[tuple[str, str, bytes]], data: Any) -> None:
     records = records_of(parts)

@@ -112,6 +112,7 @@ async def _races(url: str, count: int, seed: int) -> collections.Counter[str]:
     return met
 
 
+@pytest.mark.slow
 @not_memory
 async def test_races_of_cancel(url: str) -> None:
     met = await _races(url, 120, 31)

@@ -29,6 +29,7 @@ def environment() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_the_program_of_the_readme_runs(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "main.py"],
@@ -57,6 +58,7 @@ def test_the_agent_of_the_readme_is_one(folder: Path) -> None:
     assert done.stdout == "janitor dict /no/such/file is gone\n", done.stderr
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_work(folder: Path) -> None:
     commands = re.findall(r"^\$ (onward .*)$", README, re.MULTILINE)
     assert commands == ["onward worker deploy:app", "onward submit deploy '\"web\"' --follow"]

@@ -348,6 +348,7 @@ async def test_one_that_is_young_enough_goes_on(lab: Lab) -> None:
     assert (await lab.ended(task_id)).result == "there"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [

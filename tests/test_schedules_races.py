@@ -142,6 +142,7 @@ async def crashing(store: Any, time: Time, point: str, at: int) -> int:
     return died
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["tick.before", "tick.after"])
 @pytest.mark.parametrize("at", [2, 3, 7])
 async def test_a_crash_loses_no_tick_and_doubles_none(store: Store, time: Time, point: str, at: int) -> None:

@@ -119,6 +119,7 @@ async def _reason(app: Onward, task_id: str, reason: str) -> bool:
     return (await app.get(task_id)).reason == reason
 
 
+@pytest.mark.slow
 async def test_the_wall_time_is_one_of_the_limits(lab: Lab) -> None:
     async def wait_long() -> str:
         await lab.clock.sleep(50)

@@ -165,6 +165,7 @@ async def test_a_tool_that_changes_under_a_task_is_refused(app: Onward, tmp_path
     assert log(tmp_path)[-1] == "changed a", "who begins later sees what it is now"
 
 
+@pytest.mark.slow
 async def test_what_is_pinned_is_used_and_nothing_else(tmp_path: Path) -> None:
     from onward.core import wire
 

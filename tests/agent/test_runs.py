@@ -102,6 +102,7 @@ async def test_an_agent_streams_calls_tools_and_knows_what_it_cost(
 SOON = "in a moment, as a date"
 
 
+@pytest.mark.slow
 @only_memory
 @pytest.mark.parametrize(
     ("trouble", "attempts"),

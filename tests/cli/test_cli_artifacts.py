@@ -88,6 +88,7 @@ def test_a_task_that_left_nothing_behind(onward: Run, done: Done) -> None:
     assert onward("artifacts", task_id, "--db", url, "--json").json == {"task_id": task_id, "artifacts": []}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "data"), [("text", TEXT.encode()), ("raw", BYTES)])
 def test_the_bytes_go_into_a_pipe_or_a_file_as_they_are(
     done: Done, onward: Run, tmp_path: Path, kind: str, data: bytes

@@ -90,6 +90,7 @@ def test_follow_moves_on_a_terminal_and_leaves_the_task_alone(onward: Run, crew:
     onward("cancel", task_id, "--db", crew)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80, 120])
 @pytest.mark.parametrize("words", [["list"], ["doctor"], ["submit", "flaky", "--follow"]], ids=lambda words: words[0])
 def test_lines_fit_the_terminal(words, columns, crew: str, onward: Run):
@@ -108,6 +109,7 @@ def test_colours_for_errors(crew: str):
         assert screen.text.startswith("\x1b[31monward: there is no task 'zzzz'")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["NO_COLOR", "dumb"])
 @pytest.mark.parametrize("words", [["list"], ["submit", "flaky", "--follow"], ["show", "zzzz"]], ids=lambda w: w[0])
 def test_no_color_is_plain_text(words, env, crew: str):

@@ -58,6 +58,7 @@ def test_a_wait_for_a_child_names_it(onward: Run, crew: str, waiting: Waiting):
     assert onward("show", wait["child"], "--json", "--db", crew).json["state"] == "cancelled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "words", "text", "command"),
     [wait for wait in WAITS if wait[0] != "signal"],  # which anybody may send: it is no person who is waited for

@@ -357,6 +357,7 @@ async def test_an_agent_and_its_budget(app: Onward, client: Any) -> None:
     assert (await client.get(on.id)).input == {"goal": "And now?", "after": task.id}
 
 
+@pytest.mark.slow
 async def test_who_is_refused_comes_back_when_told(url: str, either: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_come_back", lambda limit, rate: 1.0)  # 30 s, as long as no worker has done anything
     app = Onward(url, queue_limit=2, poll_s=0.05)

@@ -101,6 +101,7 @@ async def test_every_follower_gets_every_record_once_and_in_order(store: Store, 
     assert wrong(await race(store, seed)) == []
 
 
+@pytest.mark.slow
 @only_memory
 @pytest.mark.parametrize("fault", ["the cursor is dropped", "off by one", "resume from the head", "no gap is seen"])
 async def test_a_planted_fault_is_seen(store: Store, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,7 @@ async def test_what_is_asked_wrongly(steps: Onward) -> None:
         assert head.headers["x-accel-buffering"] == "no"
 
 
+@pytest.mark.slow
 @only_memory
 @pytest.mark.parametrize("cursor", ["999", "garbage", "-1", "1,2", "1e9", "9" * 30, "١", "5;DROP", "0x5"])
 async def test_a_cursor_that_nobody_gave_out_begins_anew_and_says_so(steps: Onward, cursor: str) -> None:
@@ -306,6 +307,7 @@ def heard(found: list[Event], shown: str = "") -> str:
     return shown
 
 
+@pytest.mark.slow
 @only_memory
 async def test_a_model_is_heard_live_and_again_after_a_reconnect(app: Onward) -> None:
     talker = Talker()
@@ -419,6 +421,7 @@ async def test_a_server_that_stops_lets_go_of_its_streams(steps: Onward) -> None
     assert len(seen) == 1, "ended in good order, and may go on elsewhere"
 
 
+@pytest.mark.slow
 @only_file
 async def test_a_client_that_takes_nothing_is_dropped_and_may_come_back(
     steps: Onward, monkeypatch: pytest.MonkeyPatch

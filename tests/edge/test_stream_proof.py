@@ -210,6 +210,7 @@ async def test_cut_off_readers_and_killed_servers(url: str, prove: bool) -> None
     print(f"{sum(reader.cuts for reader in all_)} cuts, {servers.kills} servers killed, 0 missing, 0 twice")
 
 
+@pytest.mark.slow
 @only_memory
 @pytest.mark.parametrize("fault", [None, "the cursor is dropped", "off by one", "resume from the head"])
 async def test_a_planted_fault_is_seen(app: Onward, fault: str | None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,7 @@ async def test_a_server_without_a_worker_sends_too(hooked: Onward, receiver: Rec
         await eventually(lambda: _count(receiver, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [

@@ -62,6 +62,7 @@ def without_names(answer: Any, of: Belongings) -> str:
     return text
 
 
+@pytest.mark.slow
 async def test_what_belongs_to_another_tenant_is_as_unknown_as_what_is_not_there(app: Onward, door: str) -> None:
     people = await town(app)
     keys = {
@@ -83,6 +84,7 @@ async def test_what_belongs_to_another_tenant_is_as_unknown_as_what_is_not_there
         assert "error" not in await ask(door, keys["globex"], way), "one's own can be seen"
 
 
+@pytest.mark.slow
 async def test_without_a_valid_key_there_is_nothing(app: Onward, door: str) -> None:
     people = await town(app)
     made = await app.keys.create("gone", ["read", "submit", "decide"])

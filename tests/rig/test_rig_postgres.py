@@ -86,6 +86,7 @@ def test_kill9_keeps_what_is_committed_and_nothing_else(own: Postgres) -> None:
     assert ask(own.url, "SELECT name FROM things") == [("committed",)]
 
 
+@pytest.mark.slow
 def test_kill9_takes_a_busy_backend_along(own: Postgres) -> None:
     ask(own.url, "CREATE TABLE things (name text)")
     slow = threading.Thread(target=_insert_slowly, args=[own.url])

@@ -64,6 +64,7 @@ def test_whatever_a_program_makes_of_a_value_is_masked(value: str, before: str, 
         assert b"[secret K]" in mask.data(f"{before}{form}{after}".encode()), how
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

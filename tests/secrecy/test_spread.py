@@ -248,6 +248,7 @@ async def _quiet(app: Onward) -> bool:
     return all(task.ended for task in tasks)
 
 
+@pytest.mark.slow
 @not_memory
 async def test_nothing_of_it_is_written_anywhere(
     url: str, monkeypatch: pytest.MonkeyPatch, logs: io.StringIO, spans: Spans

@@ -88,6 +88,7 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert run(8).digest != first.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_depends_on_nothing_but_itself(hash_seed: str) -> None:
     """Another process, with other hashes of texts and other addresses of objects, sees the same history."""

@@ -525,6 +525,7 @@ def on_postgres(recycled: Any) -> Callable[[], Machine]:
     return machine
 
 
+@pytest.mark.slow
 def test_sqlite() -> None:
     _run(on_sqlite, examples=100)
 

@@ -184,6 +184,7 @@ both = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @both
 async def test_commit_and_the_task_is_there_and_runs(app: Onward, url: str, borrow: Any) -> None:
     @app.task

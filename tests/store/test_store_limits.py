@@ -502,6 +502,7 @@ async def crowd(store: Store, open_another: Any, *, queue_most: int = 100) -> li
     return stores
 
 
+@pytest.mark.slow
 @only_postgres
 @pytest.mark.parametrize("queue_most", [100, 5])
 async def test_many_claimers_never_exceed_a_limit_and_forget_nobody(

@@ -675,6 +675,7 @@ async def test_leaving_against_being_declared_dead(store: Any, open_another: Any
         assert {await reason(store, one.id) for one in held} == {"queued"}
 
 
+@pytest.mark.slow
 async def test_workers_that_settle_parents_and_children_at_once_never_wait_for_each_other(
     store: Any, open_another: Any, kind: str
 ) -> None:

@@ -97,6 +97,7 @@ async def test_many_cancels_at_once_and_one_wins(store: Store) -> None:
     assert await kinds(store, task_id) == [r.SUBMITTED, r.CANCEL, r.CANCELLED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["step", "end", "wait"])
 async def test_cancel_against_save(store: Store, open_another: Any, kind: str, what: str) -> None:
     """Either the save was first, and cancel finds what it left (an end: then it has lost), or cancel was first and the

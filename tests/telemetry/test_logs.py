@@ -299,6 +299,7 @@ def test_the_setting():
         load({"log": "xml"}, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["setting", "option"])
 def test_a_worker_process_speaks_json_and_tells_of_its_tasks(way: str, tmp_path):
     (tmp_path / "shop.py").write_text(
