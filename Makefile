@@ -8,6 +8,9 @@ STAMP  := $(VENV)/.installed
 TESTS  ?= tests
 JOBS   ?= 3
 
+# What was compiled once is kept: the tests start some hundred processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check prove bench lint format lock clean
 
