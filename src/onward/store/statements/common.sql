@@ -75,8 +75,8 @@ ORDER BY o.task_id DESC LIMIT :limit
 SELECT t.id FROM onward_tasks t WHERE t.id < :before AND (:of_all OR COALESCE(t.tenant, '') = :tenant) ORDER BY id DESC LIMIT 1 OFFSET :count
 
 -- name: journal
--- The records of one task after a number.
-SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq > :after ORDER BY seq LIMIT :limit
+-- The records of one task after a number, which may be larger than that of any record.
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq > CAST(:after AS bigint) ORDER BY seq LIMIT :limit
 
 -- name: last_journal
 -- The records of one task from its last checkpoint on.
