@@ -210,7 +210,7 @@ class Door:
         await self._steers(
             "fork", task_id, at=at, input=None if input is SAME else wire.fingerprint(input, "the input")
         )
-        return await self.service.forks.fork(task_id, at, input=input)
+        return await self.service.forks.fork(task_id, at, input=input, agent=self.caller.agent)
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
         """Send a signal to a task; with `id`, twice is once."""

@@ -228,9 +228,9 @@ SELECT task_id FROM onward_queue WHERE reason = 'in_doubt' ORDER BY task_id
 
 
 -- name: fork_task
--- A task like another, of the same tenant, with an input that may differ. Nothing comes back where the id is taken.
+-- A task like another, of the same tenant, with an input and options that may differ. Nothing comes back where the id is taken.
 INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options, tenant)
-SELECT :id, task, queue, priority, onward_now(), '', :input, options, tenant FROM onward_tasks WHERE id = :origin
+SELECT :id, task, queue, priority, onward_now(), '', :input, COALESCE(:options, options), tenant FROM onward_tasks WHERE id = :origin
 ON CONFLICT DO NOTHING RETURNING id
 
 -- name: fork_journal
