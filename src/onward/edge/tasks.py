@@ -87,7 +87,6 @@ async def events(asked: Asked) -> Answer:
     if live.wants_stream(asked):
         return await live.records(asked)
     query: shapes.AfterQuery = asked.query
-    await asked.door.get(asked.path["id"])
     found = await asked.door.journal(asked.path["id"], query.after, query.limit)
     last = found[-1].seq if len(found) == query.limit else None
     return Answer({"records": [record_json(record) for record in found], "next": last})
@@ -117,13 +116,14 @@ async def fork(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/fork`."""
     body: shapes.NewFork = asked.body
     given = body.input if "input" in body.model_fields_set else SAME
-    return _task(await asked.door.service.get(await asked.door.fork(asked.path["id"], body.at, input=given)))
+    fork = await asked.door.fork(asked.path["id"], body.at, input=given)
+    return _task(asked.door.shown(await asked.door.service.get(fork)))
 
 
 async def signal(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/signals/{name}`."""
     await asked.door.signal(asked.path["id"], asked.path["name"], asked.body.value, id=asked.body.id)
-    return _task(await asked.door.service.get(asked.path["id"]))
+    return _task(asked.door.shown(await asked.door.service.get(asked.path["id"])))
 
 
 async def message(asked: Asked) -> Answer:
