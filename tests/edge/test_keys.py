@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onward import Onward
 from onward.core import key as keys
 from onward.core.caller import ANYBODY, SCOPES
-from onward.edge import auth
+from onward.edge import auth, mcp_http, stream
 from onward.edge.auth import FRESH, MOST, Gate, check_bind
 from onward.errors import BadSetting, StoreUnavailable, Unauthorized, UsageError
 from onward.keys import Keys
@@ -235,7 +235,12 @@ async def test_a_request_costs_no_query_and_a_revocation_counts_within_two_secon
     time.move(FRESH)
     assert not await gate.still(caller)
     await refused(gate, bearer(made.token))
-    assert FRESH <= 2
+
+
+def test_what_stays_open_ends_within_two_seconds_too() -> None:
+    """It is asked about now and then, and the answer may be as old as any."""
+    for pace in (stream.PACE.check, mcp_http.AGAIN):
+        assert FRESH + pace <= 2
 
 
 async def test_what_stays_open_asks_once_for_all_of_a_key(

@@ -276,6 +276,42 @@ async def test_all_tasks_in_one_stream(steps: Onward, monkeypatch: pytest.Monkey
         assert over.id not in {event.data["task_id"] for event in found[1:]}, "what had ended tells nothing"
 
 
+async def test_what_had_ended_and_goes_on_is_in_the_stream_of_all_tasks(
+    steps: Onward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream.PACE, "look", 0.05)
+    broken = [True, True]
+
+    @steps.task(retry=1)
+    async def breaks(ctx: Any) -> str:
+        if broken.pop():
+            raise ValueError("not yet")
+        return "well"
+
+    async with served(steps) as (client, _, _), steps.worker():
+        before, within = await steps.submit("breaks"), None
+        await steps.service.wait(before.id, 30)
+        broken.append(False)
+        told: dict[str, list[str]] = {}
+        async for event in events(client, PROGRESS, all="true"):
+            if event.name == "reset":
+                await steps.resume(before.id)
+                continue
+            told.setdefault(event.data["task_id"], []).append(event.data["status"])
+            if event.data["task_id"] == before.id and event.data["status"] == "completed":
+                within = await steps.submit("breaks")
+            elif event.data["status"] == "error":
+                broken.append(False)
+                await steps.resume(event.data["task_id"])
+            elif within is not None and told.get(within.id, [])[-1:] == ["completed"]:
+                break
+        assert within is not None
+        whole = [event.data["status"] for event in await all_events(client, PROGRESS, task_id=within.id)]
+        assert told[within.id] == whole, "what ended while it was told, and went on"
+        whole = [event.data["status"] for event in await all_events(client, PROGRESS, task_id=before.id)]
+        assert told[before.id] == whole[whole.index("error") + 1 :], "what had ended before"
+
+
 # ── what a model says ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -236,7 +236,14 @@ class PostgresStore(
         return await self._from_outside(lambda c: steer.resume(c, task_id))
 
     async def fork(
-        self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, options: bytes | None = None
+        self,
+        task_id: str,
+        origin: str,
+        at: int,
+        *,
+        input: bytes,
+        inbox: int,
+        options: bytes | None = None,  # noqa: A002
     ) -> None:
         await self._from_outside(lambda c: fork(c, task_id, origin, at, input, inbox, options))
 

@@ -215,7 +215,14 @@ class SqliteStore(
         return None if found is None else found[0] is not None
 
     async def fork(
-        self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, options: bytes | None = None
+        self,
+        task_id: str,
+        origin: str,
+        at: int,
+        *,
+        input: bytes,
+        inbox: int,
+        options: bytes | None = None,  # noqa: A002
     ) -> None:
         await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox, options))
 
