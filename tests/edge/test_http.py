@@ -11,6 +11,8 @@ import httpx2
 from onward import Onward
 from onward.cli.serve import _bound
 from tests.edge.conftest import Ends, serving
+from tests.edge.sse import served
+from tests.kit import eventually, only_memory
 
 Client = httpx2.AsyncClient
 
@@ -232,3 +234,61 @@ async def test_answers_are_sent_without_delay() -> None:
             writer.close()
     assert seen
     assert all(seen)
+
+
+@only_memory
+async def test_whoever_waits_for_a_result_is_answered_when_the_server_stops(app: Onward) -> None:
+    @app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    async with served(app) as (client, _, server), app.worker():
+        task = await app.submit("waits")
+        held = [
+            asyncio.create_task(client.get(f"/api/tasks/{task.id}/result", params={"timeout_s": 60})),
+            asyncio.create_task(client.get(f"/api/tasks/{task.id}", headers={"Prefer": "wait=60"})),
+            asyncio.create_task(client.post("/api/tasks", json={"task": "waits"}, headers={"Prefer": "wait=60"})),
+        ]
+        await eventually(lambda: _held(app, 3), 20)
+        server.leave()
+        answers = await asyncio.gather(*held)
+        assert [answer.status_code for answer in answers] == [202, 200, 202]
+
+
+@only_memory
+async def test_nobody_waits_for_whoever_has_left(app: Onward) -> None:
+    @app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    async with served(app) as (client, _, _):
+        task = await app.submit("waits")
+        held = asyncio.create_task(client.get(f"/api/tasks/{task.id}/result", params={"timeout_s": 60}))
+        await eventually(lambda: _held(app, 1), 20)
+        held.cancel()
+        await eventually(lambda: _held(app, 0), 20)
+        assert (await client.get("/healthz")).status_code == 200
+
+
+@only_memory
+async def test_a_key_that_is_revoked_while_it_waits_is_told_nothing(app: Onward) -> None:
+    @app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    made = await app.keys.create("ada", ["read"])
+    async with served(app) as (client, edge, _), app.worker():
+        task = await app.submit("waits")
+        mine = {"Authorization": f"Bearer {made.token}"}
+        held = asyncio.create_task(client.get(f"/api/tasks/{task.id}/result", params={"timeout_s": 60}, headers=mine))
+        await eventually(lambda: _held(app, 1), 20)
+        await app.keys.revoke(made.key.id)
+        edge.gate._valid.clear()  # as it is two seconds later
+        await app.signal(task.id, "go", "what only keys that are good are told")
+        assert (await held).status_code == 401
+
+
+async def _held(app: Onward, wanted: int) -> bool:
+    """Whether so many wait for the end of a task, and have looked at it."""
+    hub: Any = app.store._hub  # type: ignore[attr-defined]
+    return len([one for one in hub._listeners.get("ended", ()) if "Event.set" in repr(one)]) == wanted
