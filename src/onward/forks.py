@@ -81,8 +81,8 @@ class Forks:
             self._check(plan.origin.task, wire.decode(data))
         fork = self._ids()
         await self._artifacts.inherit(fork, plan.origin.task_id, plan.at)
-        options = None if agent is None else await self._asked_by(agent, plan.origin.task_id)
-        await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, options=options)
+        told = None if agent is None else await self._asked_by(agent, plan.origin.task_id)
+        await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, told=told)
         self._store.nudge("ready")
         return fork
 

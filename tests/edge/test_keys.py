@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward import Onward
+from onward.cli.serve import _hosts
 from onward.core import key as keys
 from onward.core.caller import ANYBODY, SCOPES
 from onward.edge import auth, mcp_http, stream
@@ -323,3 +324,8 @@ def test_others_may_not(host: str) -> None:
     with pytest.raises(UsageError, match="onward keys create"):
         check_bind(host, has_keys=False)
     check_bind(host, has_keys=True)
+
+
+def test_an_address_of_ipv6_is_a_host_in_brackets() -> None:
+    hosts = _hosts("fd00::5", "Example.com fd00::7 [fd00::8]")
+    assert hosts >= {"[fd00::5]", "example.com", "[fd00::7]", "[fd00::8]", "[::1]", "localhost", "127.0.0.1"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,6 +16,7 @@ from onward.core.caller import ANYBODY, Caller
 from onward.core.record import ENDS
 from onward.edge import stream
 from onward.errors import StoreUnavailable, Unauthorized
+from rig.processes import Child
 from tests.edge.sse import Event, Parser, Refused, all_events, events, served
 from tests.kit import eventually, only_file, only_memory
 from tests.test_guides import code_of
@@ -505,3 +507,19 @@ async def test_a_reader_survives_a_database_that_is_away(steps: Onward) -> None:
         found = await all_events(client, PROGRESS, task_id=task.id)
         assert found[-1].data["status"] == "completed"
         assert away == 0
+
+
+# ── somebody else's server ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+async def test_an_open_stream_does_not_keep_somebody_elses_server_from_stopping(tmp_path: Path) -> None:
+    database = {"ONWARD_DB": f"sqlite:///{tmp_path / 'onward.db'}"}
+    with Child.module("tests.edge.mounted", cwd=Path(__file__).parents[2], env=database) as child:
+        port = await asyncio.to_thread(child.line, 30)
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port.strip()}/onward", timeout=30) as client:
+            task = (await client.post("/api/tasks", json={"task": "waits"})).json()
+            async for event in events(client, PROGRESS, task_id=task["task_id"]):
+                if event.data["message"] == "submitted":
+                    child.terminate()
+        assert await asyncio.to_thread(child.wait, 20) is not None

@@ -47,8 +47,6 @@ CALLS: Sequence[Call] = (
     *hooks.CALLS,
 )
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
 
 class Gate(Protocol):
     """Finds out who asks."""

@@ -215,16 +215,9 @@ class SqliteStore(
         return None if found is None else found[0] is not None
 
     async def fork(
-        self,
-        task_id: str,
-        origin: str,
-        at: int,
-        *,
-        input: bytes,
-        inbox: int,
-        options: bytes | None = None,  # noqa: A002
-    ) -> None:
-        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox, options))
+        self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes | None = None
+    ) -> None:  # noqa: A002
+        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox, told))
 
     async def children(self, task_id: str) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "children", id=task_id)])
