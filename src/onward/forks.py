@@ -81,7 +81,7 @@ class Forks:
             self._check(plan.origin.task, wire.decode(data))
         fork = self._ids()
         await self._artifacts.inherit(fork, plan.origin.task_id, plan.at)
-        told = None if agent is None else await self._asked_by(agent, plan.origin.task_id)
+        told = b"" if agent is None else await self._asked_by(agent, plan.origin.task_id)
         await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, told=told)
         self._store.nudge("ready")
         return fork

@@ -309,9 +309,7 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         """Reopen a failed task, or make one that waits for a person ready; False when it is neither."""
         ...
 
-    async def fork(
-        self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes | None = None
-    ) -> None:  # noqa: A002
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
         """Write a task like another (with the options `told`, if any) with its records 1…`at`, then `task.forked`, and its first `inbox` messages,
         which those hold. All or nothing; an id that is there is a fork whose answer was lost. Where to cut is the caller's business."""
         ...

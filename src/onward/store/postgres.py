@@ -235,9 +235,7 @@ class PostgresStore(
     async def resume(self, task_id: str) -> bool:
         return await self._from_outside(lambda c: steer.resume(c, task_id))
 
-    async def fork(
-        self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes | None = None
-    ) -> None:  # noqa: A002
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
         await self._from_outside(lambda c: fork(c, task_id, origin, at, input, inbox, told))
 
     async def _from_outside(self, job: Callable[[Any], Awaitable[T]]) -> T:

@@ -214,9 +214,7 @@ class SqliteStore(
         found = await self._writing(lambda c: first(c, "pause", id=task_id))
         return None if found is None else found[0] is not None
 
-    async def fork(
-        self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes | None = None
-    ) -> None:  # noqa: A002
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
         await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox, told))
 
     async def children(self, task_id: str) -> list[str]:
