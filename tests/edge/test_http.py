@@ -7,9 +7,11 @@ import socket
 from typing import Any
 
 import httpx2
+import pytest
 
 from onward import Onward
 from onward.cli.serve import _bound
+from onward.core import key as keys
 from tests.edge.conftest import Ends, serving
 from tests.edge.sse import served
 from tests.kit import eventually, only_memory
@@ -292,3 +294,15 @@ async def _held(app: Onward, wanted: int) -> bool:
     """Whether so many wait for the end of a task, and have looked at it."""
     hub: Any = app.store._hub  # type: ignore[attr-defined]
     return len([one for one in hub._listeners.get("ended", ()) if "Event.set" in repr(one)]) == wanted
+
+
+async def test_where_the_database_is_is_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever has no key can ask while it is away, and so can whoever has a wrong one."""
+    app = Onward("postgresql://ada:secret@127.0.0.1:1/hidden")
+    async with serving(app) as address, Client(base_url=address) as client:
+        for path, headers in (("/readyz", {}), ("/api/tasks", {"Authorization": f"Bearer {keys.new().text}"})):
+            answer = await client.get(path, headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+            assert "hidden" not in answer.text
+            assert "127.0.0.1" not in answer.text
+    assert "127.0.0.1:1/hidden" in caplog.text
