@@ -161,6 +161,7 @@ SPAWNERS = {
     "store/listener.py": 1,  # one task with the life of its connection
     "edge/feed.py": 2,  # the one reader, and its ear for the end of the server
     "edge/socket.py": 2,  # both directions of a talk, which end together
+    "edge/tasks.py": 3,  # an answer that is held back, and its ears for the end of the client and of the server
     "edge/stream.py": 2,  # an answer, and its ear for the end of the client
     "store/postgres_nudges.py": 1,  # nudges on their way out
     "store/sqlite_nudges.py": 1,

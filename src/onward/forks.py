@@ -63,9 +63,17 @@ class Forks:
             raise TaskNotFound(task_id)
         return cuts.places()
 
-    async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> str:  # noqa: A002
+    async def fork(
+        self,
+        task_id: str,
+        at: int | None = None,
+        *,
+        input: Any = SAME,  # noqa: A002 -- the word for it at every door
+        agent: str | None = None,
+    ) -> str:
         """The id of a new task that goes on after record `at` of another, after the commit; with another input, from its
-        first record. What was done before is inherited and never undone by it; what came after is done anew."""
+        first record. What was done before is inherited and never undone by it; what came after is done anew. `agent` is the
+        one that asks for it, with its own key."""
         plan = await self.plan(task_id, at, input=input)
         value = plan.origin.input if input is SAME else input
         data = wire.encode(value, f"the input of task {plan.origin.task!r}")
@@ -73,9 +81,15 @@ class Forks:
             self._check(plan.origin.task, wire.decode(data))
         fork = self._ids()
         await self._artifacts.inherit(fork, plan.origin.task_id, plan.at)
-        await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox)
+        told = b"" if agent is None else await self._asked_by(agent, plan.origin.task_id)
+        await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, told=told)
         self._store.nudge("ready")
         return fork
+
+    async def _asked_by(self, agent: str, origin: str) -> bytes:
+        """The options of a task, as if this agent had asked for it."""
+        (kin,) = await self._store.kin([origin])
+        return wire.encode({**wire.decode(kin.options), "agent": agent})
 
     async def _cuts(self, task_id: str) -> Cuts:
         records = await self._journal(task_id)

@@ -10,15 +10,31 @@ from typing import Any
 
 import pytest
 
-from onward import Onward, State
+from onward import Onward, State, SyncClient
 from onward.client import client as clients
 from onward.client.errors import Unreachable
+from onward.client.events import MEDIA
+from onward.client.script import Answer, Listen, Lost, Request
+from onward.client.verbs import Verbs
+from onward.core import wire
 from onward.core.progress import Teller
+from onward.core.task import Task
+from onward.errors import OnwardError, UsageError
 from rig.processes import Child
 from rig.proxy import HttpProxy
 from tests.client.conftest import listed
 from tests.edge.conftest import serving
 from tests.kit import not_memory
+
+ENDED = wire.encode(
+    dict.fromkeys(Task.__dataclass_fields__)
+    | {
+        "task_id": "task",
+        "state": "completed",
+        "created_at": "2026-11-15T14:00:00Z",
+        "updated_at": "2026-11-15T14:00:00Z",
+    }
+)
 
 # ── answers that are lost ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -104,6 +120,49 @@ async def test_what_twice_is_the_same_is_sent_again(app: Onward, lossy: Any, eit
     await client.signal(waits.id, "go", 1)
     async with app.worker():
         assert await waits.result(20) == [1, "no more"], "one signal"
+
+
+# ── somebody in between ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_answer_that_sends_us_elsewhere_is_none(either: Any) -> None:
+    """A proxy that wants TLS, or a login: its page is no artifact."""
+
+    async def elsewhere(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        page = b"<html>over there</html>"
+        head = b"HTTP/1.1 302 Found\r\nlocation: https://x/\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
+            page
+        )
+        writer.write(head + page)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(elsewhere, "127.0.0.1", 0)
+    async with server:
+        client = either(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", patience=1)
+        with pytest.raises(OnwardError, match="the answer was 302") as told:
+            await client.artifact("task", "artifact")
+    assert (told.value.status, told.value.code) == (302, "http_302")
+
+
+def test_streams_that_break_at_once_are_not_asked_for_without_a_pause() -> None:
+    with SyncClient("http://127.0.0.1:1") as client:
+        script, said = Verbs.tail.script(client, "task"), None
+        steps: list[str] = []
+        for _ in range(20):
+            step = script.send(said)
+            steps.append(type(step).__name__)
+            if isinstance(step, Request):
+                said = Answer(200, {"content-type": MEDIA if step.listens else "application/json"}, ENDED)
+            else:
+                said = Lost(True, "cut off") if isinstance(step, Listen) else None
+    assert steps[:8] == ["Request", "Listen", "Request", "Pause"] * 2
+
+
+def test_an_address_without_its_beginning_is_refused_at_once() -> None:
+    for address in ("127.0.0.1:8765", "onward.example.com", "ftp://x"):
+        with pytest.raises(UsageError, match="http://"):
+            SyncClient(address)
 
 
 # ── servers that are killed ──────────────────────────────────────────────────────────────────────────────────────────

@@ -418,6 +418,28 @@ async def test_an_agent_does_not_approve_what_it_asked_for_with_its_own_key(app:
         assert (await app.service.wait(task_id, 30)).result == "done"
 
 
+async def test_an_agent_does_not_approve_what_it_forked_with_its_own_key(app: Onward) -> None:
+    """A fork with another input is a submit by another name; and one of a child has no parent that would tell."""
+
+    @app.task
+    async def deploy(ctx: Any, what: str) -> str:
+        await ctx.approve(f"deploy {what}?")
+        return what
+
+    person = Door(app.service, caller("acme", WORK))
+    (origin,) = await person.submit([Wish("deploy", "the site", labels={"a": "b"})])
+    door = Door(app.service, caller("acme", WORK, agent="fixer"))
+    fork = await door.fork(origin, input="what nobody asked for")
+    async with app.worker():
+        while not (asks := {ask.task_id: ask.id for ask in await door.asks()}).keys() >= {origin, fork}:  # noqa: ASYNC110 -- from outside
+            await asyncio.sleep(0.01)
+        with pytest.raises(OwnCall):
+            await door.decide(asks[fork], "approve")
+        await door.decide(asks[origin], "approve")
+    found = await app.get(fork)
+    assert (found.labels, found.tenant) == ({"a": "b"}, "acme")
+
+
 # ── who may do what to keys ──────────────────────────────────────────────────────────────────────────────────────────
 
 

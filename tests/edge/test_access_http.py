@@ -253,6 +253,39 @@ async def test_a_key_that_may_only_submit_has_not_half_done_anything(app: Onward
         assert (fork.status_code, fork.json()["task_id"] != task_id) == (200, True)
 
 
+async def test_whoever_may_not_look_is_shown_nothing_by_what_they_may_do(app: Onward) -> None:
+    @app.task
+    async def work(ctx: Any, secret: str) -> str:
+        return f"result of {secret}"
+
+    @app.task
+    async def waits(ctx: Any, secret: str) -> Any:
+        return await ctx.signal("go")
+
+    done = await app.submit("work", "what only readers know")
+    token = (await app.keys.create("only", [SUBMIT])).token
+    async with app.worker():
+        await done.result(20)
+    kept = await app.submit("waits", "what only readers know")
+    async with (
+        serving(app) as address,
+        Client(base_url=address, headers={"Authorization": f"Bearer {token}"}) as client,
+    ):
+        for path, body in (
+            (f"{done.id}/resume", None),
+            (f"{done.id}/fork", {"at": 1}),
+            (f"{kept.id}/signals/other", {"value": 1}),
+            (f"{kept.id}/message", {"text": "hello"}),
+            (f"{kept.id}/priority", {"priority": 1}),
+            (f"{kept.id}/pause", None),
+            (f"{kept.id}/resume", None),
+            (f"{kept.id}/cancel", None),
+        ):
+            answer = await client.post(f"/api/tasks/{path}", json=body)
+            assert answer.status_code == 200, (path, answer.text)
+            assert "what only readers know" not in answer.text, path
+
+
 async def test_keys_over_http_from_the_first_to_its_end(url: str, clock: HandClock) -> None:
     app = Onward(url, clock=clock)
     async with app, serving(app) as address, Client(base_url=address) as client:

@@ -22,7 +22,7 @@ from onward import Onward
 from onward.edge import heads
 from rig.processes import Child
 from tests.edge.conftest import serving
-from tests.kit import not_memory
+from tests.kit import not_memory, only_memory
 
 ROOT = Path(__file__).parents[2]
 CHECKS = (
@@ -201,6 +201,52 @@ async def test_strings_are_data_wherever_they_stand(url: str) -> None:
             made += keyed.status_code == 202
         assert (await client.get(f"/api/tasks/{before}")).json()["input"] == "safe"
         assert len((await client.get("/api/tasks", params={"limit": 1000})).json()["tasks"]) == made
+
+
+BEYOND = (
+    ("GET", "/api/tasks/{}/events?after=9007199254740992", None, {200}),
+    ("POST", "/api/approvals/{}.999999999999999", {"decision": "approve"}, {404}),
+    ("POST", "/api/questions/{}.3000000000", {"answer": "x"}, {404}),
+    ("GET", "/api/subscriptions?cursor=%00", None, {422}),
+    ("GET", "/api/deliveries?task=%00", None, {422}),
+    ("GET", "/api/deliveries?subscription=%00", None, {422}),
+    ("DELETE", "/api/subscriptions/%00", None, {404}),
+    ("POST", "/api/tasks/{}/signals/%00", {"value": 1}, {404}),
+    ("POST", "/api/tasks/{}/signals/x", {"value": 1, "id": "\0"}, {422}),
+    ("POST", "/api/tasks/{}/message", {"text": "hello", "id": "\0"}, {422}),
+)
+"""What a database cannot take: numbers that are larger than any record's, and the one character that no text there has."""
+
+
+@not_memory
+async def test_what_the_database_cannot_take_is_refused_before_it(url: str) -> None:
+    app = Onward(url)
+
+    @app.task
+    async def echo(ctx: Any, value: Any = None) -> Any:
+        return value
+
+    async with app, serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+        task_id = (await client.post("/api/tasks", json={"task": "echo"})).json()["task_id"]
+        for method, path, body, wanted in BEYOND:
+            answer = await client.request(method, path.format(task_id), json=body)
+            assert answer.status_code in wanted, (method, path, answer.text)
+
+
+@only_memory
+async def test_a_name_may_have_a_slash_in_it(app: Onward) -> None:
+    @app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.signal("order/7")
+
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client, app.worker():
+        task_id = (await client.post("/api/tasks", json={"task": "waits"})).json()["task_id"]
+        sent = await client.post(f"/api/tasks/{task_id}/signals/order%2F7", json={"value": "go"})
+        assert sent.status_code == 200, sent.text
+        done = await client.get(f"/api/tasks/{task_id}/result", params={"timeout_s": 20})
+        assert done.json()["result"] == "go"
+        paused = await client.post("/api/queues/team%2Fa/pause")
+        assert (paused.status_code, paused.json()["name"]) == (200, "team/a")
 
 
 async def _raw(address: str, *parts: bytes) -> bytes:

@@ -7,10 +7,14 @@ import socket
 from typing import Any
 
 import httpx2
+import pytest
 
 from onward import Onward
 from onward.cli.serve import _bound
+from onward.core import key as keys
 from tests.edge.conftest import Ends, serving
+from tests.edge.sse import served
+from tests.kit import eventually, only_memory
 
 Client = httpx2.AsyncClient
 
@@ -232,3 +236,73 @@ async def test_answers_are_sent_without_delay() -> None:
             writer.close()
     assert seen
     assert all(seen)
+
+
+@only_memory
+async def test_whoever_waits_for_a_result_is_answered_when_the_server_stops(app: Onward) -> None:
+    @app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    async with served(app) as (client, _, server), app.worker():
+        task = await app.submit("waits")
+        held = [
+            asyncio.create_task(client.get(f"/api/tasks/{task.id}/result", params={"timeout_s": 60})),
+            asyncio.create_task(client.get(f"/api/tasks/{task.id}", headers={"Prefer": "wait=60"})),
+            asyncio.create_task(client.post("/api/tasks", json={"task": "waits"}, headers={"Prefer": "wait=60"})),
+        ]
+        await eventually(lambda: _held(app, 3), 20)
+        server.leave()
+        answers = await asyncio.gather(*held)
+        assert [answer.status_code for answer in answers] == [202, 200, 202]
+
+
+@only_memory
+async def test_nobody_waits_for_whoever_has_left(app: Onward) -> None:
+    @app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    async with served(app) as (client, _, _):
+        task = await app.submit("waits")
+        held = asyncio.create_task(client.get(f"/api/tasks/{task.id}/result", params={"timeout_s": 60}))
+        await eventually(lambda: _held(app, 1), 20)
+        held.cancel()
+        await eventually(lambda: _held(app, 0), 20)
+        assert (await client.get("/healthz")).status_code == 200
+
+
+@only_memory
+async def test_a_key_that_is_revoked_while_it_waits_is_told_nothing(app: Onward) -> None:
+    @app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    made = await app.keys.create("ada", ["read"])
+    async with served(app) as (client, edge, _), app.worker():
+        task = await app.submit("waits")
+        mine = {"Authorization": f"Bearer {made.token}"}
+        held = asyncio.create_task(client.get(f"/api/tasks/{task.id}/result", params={"timeout_s": 60}, headers=mine))
+        await eventually(lambda: _held(app, 1), 20)
+        await app.keys.revoke(made.key.id)
+        edge.gate._valid.clear()  # as it is two seconds later
+        await app.signal(task.id, "go", "what only keys that are good are told")
+        assert (await held).status_code == 401
+
+
+async def _held(app: Onward, wanted: int) -> bool:
+    """Whether so many wait for the end of a task, and have looked at it."""
+    hub: Any = app.store._hub  # type: ignore[attr-defined]
+    return len([one for one in hub._listeners.get("ended", ()) if "Event.set" in repr(one)]) == wanted
+
+
+async def test_where_the_database_is_is_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever has no key can ask while it is away, and so can whoever has a wrong one."""
+    app = Onward("postgresql://ada:secret@127.0.0.1:1/hidden")
+    async with serving(app) as address, Client(base_url=address) as client:
+        for path, headers in (("/readyz", {}), ("/api/tasks", {"Authorization": f"Bearer {keys.new().text}"})):
+            answer = await client.get(path, headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+            assert "hidden" not in answer.text
+            assert "127.0.0.1" not in answer.text
+    assert "127.0.0.1:1/hidden" in caplog.text

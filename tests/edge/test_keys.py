@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward import Onward
+from onward.cli.serve import _hosts
 from onward.core import key as keys
 from onward.core.caller import ANYBODY, SCOPES
-from onward.edge import auth
+from onward.edge import auth, mcp_http, stream
 from onward.edge.auth import FRESH, MOST, Gate, check_bind
 from onward.errors import BadSetting, StoreUnavailable, Unauthorized, UsageError
 from onward.keys import Keys
@@ -235,7 +236,12 @@ async def test_a_request_costs_no_query_and_a_revocation_counts_within_two_secon
     time.move(FRESH)
     assert not await gate.still(caller)
     await refused(gate, bearer(made.token))
-    assert FRESH <= 2
+
+
+def test_what_stays_open_ends_within_two_seconds_too() -> None:
+    """It is asked about now and then, and the answer may be as old as any."""
+    for pace in (stream.PACE.check, mcp_http.AGAIN):
+        assert FRESH + pace <= 2
 
 
 async def test_what_stays_open_asks_once_for_all_of_a_key(
@@ -318,3 +324,8 @@ def test_others_may_not(host: str) -> None:
     with pytest.raises(UsageError, match="onward keys create"):
         check_bind(host, has_keys=False)
     check_bind(host, has_keys=True)
+
+
+def test_an_address_of_ipv6_is_a_host_in_brackets() -> None:
+    hosts = _hosts("fd00::5", "Example.com fd00::7 [fd00::8]")
+    assert hosts >= {"[fd00::5]", "example.com", "[fd00::7]", "[fd00::8]", "[::1]", "localhost", "127.0.0.1"}

@@ -300,6 +300,61 @@ async def test_a_revoked_key_ends_it(shop: Onward, server: Any, monkeypatch: pyt
         assert (await until_closed(socket))[1] == 1008
 
 
+async def test_a_revoked_key_steers_nothing_before_that(
+    shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream.PACE, "check", 3600)
+    task = await shop.submit("waits")
+    server[1].gate = gate = Gate()
+    async with connect(address(server, task.id), additional_headers={"Authorization": "Bearer good"}) as socket:
+        await socket.recv()
+        gate.revoked = True
+        await socket.send(json.dumps({"type": "cancel"}))
+        assert (await until_closed(socket))[1] == 1008
+    assert not (await shop.get(task.id)).ended
+
+
+async def test_whoever_is_being_answered_is_told_before_the_end(
+    shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel ends the task, and with it the socket, before it has come back."""
+    followers = server[1].feed.followers
+
+    async def slowly(door: Any, task_id: str, _said: Any) -> Any:
+        found = await door.cancel(task_id)
+        (follower,) = followers
+        while not (follower.idle and follower.last[task_id] >= 4):  # noqa: ASYNC110 -- the end was told
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        return found
+
+    monkeypatch.setitem(sockets.VERBS, "cancel", (sockets.Word, slowly))
+    task = await shop.submit("waits")
+    async with connect(address(server, task.id)) as socket:
+        passed: list[dict[str, Any]] = []
+        await update(socket, passed, "waits for signal go")
+        await socket.send(json.dumps({"type": "cancel"}))
+        found, code = await until_closed(socket)
+    assert code == 1000
+    assert {"type": "ack", "for": "cancel", "state": "cancelled"} in found
+
+
+async def test_a_server_that_cannot_say_why_says_no(shop: Onward, server: Any) -> None:
+    """Not every ASGI server can answer a handshake with more than a no."""
+    said: list[Any] = []
+
+    async def send(message: Any) -> None:
+        said.append(message["type"])
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    path = "/api/tasks/nobody/ws"
+    scope = {"type": "websocket", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": ""}
+    await shop.asgi()(scope | {"headers": [], "subprotocols": [], "extensions": {}}, receive, send)
+    assert said == ["websocket.close"]
+
+
 async def test_an_unknown_task_and_too_many_sockets(shop: Onward, server: Any) -> None:
     with pytest.raises(InvalidStatus) as refused:
         await connect(address(server, "nobody"))

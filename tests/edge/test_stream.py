@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,6 +16,7 @@ from onward.core.caller import ANYBODY, Caller
 from onward.core.record import ENDS
 from onward.edge import stream
 from onward.errors import StoreUnavailable, Unauthorized
+from rig.processes import Child
 from tests.edge.sse import Event, Parser, Refused, all_events, events, served
 from tests.kit import eventually, only_file, only_memory
 from tests.test_guides import code_of
@@ -277,6 +279,42 @@ async def test_all_tasks_in_one_stream(steps: Onward, monkeypatch: pytest.Monkey
         assert over.id not in {event.data["task_id"] for event in found[1:]}, "what had ended tells nothing"
 
 
+async def test_what_had_ended_and_goes_on_is_in_the_stream_of_all_tasks(
+    steps: Onward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream.PACE, "look", 0.05)
+    broken = [True, True]
+
+    @steps.task(retry=1)
+    async def breaks(ctx: Any) -> str:
+        if broken.pop():
+            raise ValueError("not yet")
+        return "well"
+
+    async with served(steps) as (client, _, _), steps.worker():
+        before, within = await steps.submit("breaks"), None
+        await steps.service.wait(before.id, 30)
+        broken.append(False)
+        told: dict[str, list[str]] = {}
+        async for event in events(client, PROGRESS, all="true"):
+            if event.name == "reset":
+                await steps.resume(before.id)
+                continue
+            told.setdefault(event.data["task_id"], []).append(event.data["status"])
+            if event.data["task_id"] == before.id and event.data["status"] == "completed":
+                within = await steps.submit("breaks")
+            elif event.data["status"] == "error":
+                broken.append(False)
+                await steps.resume(event.data["task_id"])
+            elif within is not None and told.get(within.id, [])[-1:] == ["completed"]:
+                break
+        assert within is not None
+        whole = [event.data["status"] for event in await all_events(client, PROGRESS, task_id=within.id)]
+        assert told[within.id] == whole, "what ended while it was told, and went on"
+        whole = [event.data["status"] for event in await all_events(client, PROGRESS, task_id=before.id)]
+        assert told[before.id] == whole[whole.index("error") + 1 :], "what had ended before"
+
+
 # ── what a model says ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -472,3 +510,19 @@ async def test_a_reader_survives_a_database_that_is_away(steps: Onward) -> None:
         found = await all_events(client, PROGRESS, task_id=task.id)
         assert found[-1].data["status"] == "completed"
         assert away == 0
+
+
+# ── somebody else's server ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+async def test_an_open_stream_does_not_keep_somebody_elses_server_from_stopping(tmp_path: Path) -> None:
+    database = {"ONWARD_DB": f"sqlite:///{tmp_path / 'onward.db'}"}
+    with Child.module("tests.edge.mounted", cwd=Path(__file__).parents[2], env=database) as child:
+        port = await asyncio.to_thread(child.line, 30)
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port.strip()}/onward", timeout=30) as client:
+            task = (await client.post("/api/tasks", json={"task": "waits"})).json()
+            async for event in events(client, PROGRESS, task_id=task["task_id"]):
+                if event.data["message"] == "submitted":
+                    child.terminate()
+        assert await asyncio.to_thread(child.wait, 20) is not None

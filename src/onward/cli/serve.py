@@ -104,4 +104,6 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _hosts(host: str, named: str) -> frozenset[str]:
-    return frozenset({*LOOPBACK, host.lower(), *named.lower().split()})
+    """As a client writes them: an address of IPv6 has brackets there."""
+    names = {*LOOPBACK, host, *named.split()}
+    return frozenset(f"[{name}]" if name.count(":") > 1 and name[0] != "[" else name for name in map(str.lower, names))

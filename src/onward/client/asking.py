@@ -3,7 +3,7 @@
     no connection                 again: the server has seen nothing
     429, 408                      again, after `Retry-After`: the server has done nothing
     502, 503, 504, no answer      again, if doing it twice is the same as once; else the caller is told that nobody knows
-    anything else                 the caller is told
+    anything else                 the caller is told; also of an answer that sends us elsewhere
 
 Pauses grow from a tenth of a second to five, drawn at random, so that those who were refused together do not come back together.
 """
@@ -21,6 +21,7 @@ from onward.core.clock import SystemClock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.retry import Retry
+from onward.errors import UsageError
 
 REFUSED: Final = frozenset({408, 429})
 """Whoever says this has not done anything."""
@@ -33,6 +34,8 @@ class Asking:
     """What both clients have: where the server is, and how patient they are with it."""
 
     def __init__(self, url: str, timeout: Duration, patience: Duration) -> None:
+        if not url.lower().startswith(("http://", "https://")):
+            raise UsageError(f"the address of a server begins with http:// or https://, and {url!r:.80} does not")
         self.url = url.rstrip("/")
         self.timeout, self.patience = seconds(timeout, "timeout"), seconds(patience, "patience")
         self.clock, self._rng = SystemClock(), random.SystemRandom()
@@ -52,7 +55,7 @@ class Asking:
         while True:
             tries += 1
             answer: Answer | Lost = yield request
-            if isinstance(answer, Answer) and answer.status < 400:
+            if isinstance(answer, Answer) and answer.status < 300:
                 return answer
             error = self._error(request, answer, tries)
             pause = PAUSES.pause(tries, error, self._rng) if _may_help(request, answer) else None

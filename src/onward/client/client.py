@@ -39,7 +39,7 @@ IDLE = 3.0
 """Seconds after which an idle connection is not used again. Servers close theirs after five, and a request that crosses with
 that is lost."""
 
-UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 class Client(Verbs["Handle"]):

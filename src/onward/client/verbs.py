@@ -193,7 +193,7 @@ class Verbs(PlaceVerbs, Generic[H]):
             if ended and heard == (0, True):  # it had ended before this connection began, and there was nothing more
                 return
             ended = reading.task_of((yield from self.asked("GET", _at(task_id))).json).ended
-            if not ended and not heard.things:
+            if not heard.things and not (ended and heard.whole):
                 yield Pause(POLL)
 
     @verb

@@ -1,8 +1,8 @@
 """Who asks: a key in the header `Authorization: Bearer onw_…`, or anybody, as long as there is no key at all.
 
 What the store said of a key counts for `FRESH` seconds, so that a request costs no query of its own; then it is asked again.
-So long, at most, a key that was revoked opens anything, in every process; and so long a door without keys stays open after the
-first key was made. Once there is a key the door stays shut, also when all of them are revoked.
+So long, at most, a key that was revoked opens anything, in every process, and a door without keys stays open after the first key
+was made; what stays open asks again every second, and ends within two. Once there is a key the door stays shut, also when all of them are revoked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onward.engine.spawning import Spawn, spawn
 from onward.errors import StoreUnavailable, Unauthorized, UsageError
 from onward.keys import Keys, caller
 
-FRESH = 2.0
+FRESH = 1.0
 """Seconds for which what the store said of a key counts."""
 
 MOST = 1000

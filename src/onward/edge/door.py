@@ -11,6 +11,7 @@ entry says what was asked for, and the journal what came of it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,12 @@ class Door:
         """The same for what belongs to no tenant."""
         self._place(ADMIN, named("a name", subject))
         await self.service.audit.write_down(self._deed(action, subject, None, **data))
+
+    def shown(self, task: Task) -> Task:
+        """A task as this caller may see it: whoever may not look is told where it stands, and not what is in it."""
+        if READ in self.caller.scopes:
+            return task
+        return dataclasses.replace(task, input=None, result=None, error=None, labels={}, usage=None)
 
     # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -188,29 +195,29 @@ class Door:
     async def cancel(self, task_id: str) -> Task:
         """End the task wherever it stands."""
         await self._steers("cancel", task_id)
-        return await self.service.cancel(task_id)
+        return self.shown(await self.service.cancel(task_id))
 
     async def pause(self, task_id: str) -> Task:
         """Let nobody go on with the task until it is resumed."""
         await self._steers("pause", task_id)
-        return await self.service.pause(task_id)
+        return self.shown(await self.service.pause(task_id))
 
     async def resume(self, task_id: str) -> Task:
         """Go on with a failed, parked, quarantined or paused task."""
         await self._steers("resume", task_id)
-        return await self.service.resume(task_id)
+        return self.shown(await self.service.resume(task_id))
 
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""
         await self._steers("prioritize", task_id, priority=priority)
-        return await self.service.prioritize(task_id, priority)
+        return self.shown(await self.service.prioritize(task_id, priority))
 
     async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> str:  # noqa: A002
         """The id of a new task that begins with records 1…`at` of another. Raises CannotFork."""
         await self._steers(
             "fork", task_id, at=at, input=None if input is SAME else wire.fingerprint(input, "the input")
         )
-        return await self.service.forks.fork(task_id, at, input=input)
+        return await self.service.forks.fork(task_id, at, input=input, agent=self.caller.agent)
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
         """Send a signal to a task; with `id`, twice is once."""
@@ -221,7 +228,7 @@ class Door:
         """Say something to a task under way; with `id`, twice is once. Raises StateConflict."""
         await self._own(SUBMIT, task_id)
         await self.service.messages.message(task_id, text, id=id)
-        return await self.service.get(task_id)
+        return self.shown(await self.service.get(task_id))
 
     async def patch(
         self,
@@ -288,7 +295,7 @@ class Door:
         await self._decides(task)
         deed = self._deed("resolve", task_id, task.tenant, verdict=verdict, step=step)
         await self.service.messages.resolve(task_id, verdict, result, step=step, deed=deed)
-        return await self.service.get(task_id)
+        return self.shown(await self.service.get(task_id))
 
     async def raise_budget(self, task_id: str, **limits: Any) -> Spent:
         """Set limits of the budget that a task spends from."""

@@ -15,6 +15,7 @@ import asyncio
 import collections
 import contextlib
 import logging
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -127,7 +128,8 @@ class Feed:
             while self.followers or self.clock.monotonic() - self._left < LINGER:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), POLL)
-                if self.closed:
+                if self.closed or _stopping():
+                    self._closing.set()
                     return
                 self._news.clear()
                 began = self.clock.monotonic()
@@ -176,6 +178,13 @@ class Feed:
         self._seen[task_id] = record.seq
         for follower in list(self._live[task_id]):
             follower.put(tail)
+
+
+def _stopping() -> bool:
+    """Whether uvicorn, where somebody else runs it, was told to stop. It waits for every answer to come to its end, and has no
+    word for those that go on for ever; whom its signals go to is the one way to ask it."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True
 
 
 class Follower:

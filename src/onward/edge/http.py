@@ -47,8 +47,6 @@ CALLS: Sequence[Call] = (
     *hooks.CALLS,
 )
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
 
 class Gate(Protocol):
     """Finds out who asks."""
@@ -110,7 +108,11 @@ def asgi(edge: Edge, calls: Sequence[Call] = CALLS, more: Sequence[BaseRoute] = 
     async def described(_request: Request) -> Response:
         return JSONResponse(document)
 
-    routes = [Route(path, endpoint=_Place(edge, rows)) for path, rows in _by_path(calls).items()]
+    # a name may have slashes in it; an id has none
+    routes = [
+        Route(path.replace("{name}", "{name:path}"), endpoint=_Place(edge, rows))
+        for path, rows in _by_path(calls).items()
+    ]
     routes += [Route("/openapi.json", endpoint=described)]
     sockets = [WebSocketRoute("/api/tasks/{id}/ws", Sockets(edge).__call__)]
     app = Starlette(routes=[*routes, *sockets, *more], exception_handlers=_HANDLERS)
@@ -155,6 +157,8 @@ class _Place:
             raise Problem(
                 405, "wrong_method", f"{request.method:.20} is not for this; {self._allow} is", {"Allow": self._allow}
             )
+        if any(not value or "\0" in value for value in request.path_params.values()):
+            raise _nothing_at(request)  # no database has a text with that in it
         edge = self._edge
         edge.check_origin(request.headers.get("host", ""), request.headers.get("origin"))
         door = (
@@ -189,13 +193,15 @@ def _query(request: Request, shape: type[Shape]) -> dict[str, Any]:
     return found
 
 
+def _nothing_at(request: Request) -> Problem:
+    return Problem(
+        404, "no_such_path", f"there is nothing at {request.url.path!r:.200}; /openapi.json lists what there is"
+    )
+
+
 async def _not_found(request: Request, _error: Exception) -> Response:
     counters.request(OTHER, request.method, 404, 0.0)
-    return problem.response(
-        Problem(
-            404, "no_such_path", f"there is nothing at {request.url.path!r:.200}; /openapi.json lists what there is"
-        )
-    )
+    return problem.response(_nothing_at(request))
 
 
 _HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {404: _not_found}

@@ -30,7 +30,7 @@ class ProgressQuery(Shape):
 async def progress(asked: Asked) -> Answer:
     """`GET /api/progress`."""
     query: ProgressQuery = asked.query
-    edge, allowed = edge_of(asked), still_allowed(asked)
+    edge, allowed = asked.edge, still_allowed(asked)
     if query.all and not query.task_id:
         return Answer(response=await stream.everything(asked.door, edge.feed, allowed))
     cursor = asked.header("last-event-id") or query.after
@@ -40,7 +40,7 @@ async def progress(asked: Asked) -> Answer:
 async def records(asked: Asked) -> Answer:
     """`GET /api/tasks/{id}/events` for whoever wants a stream."""
     cursor = asked.header("last-event-id") or (str(asked.query.after) if asked.query.after else None)
-    feed = edge_of(asked).feed
+    feed = asked.edge.feed
     return Answer(response=await stream.records(asked.door, feed, asked.path["id"], cursor, still_allowed(asked)))
 
 
@@ -49,15 +49,9 @@ def wants_stream(asked: Asked) -> bool:
     return stream.MEDIA in (asked.header("accept") or "")
 
 
-def edge_of(asked: Asked) -> Edge:
-    """What all requests of this server have in common."""
-    edge: Edge = asked.request.app.state.edge
-    return edge
-
-
 def still_allowed(asked: Asked) -> stream.StillAllowed:
     """Whether whoever began a stream may still have it."""
-    return check(edge_of(asked), asked.door.caller)
+    return check(asked.edge, asked.door.caller)
 
 
 def check(edge: Edge, caller: Caller) -> stream.StillAllowed:

@@ -28,7 +28,7 @@ from onward.errors import OnwardError, StoreUnavailable
 
 log = logging.getLogger("onward.mcp")
 
-AGAIN = 2.0
+AGAIN = 1.0
 """Seconds after which an open request is judged again."""
 
 

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from onward.core.caller import DECIDE, READ, SUBMIT
 from onward.core.task import ASKS_A_PERSON, Task
+from onward.edge import shapes
 from onward.edge.door import Door
 from onward.edge.mcp_tasks import pointer
 from onward.edge.mcp_words import TASKS, Doors, declared, outcome, refused, told, uri_of
@@ -133,7 +134,7 @@ class Verbs:
         answer_questions: Annotated[list[dict[str, Any]], Field(description="{question, answer, source} each.")] = [],  # noqa: B006
         flag_risks: list[str] = [],  # noqa: B006
         unflag_risks: list[str] = [],  # noqa: B006
-        id: Annotated[str | None, Field(description="The same id twice is one patch.")] = None,  # noqa: A002
+        id: Annotated[shapes.Name | None, Field(description="The same id twice is one patch.")] = None,  # noqa: A002
     ) -> CallToolResult:
         """Change what an agent knows, while it works: others read it at once, and the agent at its next turn. Patches that are sent at
         the same time all land. A task that has ended takes none: submit one that goes on `after` it."""

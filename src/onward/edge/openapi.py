@@ -13,6 +13,8 @@ from pydantic.json_schema import models_json_schema
 from onward.edge.calls import Call
 from onward.edge.problem import MEDIA
 
+OURS = "Shape"
+"""How our classes end that would otherwise be named like those they show."""
 REFS = "#/components/schemas/{model}"
 EVERYWHERE = (400, 401, 403, 500, 503)
 """Problems that every call can answer with."""
@@ -42,7 +44,8 @@ def document(calls: Sequence[Call], version: str) -> dict[str, Any]:
     for call in calls:
         paths.setdefault(call.path, {})[call.method.lower()] = _operation(call)
     paths["/api/tasks"]["post"]["responses"]["202"]["links"] = _links(calls)
-    return {
+    schemas = {name.removesuffix(OURS): shape for name, shape in _schemas(calls).items()}
+    whole: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "Onward",
@@ -51,13 +54,26 @@ def document(calls: Sequence[Call], version: str) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {"Problem": PROBLEM, **_schemas(calls)},
+            "schemas": {"Problem": PROBLEM, **schemas},
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer", "description": "`onward keys create` makes one."}
             },
         },
         "security": [{"key": []}, {}],
     }
+    _rename(whole)
+    return whole
+
+
+def _rename(told: Any) -> None:
+    """A shape of a task is a Task to everybody else."""
+    for one in told.values() if isinstance(told, dict) else told:
+        if isinstance(one, dict | list | tuple):
+            _rename(one)
+    if isinstance(told, dict):
+        for name in ("$ref", "title"):
+            if isinstance(told.get(name), str):
+                told[name] = told[name].removesuffix(OURS)
 
 
 def _links(calls: Sequence[Call]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ async def healthz(_asked: Asked) -> Answer:
 async def metrics(asked: Asked) -> Answer:
     """`GET /metrics`: of all tenants together, so it is for who runs the place."""
     asked.door.measures()
-    edge = asked.request.app.state.edge
+    edge = asked.edge
     try:
         edge.metrics = edge.metrics or Metrics(asked.door.service.standing)
     except UsageError as error:

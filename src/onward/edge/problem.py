@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http
+import logging
 import math
 from typing import Any
 
 from starlette.responses import JSONResponse
 
-from onward.errors import OnwardError, UsageError
+from onward.errors import OnwardError, SchemaMismatch, StoreUnavailable, UsageError
+
+log = logging.getLogger("onward.http")
 
 MEDIA = "application/problem+json"
 RETRYABLE = frozenset({408, 429, 502, 503, 504, 507})
@@ -22,15 +25,22 @@ class Problem(UsageError):
         super().__init__(sentence)
 
 
+AWAY = "the database cannot be read or written at the moment; what was acknowledged is safe; the log of the server says more"
+
+
 def document(error: OnwardError) -> dict[str, Any]:
-    """The problem document of an error: its sentence, and what it knows beside (`task_id`, `retry_after`, `state` …)."""
+    """The problem document of an error: its sentence, and what it knows beside (`task_id`, `retry_after`, `state` …). Where our
+    database is, is for the log: whoever has no key hears of that it is away as well."""
+    away = isinstance(error, StoreUnavailable) and not isinstance(error, SchemaMismatch)
+    if away:
+        log.warning("%s", error)
     known = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | list)}
     return {
         **known,
         "type": f"urn:onward:problem:{error.code}",
         "title": http.HTTPStatus(error.status).phrase,
         "status": error.status,
-        "detail": str(error),
+        "detail": AWAY if away else str(error),
         "code": error.code,
         "retryable": error.status in RETRYABLE,
     }

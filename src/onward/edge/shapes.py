@@ -21,7 +21,8 @@ def _dated(value: Any) -> Any:
     return value
 
 
-Name = Annotated[str, Field(min_length=1, max_length=512)]
+Name = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00]+$")]
+"""No database has a text with a NUL in it."""
 Whole = Annotated[
     StrictInt, BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
 ]

@@ -20,7 +20,7 @@ from pydantic import Field
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from onward.core.clock import Clock
-from onward.core.progress import Said, Teller, Update
+from onward.core.progress import Said, Update
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.edge import bodies, live, problem, shapes, stream, telling
@@ -51,6 +51,7 @@ STRANGERS = 100
 
 PROTOCOL, KEY = "onward", "onward.key."
 NORMAL, LEAVING, REFUSED, TOO_LARGE = 1000, 1001, 1008, 1009
+REVOKED = REFUSED, "the key is no longer good"
 
 
 class Messages:
@@ -156,12 +157,14 @@ class Sockets:
         try:
             door = await self._known(socket)
             begin = telling.start(await self._heads(door, socket), socket.query_params.get("after"))
+            tellers = await stream.tellers(self._edge.feed, begin.cursors)
         except OnwardError as error:
             await _deny(socket, error)
         except (WebSocketDisconnect, TimeoutError):
             await _close(socket, REFUSED, "no key came")
         else:
-            await self._talk(socket, door, begin, live.check(self._edge, door.caller))
+            view = telling.View(Messages(), begin.cursors, tellers, begin.ended)
+            await self._talk(socket, door, view, begin.reset)
 
     async def _known(self, socket: WebSocket) -> Door:
         """Who it is. Raises what says why not."""
@@ -203,17 +206,17 @@ class Sockets:
         self._edge.feed.check_room()
         return dict(await stream.heads_of(door, self._edge.feed, [socket.path_params["id"]]))
 
-    async def _talk(self, socket: WebSocket, door: Door, begin: telling.Start, allowed: stream.StillAllowed) -> None:
+    async def _talk(self, socket: WebSocket, door: Door, view: telling.View, reset: Mapping[str, Any] | None) -> None:
         await _accept(socket)
-        feed, (task_id, seq) = self._edge.feed, next(iter(begin.cursors.items()))
-        teller = Teller(task_id, await feed.store.lead(task_id, seq))
-        view, out = telling.View(Messages(), begin.cursors, {task_id: teller}, begin.ended), _Out(socket, feed.clock)
-        async with counters.client("websocket"), feed.follow(begin.cursors) as follower:
-            hearing = asyncio.ensure_future(_hear(socket, door, task_id, out))
-            updating = asyncio.ensure_future(_tell(follower, view, out, allowed, begin.reset))
+        feed, allowed = self._edge.feed, live.check(self._edge, door.caller)
+        out = _Out(socket, feed.clock)
+        async with counters.client("websocket"), feed.follow(view.cursors) as follower:
+            hearing = asyncio.ensure_future(_hear(socket, door, out, allowed))
+            updating = asyncio.ensure_future(_tell(follower, view, out, allowed, reset))
             try:
                 await asyncio.wait({hearing, updating}, return_when=asyncio.FIRST_COMPLETED)
                 done = hearing if hearing.done() else updating
+                await out.answered()
                 await _close(socket, *done.result())
             except (stream.Slow, WebSocketDisconnect):
                 stream.abort(socket._receive)
@@ -233,13 +236,13 @@ async def _tell(
     except Closed:
         return LEAVING, "the server stops; come back after the last seq"
     except stream.Revoked:
-        return REFUSED, "the key is no longer good"
+        return REVOKED
     return NORMAL, "the task has ended"
 
 
-async def _hear(socket: WebSocket, door: Door, task_id: str, out: _Out) -> tuple[int, str]:
+async def _hear(socket: WebSocket, door: Door, out: _Out, allowed: stream.StillAllowed) -> tuple[int, str]:
     """Do what is said; the reason to hang up."""
-    purse, last = BURST, out.clock.monotonic()
+    task_id, purse, last = socket.path_params["id"], BURST, out.clock.monotonic()
     while True:
         try:
             data = await _received(socket)
@@ -251,7 +254,10 @@ async def _hear(socket: WebSocket, door: Door, task_id: str, out: _Out) -> tuple
             return TOO_LARGE, f"a message has {LONGEST:,} bytes at most"
         if purse < 0:
             return REFUSED, f"more than {RATE:g} messages a second"
-        await out.put(telling.written(await _answered(door, task_id, data)))
+        if not await allowed():
+            return REVOKED
+        async with out.answering:
+            await out.put(telling.written(await _answered(door, task_id, data)))
 
 
 async def _answered(door: Door, task_id: str, data: bytes) -> dict[str, Any]:
@@ -288,6 +294,14 @@ class _Out:
     def __init__(self, socket: WebSocket, clock: Clock) -> None:
         self._socket, self.clock, self._turn = socket, clock, asyncio.Lock()
         self.last = clock.monotonic()
+        self.answering = asyncio.Lock()
+        """Held while something that was said is done and answered."""
+
+    async def answered(self) -> None:
+        """Until nobody waits for an answer, or it takes too long: what ends a task may end the talk before it is answered."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(stream.PACE.send), self.answering:
+                return
 
     async def put(self, piece: bytes) -> None:
         try:
@@ -317,7 +331,10 @@ async def _accept(socket: WebSocket) -> None:
 async def _deny(socket: WebSocket, error: OnwardError) -> None:
     """With an answer of HTTP where the socket is not open yet, and as a message where it is."""
     if socket.application_state.name == "CONNECTING":
-        await socket.send_denial_response(problem.response(error))
+        if "websocket.http.response" in socket.scope.get("extensions", {}):
+            await socket.send_denial_response(problem.response(error))
+        else:  # a server that can only say no
+            await socket.close(REFUSED)
         return
     told = problem.document(error)
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):

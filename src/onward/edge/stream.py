@@ -26,7 +26,7 @@ from onward.edge.door import Door
 from onward.edge.feed import Closed, Feed, Follower
 from onward.edge.problem import Problem
 from onward.edge.telling import Lines, Unnumbered, View, start
-from onward.errors import StoreUnavailable
+from onward.errors import StoreUnavailable, TaskNotFound
 from onward.store.tails import Head
 from onward.telemetry import counters
 
@@ -55,7 +55,7 @@ class Pace:
     """After which an EventSource comes back."""
     heartbeat: float = 10.0
     """Of silence after which a comment is sent, so that nobody in between takes the line for dead."""
-    check: float = 5.0
+    check: float = 1.0
     """Between two looks whether the key is still good."""
     send: float = 20.0
     """In which a client has to take what is sent. One that is slower is dropped, and may come back."""
@@ -74,6 +74,8 @@ async def heads_of(door: Door, feed: Feed, ids: Sequence[str]) -> dict[str, Head
     for task_id in ids:
         await door.get(task_id)
     found = await feed.store.heads(ids)
+    if missing := [task_id for task_id in ids if task_id not in found]:
+        raise TaskNotFound(missing[0])  # it was removed just now
     return {task_id: found[task_id] for task_id in ids}
 
 
@@ -114,29 +116,43 @@ async def everything(door: Door, feed: Feed, still_allowed: StillAllowed) -> Res
     cursors = {task_id: head.seq for task_id, head in heads.items()}
     open_ = {task_id: seq for task_id, seq in cursors.items() if heads[task_id].kind not in ENDS}
     view = View(Unnumbered(), open_, await tellers(feed, open_))
-    more = _More(door, view, set(cursors))
+    more = _More(door, feed, view, {task.task_id: (cursors.get(task.task_id, 0), task.updated_at) for task in found})
     return Events(feed, view, still_allowed, {"reason": "begin", "tasks": cursors}, more)
 
 
 class _More:
-    """New tasks for the stream of all tasks; those that have ended leave it."""
+    """New tasks for the stream of all tasks, and those that were resumed; those that have ended leave it."""
 
-    def __init__(self, door: Door, view: View, known: set[str]) -> None:
-        self._door, self._view, self._known = door, view, known
+    def __init__(self, door: Door, feed: Feed, view: View, known: dict[str, tuple[int, float]]) -> None:
+        self._door, self._feed, self._view = door, feed, view
+        self._known = known
+        """Up to where tasks were told that are not in the view, and when something happened to them last."""
 
     async def look(self, follower: Follower) -> None:
-        """Let go of the ended, and take in the new, unless there are so many that this is no stream to read."""
+        """Let go of the ended, and take in what is new, unless there are so many that this is no stream to read."""
         gone = list(self._view.ended)
         follower.drop(gone)
         for task_id in gone:
+            self._known[task_id] = self._view.cursors[task_id], 0.0
             self._view.drop(task_id)
         found, _ = await self._door.list(limit=MOST_TASKS)
-        new = [task.task_id for task in found if task.task_id not in self._known]
-        self._known = {task.task_id for task in found} | self._view.cursors.keys()
-        room = MOST_TASKS * 2 - len(self._view.cursors)
-        for task_id in new[: max(room, 0)]:
-            self._view.add(task_id, Teller(task_id))
-        follower.add(dict.fromkeys(new[: max(room, 0)], 0))
+        others = [task for task in found if task.task_id not in self._view.cursors]
+        new = await self._new([task.task_id for task in others if self._last(task.task_id)[1] != task.updated_at])
+        told = await tellers(self._feed, new)
+        self._known = {task.task_id: (self._last(task.task_id)[0], task.updated_at) for task in others}
+        for task_id, after in new.items():
+            self._view.add(task_id, told[task_id], after)
+        follower.add(new)
+
+    async def _new(self, ids: Sequence[str]) -> dict[str, int]:
+        """Those of them that have records which were not told, and after which."""
+        heads = await self._feed.store.heads(ids) if ids else {}
+        room = max(MOST_TASKS * 2 - len(self._view.cursors), 0)
+        new = [task_id for task_id in ids if task_id in heads and heads[task_id].seq > self._last(task_id)[0]]
+        return {task_id: self._last(task_id)[0] for task_id in new[:room]}
+
+    def _last(self, task_id: str) -> tuple[int, float]:
+        return self._known.get(task_id, (0, 0.0))
 
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,7 +242,7 @@ class Events(Response):
         async with counters.client("sse"), self._feed.follow(self._view.cursors) as follower:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             pumping = asyncio.ensure_future(self._pump(follower, send))
-            leaving = asyncio.ensure_future(_gone(receive))
+            leaving = asyncio.ensure_future(gone(receive))
             try:
                 await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 if pumping.done():
@@ -286,7 +302,8 @@ class _Chunks:
         self.last = self._clock.monotonic()
 
 
-async def _gone(receive: Receive) -> None:
+async def gone(receive: Receive) -> None:
+    """Until the client is."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from typing import Any
 
+from starlette.requests import ClientDisconnect
+
 from onward.core.budget import Budget
 from onward.core.caller import READ
 from onward.core.task import Task
-from onward.edge import live, shapes
+from onward.edge import live, shapes, stream
 from onward.edge.calls import Answer, Asked, Call
 from onward.edge.problem import Problem
-from onward.errors import ResultTimeout
+from onward.errors import ResultTimeout, Unauthorized
 from onward.forks import SAME
 from onward.telemetry import incoming
 from onward.views import record_json, task_json
@@ -87,7 +90,6 @@ async def events(asked: Asked) -> Answer:
     if live.wants_stream(asked):
         return await live.records(asked)
     query: shapes.AfterQuery = asked.query
-    await asked.door.get(asked.path["id"])
     found = await asked.door.journal(asked.path["id"], query.after, query.limit)
     last = found[-1].seq if len(found) == query.limit else None
     return Answer({"records": [record_json(record) for record in found], "next": last})
@@ -117,13 +119,14 @@ async def fork(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/fork`."""
     body: shapes.NewFork = asked.body
     given = body.input if "input" in body.model_fields_set else SAME
-    return _task(await asked.door.service.get(await asked.door.fork(asked.path["id"], body.at, input=given)))
+    fork = await asked.door.fork(asked.path["id"], body.at, input=given)
+    return _task(asked.door.shown(await asked.door.service.get(fork)))
 
 
 async def signal(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/signals/{name}`."""
     await asked.door.signal(asked.path["id"], asked.path["name"], asked.body.value, id=asked.body.id)
-    return _task(await asked.door.service.get(asked.path["id"]))
+    return _task(asked.door.shown(await asked.door.service.get(asked.path["id"])))
 
 
 async def message(asked: Asked) -> Answer:
@@ -142,9 +145,30 @@ def _task(task: Task) -> Answer:
 
 
 async def _waited(asked: Asked, task_id: str, timeout: float) -> Task:
-    with contextlib.suppress(ResultTimeout):
-        return await asked.door.wait(task_id, timeout)
-    return await asked.door.get(task_id)
+    """The task once it has ended, the time is up, or the server stops. Raises Unauthorized when the key ended meanwhile."""
+    ended = await _ended(asked, task_id, timeout) if timeout else None
+    if timeout and not await asked.edge.gate.still(asked.door.caller):
+        raise Unauthorized
+    return await asked.door.get(task_id) if ended is None else ended
+
+
+async def _ended(asked: Asked, task_id: str, timeout: float) -> Task | None:
+    """The task, if it has ended by then. Raises ClientDisconnect: for whoever has left, nobody needs to look any more."""
+    waiting = asyncio.ensure_future(asked.door.wait(task_id, timeout))
+    closing = asyncio.ensure_future(asked.edge.closing.wait())
+    leaving = asyncio.ensure_future(stream.gone(asked.request.receive))
+    try:
+        await asyncio.wait({waiting, closing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            with contextlib.suppress(ResultTimeout):
+                return await waiting
+        elif leaving.done():
+            raise ClientDisconnect
+        return None
+    finally:
+        for one in (waiting, closing, leaving):
+            one.cancel()
+        await asyncio.gather(waiting, closing, leaving, return_exceptions=True)
 
 
 def _budget(asked: shapes.OwnBudget) -> Budget:

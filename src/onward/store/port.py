@@ -309,11 +309,9 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         """Reopen a failed task, or make one that waits for a person ready; False when it is neither."""
         ...
 
-    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int) -> None:  # noqa: A002
-        """Write a task (with this id, of the same name, queue and options) whose journal is records 1…`at` of another, then
-        `task.forked`; its inbox is the first `inbox` messages of the other, which those records hold, and the next one gets
-        the number after them. All or nothing. An id that is there already is a fork whose answer was lost: nothing is
-        written again. Whether the journal may be cut there is the caller's business."""
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
+        """Write a task like another (with the options `told`, if any) with its records 1…`at`, then `task.forked`, and its first `inbox` messages,
+        which those hold. All or nothing; an id that is there is a fork whose answer was lost. Where to cut is the caller's business."""
         ...
 
     async def prioritize(self, task_id: str, priority: int) -> bool:

@@ -235,8 +235,8 @@ class PostgresStore(
     async def resume(self, task_id: str) -> bool:
         return await self._from_outside(lambda c: steer.resume(c, task_id))
 
-    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int) -> None:  # noqa: A002
-        await self._from_outside(lambda c: fork(c, task_id, origin, at, input, inbox))
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
+        await self._from_outside(lambda c: fork(c, task_id, origin, at, input, inbox, told))
 
     async def _from_outside(self, job: Callable[[Any], Awaitable[T]]) -> T:
         """A transaction that appends as nobody's shift; looks again when a worker was quicker with the next number."""

@@ -11,9 +11,9 @@ from onward.store.postgres_run import first, run
 from onward.store.trimming import SIZE
 
 
-async def fork(connection: Any, task_id: str, origin: str, at: int, data: bytes, inbox: int) -> None:
+async def fork(connection: Any, task_id: str, origin: str, at: int, data: bytes, inbox: int, told: bytes) -> None:
     """See `Store.fork`."""
-    if await first(connection, "fork_task", id=task_id, origin=origin, input=data) is None:
+    if await first(connection, "fork_task", id=task_id, origin=origin, input=data, options=told or None) is None:
         return
     await run(connection, "fork_contents", id=task_id, origin=origin)
     await run(connection, "fork_journal", id=task_id, origin=origin, at=at)

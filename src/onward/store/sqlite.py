@@ -214,8 +214,8 @@ class SqliteStore(
         found = await self._writing(lambda c: first(c, "pause", id=task_id))
         return None if found is None else found[0] is not None
 
-    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int) -> None:  # noqa: A002
-        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox))
+    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
+        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox, told))
 
     async def children(self, task_id: str) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "children", id=task_id)])

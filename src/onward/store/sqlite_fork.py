@@ -11,9 +11,9 @@ from onward.store.sqlite_run import first, run
 from onward.store.trimming import SIZE
 
 
-def fork(connection: apsw.Connection, task_id: str, origin: str, at: int, data: bytes, inbox: int) -> None:
+def fork(connection: apsw.Connection, task_id: str, origin: str, at: int, data: bytes, inbox: int, told: bytes) -> None:
     """See `Store.fork`."""
-    if first(connection, "fork_task", id=task_id, origin=origin, input=data) is None:
+    if first(connection, "fork_task", id=task_id, origin=origin, input=data, options=told or None) is None:
         return
     run(connection, "fork_contents", id=task_id, origin=origin)
     run(connection, "fork_journal", id=task_id, origin=origin, at=at)

@@ -75,8 +75,8 @@ ORDER BY o.task_id DESC LIMIT :limit
 SELECT t.id FROM onward_tasks t WHERE t.id < :before AND (:of_all OR COALESCE(t.tenant, '') = :tenant) ORDER BY id DESC LIMIT 1 OFFSET :count
 
 -- name: journal
--- The records of one task after a number.
-SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq > :after ORDER BY seq LIMIT :limit
+-- The records of one task after a number, which may be larger than that of any record.
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq > CAST(:after AS bigint) ORDER BY seq LIMIT :limit
 
 -- name: last_journal
 -- The records of one task from its last checkpoint on.
@@ -228,9 +228,9 @@ SELECT task_id FROM onward_queue WHERE reason = 'in_doubt' ORDER BY task_id
 
 
 -- name: fork_task
--- A task like another, of the same tenant, with an input that may differ. Nothing comes back where the id is taken.
+-- A task like another, of the same tenant, with an input and options that may differ. Nothing comes back where the id is taken.
 INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options, tenant)
-SELECT :id, task, queue, priority, onward_now(), '', :input, options, tenant FROM onward_tasks WHERE id = :origin
+SELECT :id, task, queue, priority, onward_now(), '', :input, COALESCE(:options, options), tenant FROM onward_tasks WHERE id = :origin
 ON CONFLICT DO NOTHING RETURNING id
 
 -- name: fork_journal
