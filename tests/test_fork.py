@@ -286,12 +286,13 @@ async def test_a_fork_on_every_store(app: Onward) -> None:
         return [await ctx.step(do, name, name=name) for name in "abc"]
 
     async with app.worker():
-        origin = await app.submit(work)
+        origin = await app.submit(work, group="mine")
         assert await origin.result(timeout=10) == ["a", "b", "c"]
         records = await app.store.journal(origin.id)
         at = next(record.seq for record in records if record.key == "a")
         fork = await app.fork(origin.id, at)
         assert await fork.result(timeout=10) == ["a", "b", "c"]
+    assert (await fork.get()).group == "mine", "it takes its turn with the others"
     assert did == ["a", "b", "c", "b", "c"]
 
 

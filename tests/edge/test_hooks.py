@@ -155,3 +155,12 @@ def test_a_secret_must_be_one() -> None:
         with pytest.raises(BadSetting) as told:
             hook("x", print, secret, scheme, 1)
         assert "not base 64" not in str(told.value)
+
+
+def test_what_is_not_signed_does_not_name_it() -> None:
+    """Whoever kept a request cannot send it again as another."""
+    body = b'{"id": "evt_1"}'
+    made = hook("x", print, PLAIN, "stripe", 1)
+    headers = {name.lower(): value for name, value in signed("stripe", body, at=0).items()}
+    for more in ({}, {"webhook-id": "another"}, {"idempotency-key": "another"}, {"ce-id": "another"}):
+        assert made.event(headers | more, body, json.loads(body), 0.0).id == "evt_1"

@@ -57,7 +57,7 @@ class Hook:
         """What came, if it is signed. Raises Unauthorized."""
         if not any(SCHEMES[self.scheme](headers, body, secret, now) for secret in self.secrets):
             raise Unauthorized
-        named = next((headers[name] for name in _IDS if headers.get(name)), None)
+        named = next((headers[name] for name in _IDS[self.scheme] if headers.get(name)), None)
         if named is None and isinstance(data, dict) and isinstance(data.get("id"), str):
             named = data["id"]
         kind = next((headers[name] for name in _TYPES if headers.get(name)), None)
@@ -66,7 +66,13 @@ class Hook:
         return Event(named or hashlib.sha256(body).hexdigest(), data, headers, kind or "")
 
 
-_IDS = ("webhook-id", "x-github-delivery", "ce-id", "idempotency-key")
+# Standard Webhooks signs its id. GitHub signs no header at all, and names nothing in the body. Stripe's id is in the body, which is
+# signed: a header beside it would let whoever kept a request send it as another.
+_IDS = {
+    "standard": ("webhook-id",),
+    "github": ("x-github-delivery", "webhook-id", "ce-id", "idempotency-key"),
+    "stripe": (),
+}
 _TYPES = ("x-github-event", "ce-type")
 
 

@@ -228,9 +228,9 @@ SELECT task_id FROM onward_queue WHERE reason = 'in_doubt' ORDER BY task_id
 
 
 -- name: fork_task
--- A task like another, of the same tenant, with an input and options that may differ. Nothing comes back where the id is taken.
-INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options, tenant)
-SELECT :id, task, queue, priority, onward_now(), '', :input, COALESCE(:options, options), tenant FROM onward_tasks WHERE id = :origin
+-- A task like another, of the same tenant and group, with an input and options that may differ. Nothing comes back where the id is taken.
+INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options, tenant, grp)
+SELECT :id, task, queue, priority, onward_now(), '', :input, COALESCE(:options, options), tenant, grp FROM onward_tasks WHERE id = :origin
 ON CONFLICT DO NOTHING RETURNING id
 
 -- name: fork_journal
@@ -249,8 +249,8 @@ SELECT :id, number, ref, id, kind, name, data, at FROM onward_inbox WHERE task_i
 
 -- name: fork_queue
 -- The fork is ready.
-INSERT INTO onward_queue (task_id, queue, task, priority, reason, inbox)
-SELECT id, queue, task, priority, 'queued', :inbox FROM onward_tasks WHERE id = :id
+INSERT INTO onward_queue (task_id, queue, task, priority, reason, inbox, grp)
+SELECT id, queue, task, priority, 'queued', :inbox, grp FROM onward_tasks WHERE id = :id
 
 -- name: prioritize
 -- A new priority for an unfinished task.
