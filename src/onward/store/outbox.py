@@ -194,10 +194,10 @@ class Outbox(Protocol):
         failed: float,
         waiting: float,
         most: int,
-    ) -> int:
-        """Remove what was delivered, or failed, so many seconds ago; drop what goes beyond `most` rows for one receiver; for the
-        `strange` of them, whom the caller cannot tell anything, give up what nobody took for `waiting` seconds. How many rows
-        that were. Some at a time."""
+    ) -> bool:
+        """Remove what was delivered, or failed, so many seconds ago; drop what goes beyond `most` rows for one receiver, and what
+        is for a subscription that is gone; for the `strange` of them, whom the caller cannot tell anything, give up what nobody
+        took for `waiting` seconds. Some at a time; True when there may be more."""
         ...
 
 

@@ -149,16 +149,19 @@ class PostgresOutbox:
         failed: float,
         waiting: float,
         most: int,
-    ) -> int:
-        done = 0
+    ) -> bool:
+        done = [0]
         for state, age in ((outbox.DELIVERED, delivered), (outbox.FAILED, failed)):
             gone = [row[0] for row in await self._fetch("forget_deliveries", state=state, age=age, some=SOME)]
-            done += len(gone)
+            done.append(len(gone))
             for subscription in sorted(set(gone)):
                 await self._execute("forget_webhook", id=subscription)
         for lane in strange:
-            done += len(await self._fetch("give_up", lane=lane, age=waiting, some=SOME))
-        return done + sum([await self._crowd(lane, most) for lane in lanes])
+            done.append(len(await self._fetch("give_up", lane=lane, age=waiting, some=SOME)))
+        for lane in lanes:
+            await self._execute("forget_strays", lane=lane, wide=WIDE)
+            done.append(await self._crowd(lane, most))
+        return max(done) >= SOME
 
     async def _crowd(self, lane: str, most: int) -> int:
         crowd = await self._fetch("crowd", lane=lane, most=most)

@@ -147,19 +147,19 @@ class SqliteOutbox:
         failed: float,
         waiting: float,
         most: int,
-    ) -> int:
-        def job(connection: apsw.Connection) -> int:
-            done = 0
+    ) -> bool:
+        def job(connection: apsw.Connection) -> bool:
+            done = [0]
             for state, age in ((outbox.DELIVERED, delivered), (outbox.FAILED, failed)):
                 gone = [row[0] for row in run(connection, "forget_deliveries", state=state, age=age, some=SOME)]
-                done += len(gone)
+                done.append(len(gone))
                 for subscription in set(gone):
                     run(connection, "forget_webhook", id=subscription)
             for lane in strange:
-                done += len(list(run(connection, "give_up", lane=lane, age=waiting, some=SOME)))
-            return done + sum(_crowd(connection, lane, most) for lane in lanes)
+                done.append(len(list(run(connection, "give_up", lane=lane, age=waiting, some=SOME))))
+            return max([*done, *(_crowd(connection, lane, most) for lane in lanes)]) >= SOME
 
-        return int(await self._writing(job))
+        return bool(await self._writing(job))
 
 
 def _crowd(connection: apsw.Connection, lane: str, most: int) -> int:

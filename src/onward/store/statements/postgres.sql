@@ -310,6 +310,14 @@ FROM o JOIN onward_subscriptions s ON s.id = o.subscription
 CROSS JOIN LATERAL (SELECT * FROM onward_journal r WHERE r.task_id = o.task_id AND r.seq = o.seq LIMIT 1) j
 CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = o.task_id LIMIT 1) t
 
+-- name: forget_strays
+-- What is for a subscription that is gone: its record was being committed, and had found the subscription, while that was removed.
+-- Whoever takes such a row finds nothing to send, so they stand among the first. (On SQLite there is one writer, and none of this.)
+DELETE FROM onward_outbox WHERE (task_id, seq, subscription) IN (
+    SELECT o.task_id, o.seq, o.subscription FROM (
+        SELECT task_id, seq, subscription FROM onward_outbox WHERE lane = :lane AND state = 'pending' ORDER BY due_at LIMIT :wide) AS o
+    WHERE NOT EXISTS (SELECT 1 FROM onward_subscriptions s WHERE s.id = o.subscription))
+
 -- name: lock_rows
 -- All queue rows that a settle touches, parents too, in their order, or two of them would wait for each other.
 SELECT 1 FROM onward_queue WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE
