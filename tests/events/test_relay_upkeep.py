@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
+import asyncpg
 import pytest
 
+from onward import Onward
 from onward.core import mask
 from onward.core import record as r
 from onward.core.event import Event
 from onward.engine import relay as relays
 from onward.engine.secrets import learn
+from onward.errors import StoreUnavailable
 from onward.store import postgres_outbox, sqlite_outbox
 from tests.events.conftest import Office
 from tests.kit import only_postgres, sql
@@ -94,3 +100,23 @@ async def test_what_was_written_for_a_subscription_that_was_just_removed_goes(of
         office.time.move(100)
     assert [one.subscription for one in await office.deliveries()] == ["on:other"]
     assert await office.store.lanes() == []
+
+
+@only_postgres
+async def test_a_worker_whose_subscriptions_cannot_be_written_does_not_start(
+    app: Onward, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_outbox, "TRIES", 1)
+    app.task(name="work")(lambda ctx: 1)
+    app.on(r.COMPLETED, name="f")(lambda event: None)
+    async with app:
+        await sql(app.store, "DROP TRIGGER IF EXISTS onward_outbox_tasks ON onward_journal")
+        connection = await asyncpg.connect(url)
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE onward_journal IN ROW EXCLUSIVE MODE")
+            with pytest.raises(StoreUnavailable, match="long transaction"):
+                await app.make_worker().start()
+        await connection.close()
+        assert await app.store.workers() == [], "and nothing of it is left behind"
+    left = {task.get_name() for task in asyncio.all_tasks()} | {thread.name for thread in threading.enumerate()}
+    assert not [name for name in left if name.startswith("onward-") and "reader" not in name]

@@ -118,8 +118,16 @@ class Relay:
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """Begin to send."""
+        """Write what code declares, and begin to send."""
+        await self.save()
+        self.begin()
+
+    async def save(self) -> None:
+        """Write the subscriptions that code declares: what can fail, before anything has begun."""
         await self._save()
+
+    def begin(self) -> None:
+        """Begin to send."""
         self._chore = self._spawn(self.run(), "onward-relay")
 
     async def stop(self, grace: float = 5.0) -> None:
