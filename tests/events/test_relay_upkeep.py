@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import asyncpg
@@ -11,13 +12,14 @@ import pytest
 from onward import Onward
 from onward.core import mask
 from onward.core import record as r
+from onward.core.deed import Deed
 from onward.core.event import Event
 from onward.engine import relay as relays
 from onward.engine.secrets import learn
 from onward.errors import StoreUnavailable
 from onward.store import postgres_outbox, sqlite_outbox
 from tests.events.conftest import Office
-from tests.kit import only_postgres, sql
+from tests.kit import eventually, only_postgres, sql
 
 NOBODY = "http://127.0.0.1:1/"
 
@@ -120,3 +122,21 @@ async def test_a_worker_whose_subscriptions_cannot_be_written_does_not_start(
         assert await app.store.workers() == [], "and nothing of it is left behind"
     left = {task.get_name() for task in asyncio.all_tasks()} | {thread.name for thread in threading.enumerate()}
     assert not [name for name in left if name.startswith("onward-") and "reader" not in name]
+
+
+@only_postgres
+async def test_who_adds_to_the_audit_does_not_wait_for_the_first_subscription(
+    office: Office, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_outbox, "TRIES", 1)
+    await sql(office.store, "DROP TRIGGER IF EXISTS onward_outbox_tasks ON onward_journal")
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        await connection.execute("LOCK TABLE onward_journal IN ROW EXCLUSIVE MODE")
+        watching = asyncio.ensure_future(office.store.watch(busy=False))
+        await eventually(lambda: connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        await office.store.write_down(Deed("pause", "queue", None, None, "ann", {}))
+        assert not watching.done()
+    with contextlib.suppress(StoreUnavailable):  # its second may be over by now
+        await watching
+    await connection.close()

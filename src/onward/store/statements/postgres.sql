@@ -481,5 +481,6 @@ SELECT id, parent, task, options FROM onward_tasks WHERE id = ANY(:ids::text[])
 SELECT id, parent, task, options FROM onward_tasks WHERE parent = ANY(:ids::text[])
 
 -- name: lock_audit
--- Everybody who adds to the audit stands in line here: the chain has one end. Always the last lock of a transaction.
-SELECT pg_advisory_xact_lock(7205759404)
+-- Everybody who adds to the audit stands in line here: the chain has one end. Always the last lock of a transaction. (Not the number
+-- of `onward_watch`, which waits for all who write.)
+SELECT pg_advisory_xact_lock(7205759405)
