@@ -137,12 +137,12 @@ class Outbox(Protocol):
         self,
         *,
         tenant: str | None,
-        own: bool,
         limit: int,
         after: str = "",
         id: str | None = None,  # noqa: A002
     ) -> list[SubscriptionRow]:
-        """Subscriptions by their ids; of one tenant, or of all (None). `own` includes those of single tasks."""
+        """Subscriptions that somebody made, by their ids, or the one with this id, also where it is a task's own; of one tenant,
+        or of all (None)."""
         ...
 
     async def lanes(self, after: str = "", most: int = 1000) -> list[Lane] | None:
@@ -177,7 +177,7 @@ class Outbox(Protocol):
         limit: int = 1,
         before: int = LAST,
     ) -> list[DeliveryRow]:
-        """Rows of the outbox, newest first, below a number."""
+        """Rows of the outbox, newest first, below a number; with a `seq`, of that record of the `task`."""
         ...
 
     async def redeliver(self, key: Key) -> bool:

@@ -60,14 +60,13 @@ class SqliteOutbox:
         self,
         *,
         tenant: str | None,
-        own: bool,
         limit: int,
         after: str = "",
         id: str | None = None,  # noqa: A002
     ) -> list[SubscriptionRow]:
-        asked: dict[str, Any] = {"tenant": tenant, "any_tenant": tenant is None, "id": id, "any_id": id is None}
-        asked |= {"own": own, "limit": limit, "after": after}
-        found = await self._reading(lambda c: list(run(c, "subscriptions", **asked)))
+        name = "subscriptions" if id is None else "subscription"
+        asked = {"tenant": tenant, "any_tenant": tenant is None, "id": id, "limit": limit, "after": after}
+        found = await self._reading(lambda c: list(run(c, name, **asked)))
         return [SubscriptionRow(*row) for row in found]
 
     async def lanes(self, after: str = "", most: int = 1000) -> list[Lane] | None:
@@ -132,7 +131,8 @@ class SqliteOutbox:
             "tenant": tenant,
         }
         asked |= {f"any_{name}": value is None for name, value in asked.items()}
-        found = await self._reading(lambda c: list(run(c, "deliveries", limit=limit, before=before, **asked)))
+        name = "deliveries" if task is None else "deliveries_of"
+        found = await self._reading(lambda c: list(run(c, name, limit=limit, before=before, **asked)))
         return [DeliveryRow._make((*row[:-1], bool(row[-1]))) for row in found]
 
     async def redeliver(self, key: Key) -> bool:
