@@ -262,10 +262,12 @@ SELECT (SELECT count(*) FROM onward_queue WHERE queue = :queue AND worker IS NUL
      + (SELECT count(*) FROM onward_queue WHERE due_at IS NOT NULL AND queue = :queue AND reason IN ('delayed', 'quota')) AS waiting,
        (SELECT COALESCE(sum(rate), 0.0) FROM onward_workers) AS rate
 
--- name: standings
--- All that is unfinished, by queue and reason, and when the oldest of each was submitted.
-SELECT g.queue, g.reason, g.several, (SELECT t.created_at FROM onward_tasks t WHERE t.id = g.oldest) AS oldest_at
-FROM (SELECT queue, reason, count(*) AS several, min(task_id) AS oldest FROM onward_queue GROUP BY queue, reason) g ORDER BY g.queue, g.reason
+-- name: unfinished
+-- All that is unfinished, by queue and reason, and how long ago the oldest of each was submitted. (Ids sort by time, so it is found by its id.)
+SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
+FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue GROUP BY queue, reason) g
+JOIN onward_tasks t ON t.id = g.first
+ORDER BY g.queue, g.reason
 
 -- name: held_by
 -- How many tasks each worker holds.
@@ -523,13 +525,6 @@ UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = :worker
 -- name: workers
 -- Workers that were not declared dead.
 SELECT id, machine, host, pid, slots, names, queues, address, version, lease_until, started_at, rate FROM onward_workers ORDER BY id
-
--- name: standing
--- Unfinished tasks by queue and reason, and when the oldest of them was submitted. (Ids sort by time, so it is found by its id.)
-SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
-FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue GROUP BY queue, reason) g
-JOIN onward_tasks t ON t.id = g.first
-ORDER BY g.tasks DESC, g.queue, g.reason
 
 -- name: open_asks_by_kind
 -- How much is asked of people, by kind.
