@@ -91,3 +91,28 @@ async def test_a_take_goes_through_no_more_than_it_needs(store: Any) -> None:
         )
         ((free,),) = await sql(store, left)
     assert free == 5000 // 3 - 8, "nobody else has to do without those that we do not take"
+
+
+async def test_a_record_does_not_pay_for_the_subscriptions_of_other_tenants(store: Any) -> None:
+    """Three ways through the index, in the trigger of each database."""
+    trigger = L["to_outbox"].sql
+    if not isinstance(store, SqliteStore):
+        ((trigger,),) = await sql(store, "SELECT prosrc FROM pg_proc WHERE proname = 'onward_to_outbox'")
+    where = trigger[trigger.index("FROM (") + 6 : trigger.index(") s")].replace("NEW.task_id", "'t'")
+    ways = [way.strip() for way in where.split("UNION ALL")]
+    assert len(ways) == 3
+    numbers = "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 5000) SELECT n FROM s) AS s"
+    await sql(
+        store,
+        "INSERT INTO onward_subscriptions (id, task_id, tenant, types, kinds, sink, lane, created_at) "
+        f"SELECT 's' || n, NULL, 'tenant ' || n, '*', '*', 'x', 'l', 0 FROM {numbers}",
+    )
+    for way in ways:
+        if isinstance(store, SqliteStore):
+            found = str(await sql(store, f"EXPLAIN QUERY PLAN {way}"))
+            assert "USING INDEX onward_subscriptions_task (task_id=?" in found, found
+        else:
+            await sql(store, "ANALYZE onward_subscriptions")
+            found = "\n".join(row[0] for row in await sql(store, f"EXPLAIN {way}"))
+            assert "Index Scan using onward_subscriptions_task" in found, found
+            assert "Filter" not in found.replace("Bitmap Index Scan", ""), found
