@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import types
 
 import httpx2
 import pytest
@@ -13,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from onward import Onward, Retry, tool
+from onward import Onward, Retry, telemetry, tool
 from onward.agent.model import Reply, ToolCall, Usage
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
@@ -547,3 +548,11 @@ def test_opentelemetry_that_is_there_and_not_set_up_is_off(monkeypatch: pytest.M
         assert tracer() is None
     finally:
         provide(None)
+
+
+def test_while_another_thread_imports_it_nobody_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the SDK of MCP does, in a thread beside a worker."""
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", types.ModuleType("opentelemetry.trace"))
+    assert telemetry.tracer() is None
+    assert telemetry.carried() is None
+    assert telemetry.span("a step", {}) is telemetry.NO_SPAN
