@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from onward import Onward
+from onward import Onward, Retry
 from onward.core import record as r
 from onward.core.task import State
-from onward.errors import StateConflict, TaskFailed
+from onward.errors import StateConflict, StepFailed, TaskFailed
 from onward.testing import crashes, drain
 from tests.killer import Killer
-from tests.kit import not_memory, sql
+from tests.kit import eventually, not_memory, only_postgres, sql
 
 
 @pytest.fixture
@@ -190,3 +190,110 @@ async def test_an_artifact_is_left_outside_of_it(app: Onward, how: str) -> None:
         handle = await app.submit(leaves)
         with pytest.raises(TaskFailed, match=rf"UsageError: {how} inside ctx\.transaction"):
             await handle.result(timeout=20)
+
+
+@pytest.mark.parametrize("how", ["function", "block"])
+async def test_a_failure_that_the_handler_gets_over_is_the_same_when_it_comes_back(shop: Onward, how: str) -> None:
+    caught: list[str] = []
+
+    @shop.task(retry=1)
+    async def careful(ctx: Any) -> int:
+        async def body(connection: Any) -> None:
+            await connection.execute("UPDATE stock SET n = 0")
+            raise ValueError("sold out")
+
+        try:
+            if how == "function":
+                await ctx.transaction(body)
+            async with ctx.transaction() as connection:
+                await body(connection)
+        except StepFailed as failed:
+            caught.append(str(failed))
+        await ctx.signal("go")
+        async with ctx.transaction() as connection:
+            await connection.execute("UPDATE stock SET n = n - 1")
+            return int(await connection.fetchval("SELECT n FROM stock"))
+
+    async with shop.worker():
+        task = await shop.submit(careful)
+        await eventually(lambda: _waits(shop, task.id))
+        await shop.signal(task.id, "go")
+        assert await task.result(20) == 9
+        records = await shop.service.journal(task.id)
+    assert [record.kind for record in records if record.kind.startswith("step.")] == [r.STEP_FAILED, r.STEP_DONE]
+    assert len(caught) == 2
+    assert len(set(caught)) == 1
+    assert "sold out" in caught[0]
+
+
+async def _waits(app: Onward, task_id: str) -> bool:
+    return (await app.get(task_id)).reason == "signal"
+
+
+@only_postgres  # SQLite does not look at such constraints unless it is told to
+async def test_a_block_whose_commit_fails_is_a_step_that_failed(app: Onward) -> None:
+    caught: list[str] = []
+
+    @app.task(retry=1)
+    async def late(ctx: Any) -> int:
+        try:
+            async with ctx.transaction(name="open") as connection:
+                await connection.execute("INSERT INTO child VALUES (7)")  # looked at by the database when it commits
+        except StepFailed as failed:
+            caught.append(failed.kind)
+        await ctx.signal("go")
+        return len(caught)
+
+    async with app.worker():
+        await sql(app.store, "DROP TABLE IF EXISTS child")
+        await sql(app.store, "DROP TABLE IF EXISTS parent")
+        await sql(app.store, "CREATE TABLE parent (id INTEGER PRIMARY KEY)")
+        await sql(app.store, "CREATE TABLE child (id INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)")
+        task = await app.submit(late)
+        await eventually(lambda: _waits(app, task.id))
+        await app.signal(task.id, "go")
+        assert await task.result(20) == 2
+        await sql(app.store, "DROP TABLE child")
+        await sql(app.store, "DROP TABLE parent")
+
+
+@pytest.mark.parametrize("how", ["function", "block"])
+async def test_a_task_that_is_tried_again_comes_to_the_failed_transaction_anew(shop: Onward, how: str) -> None:
+    tries = 0
+
+    @shop.task(retry=Retry(attempts=3, first=0.01))
+    async def stubborn(ctx: Any) -> int:
+        async def body(connection: Any) -> int:
+            nonlocal tries
+            tries += 1
+            await connection.execute("UPDATE stock SET n = n - 1")
+            if tries < 3:
+                raise ValueError("not yet")
+            return int(await connection.fetchval("SELECT n FROM stock"))
+
+        if how == "function":
+            return int(await ctx.transaction(body))
+        async with ctx.transaction() as connection:
+            return await body(connection)
+
+    async with shop.worker():
+        assert await (await shop.submit(stubborn)).result(20) == 9
+        assert await stock(shop) == 9
+    assert tries == 3
+
+
+async def test_a_statement_that_fails_fails_its_block_whatever_that_catches(shop: Onward) -> None:
+    """There is no answer to keep for it, so a replay could not come to the same place."""
+
+    @shop.task(retry=1)
+    async def sly(ctx: Any) -> None:
+        async with ctx.transaction() as connection:
+            await connection.execute("UPDATE stock SET n = 0")
+            with contextlib.suppress(Exception):
+                await connection.execute("UPDATE no_such_table SET n = 0")
+
+    async with shop.worker():
+        ended = await shop.service.wait((await shop.submit(sly)).id, 20)
+        assert ended.state is State.FAILED
+        assert "no_such_table" in ended.error["message"]  # type: ignore[index]
+        assert await stock(shop) == 10

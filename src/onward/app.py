@@ -219,8 +219,8 @@ class Onward(Events, McpDoor, Registry, Verbs):
         a signed POST when the task ends. `budget` is what the task and its children may spend on models, instead of the agent's own.
         `after` is the id of an agent's task that has ended: this one goes on where that one was, with its state and what was said.
         """
-        wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels)
-        wish = wish._replace(group=group, budget=budget, webhook=webhook)
+        more: dict[str, Any] = {"group": group, "budget": budget, "webhook": webhook}
+        wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, **more)
         if after is not None:
             wish = await self.service.states.after(after, wish)
         (task_id,) = await self.service.submit([wish], connection=connection)

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
-from onward.store.overview import Ended, Standing
+from onward.store.overview import Ended, Unfinished
 from onward.store.port import Store, WorkerRow
 from onward.wishes import named
 
@@ -96,22 +96,18 @@ class Place:
 
     async def queues(self) -> list[Queue]:
         """All queues that have something unfinished, a limit, or a worker that names them, by name."""
-        standings, limits, workers = (
-            await self._store.standings(),
-            await self._store.queue_limits(),
-            await self.workers(),
-        )
-        now, _ = await self._store.held()
-        rows: dict[str, list[Standing]] = collections.defaultdict(list)
-        for one in standings:
+        unfinished, limits = await self._store.unfinished(), await self._store.queue_limits()
+        workers = await self.workers()
+        rows: dict[str, list[Unfinished]] = collections.defaultdict(list)
+        for one in unfinished:
             rows[one.queue].append(one)
         names = {*rows, *limits, *(queue for worker in workers if worker.alive for queue in worker.queues)}
-        return [_queue(name, rows[name], limits.get(name, (None, False)), workers, now) for name in sorted(names)]
+        return [_queue(name, rows[name], limits.get(name, (None, False)), workers) for name in sorted(names)]
 
     async def queue(self, name: str) -> Queue:
         """One of them; one that nobody has heard of is empty."""
         found = [queue for queue in await self.queues() if queue.name == name]
-        return found[0] if found else _queue(name, [], (None, False), await self.workers(), 0.0)
+        return found[0] if found else _queue(name, [], (None, False), await self.workers())
 
     async def pause_queue(self, name: str) -> Queue:
         """Let nobody start anything of this queue until it is unpaused; what runs goes on."""
@@ -132,10 +128,10 @@ class Place:
 
     async def stats(self) -> Stats:
         """How many tasks there are, by state and reason, and what the workers manage."""
-        standings, ended = await self._store.standings(), await self._store.ended(COUNTED)
+        unfinished, ended = await self._store.unfinished(), await self._store.ended(COUNTED)
         reasons: collections.Counter[str] = collections.Counter()
-        for one in standings:
-            reasons[one.reason] += one.several
+        for one in unfinished:
+            reasons[one.reason] += one.tasks
         alive = [worker for worker in await self.workers() if worker.alive]
         return Stats(
             states=_states(reasons, ended),
@@ -149,16 +145,16 @@ class Place:
 
 
 def _queue(
-    name: str, rows: Iterable[Standing], limit: tuple[int | None, bool], workers: Iterable[WorkerView], now: float
+    name: str, rows: Iterable[Unfinished], limit: tuple[int | None, bool], workers: Iterable[WorkerView]
 ) -> Queue:
-    reasons = {one.reason: one.several for one in rows}
-    ready = [one.oldest_at for one in rows if one.reason in READY and one.oldest_at is not None]
+    reasons = {one.reason: one.tasks for one in rows}
+    ready = [max(0.0, one.oldest) for one in rows if one.reason in READY]
     return Queue(
         name=name,
         waiting=sum(count for reason, count in reasons.items() if reason in WAITING),
         running=reasons.get(Reason.RUNNING, 0),
         reasons=reasons,
-        oldest_s=max(0.0, now - min(ready)) if ready else None,
+        oldest_s=max(ready, default=None),
         paused=limit[1],
         limit=limit[0],
         rate=sum((one.rate for one in workers if one.alive and (not one.queues or name in one.queues)), 0.0),

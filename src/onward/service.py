@@ -103,7 +103,7 @@ class Service(Lists):
             return ids
 
     async def _submit(self, wishes: Sequence[Wish], connection: Any, unchecked: bool) -> list[str]:
-        for name in {wish.task for wish in wishes} - self._offers.keys():
+        for name in {wish.task for wish in wishes if wish.task not in self._offers}:
             await self._ask_for(name, unchecked)
         new = [self._prepared(wish) for wish in wishes]
         for place, wish in enumerate(wishes):

@@ -146,12 +146,12 @@ class Subscriptions:
     ) -> tuple[Sequence[Subscription], str | None]:
         """Subscriptions that somebody made, by their ids, and the cursor for the next page. Webhooks of single tasks are with
         their deliveries."""
-        found = await self._store.subscriptions(tenant=tenant, own=False, limit=_limit(limit) + 1, after=cursor or "")
+        found = await self._store.subscriptions(tenant=tenant, limit=_limit(limit) + 1, after=cursor or "")
         return [_subscription(row) for row in found[:limit]], found[limit - 1].id if len(found) > limit else None
 
     async def get(self, subscription: str, *, tenant: str | None = None) -> Subscription:
         """One of them. Raises NotFound."""
-        for row in await self._store.subscriptions(tenant=tenant, own=True, limit=1, id=subscription):
+        for row in await self._store.subscriptions(tenant=tenant, limit=1, id=subscription):
             return _subscription(row)
         raise NotFound(f"there is no subscription {subscription!r:.80}; `app.subscriptions.list()` shows them")
 

@@ -253,7 +253,7 @@ _known: tuple[Any, Any] = (None, None)
 def tracer() -> Any:
     """The tracer of the provider that this program has set up; None when it has set up none."""
     api = sys.modules.get("opentelemetry.trace")
-    if api is None:
+    if api is None or not hasattr(api, "get_tracer_provider"):  # another thread is just importing it
         return None
     provider = api.get_tracer_provider()
     if provider is not _known[0]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onward import Onward, State
+from onward.agent import mcp
 from onward.agent.mcp import McpServer, ServerAway, ToolChanged
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
@@ -316,3 +319,84 @@ async def main():
         await asyncio.sleep(600)
 asyncio.run(main())
 """
+
+
+# ── one connection for several ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Ends:
+    """Connections by number, and those that were closed."""
+
+    def __init__(self) -> None:
+        self.opened, self.closed = 0, set[int]()
+
+    @contextlib.asynccontextmanager
+    async def connect(self) -> AsyncIterator[int]:
+        self.opened += 1
+        number = self.opened
+        try:
+            yield number
+        finally:
+            self.closed.add(number)
+
+
+async def test_a_call_that_fails_does_not_hang_up_on_those_beside_it() -> None:
+    ends = _Ends()
+    link = mcp._Link(ends.connect)
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(client: int) -> int:
+        begun.set()
+        await go.wait()
+        assert client not in ends.closed, "an answer that is on its way would be lost, and its effect in doubt"
+        return client
+
+    async def fails(client: int) -> int:
+        raise ConnectionError("it took too long")
+
+    beside = asyncio.ensure_future(link.use(slow))
+    await begun.wait()
+    with pytest.raises(ConnectionError):
+        await link.use(fails)
+    assert await link.use(_same) == 2, "who comes after it has a new one"
+    go.set()
+    assert await beside == 1
+    await _calm(lambda: ends.closed == {1})
+    await link.close()
+    assert ends.closed == {1, 2}
+
+
+async def test_a_failure_of_an_old_connection_does_not_end_the_new_one() -> None:
+    ends = _Ends()
+    link = mcp._Link(ends.connect)
+    first, second = asyncio.Event(), asyncio.Event()
+
+    async def fails_when(told: asyncio.Event) -> None:
+        async def ask(client: int) -> None:
+            await told.wait()
+            raise ConnectionError("the line is dead")
+
+        with pytest.raises(ConnectionError):
+            await link.use(ask)
+
+    both = [asyncio.ensure_future(fails_when(told)) for told in (first, second)]
+    await asyncio.sleep(0)
+    first.set()
+    await both[0]
+    assert await link.use(_same) == 2
+    second.set()
+    await both[1]
+    assert await link.use(_same) == 2, "it is still the same"
+    await link.close()
+
+
+async def _same(client: int) -> int:
+    return client
+
+
+async def _calm(check: Callable[[], bool]) -> None:
+    for _ in range(100):
+        if check():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")

@@ -12,7 +12,7 @@ import pytest
 from onward.core.ids import Ids, first_id
 from onward.core.limit import Limit, LimitRow
 from onward.core.task import NEVER, State
-from onward.store.overview import Ended, Standing, listing
+from onward.store.overview import Ended, Unfinished, listing
 from onward.store.port import SUSPECT_AFTER, Store
 from tests.kit import Time, claim, completion, join, new, not_memory, sql, submit, waiting
 
@@ -146,11 +146,11 @@ async def test_what_is_unfinished_by_queue_and_reason(store: Store, time: Time) 
     (mail,) = await claim(store, worker="w2", queue="mail")
     await store.save("w1", waiting(first, NEVER, "approval"))
     assert first.id == ids[0]
-    assert await store.standings() == [
-        Standing("default", "approval", 1, began),
-        Standing("default", "queued", 2, began),
-        Standing("mail", "delayed", 1, began),
-        Standing("mail", "running", 1, began),
+    assert await store.unfinished() == [
+        Unfinished("default", "approval", 1, time.now - began),
+        Unfinished("default", "queued", 2, time.now - began),
+        Unfinished("mail", "delayed", 1, time.now - began),
+        Unfinished("mail", "running", 1, time.now - began),
     ]
     assert await store.held() == (time.now, {"w2": 1})
     await store.save("w2", completion(mail))

@@ -10,7 +10,8 @@ from opentelemetry import trace
 
 from onward.cli.parser import parse
 from onward.edge.metrics import Metrics
-from onward.store.gauges import Standing, Waiting
+from onward.store.gauges import Standing
+from onward.store.overview import Unfinished
 from onward.telemetry import counters
 from onward.testing import drain, memory_app
 from tests.telemetry.conftest import Spans
@@ -41,7 +42,7 @@ def test_the_lines(capsys):
 
 async def test_every_metric_is_in_the_guide_and_every_metric_of_the_guide_is_there(counting):
     async def look() -> Standing:
-        return Standing([Waiting("q", "queued", 1, 1.0)], {}, 1, 1, 0, (1, 2.0))
+        return Standing([Unfinished("q", "queued", 1, 1.0)], {}, 1, 1, 0, (1, 2.0))
 
     counters.request("/x", "GET", 200, 0.1)
     families = await Metrics(look).families()

@@ -22,7 +22,8 @@ from onward.core.caller import Caller
 from onward.edge import metrics as edge_metrics
 from onward.edge.metrics import Metrics, bounded
 from onward.errors import BadSetting, StoreUnavailable
-from onward.store.gauges import Standing, Waiting
+from onward.store.gauges import Standing
+from onward.store.overview import Unfinished
 from onward.telemetry import CLIENTS, ENDED, MOST, STEP_SECONDS, STEPS, Counters, counters
 from onward.wishes import Wish
 from tests.edge.conftest import serving
@@ -242,7 +243,7 @@ async def test_the_store_is_asked_at_most_once_a_second_and_less_often_when_it_i
     async def look() -> Standing:
         asked.append(clock.monotonic())
         clock.jump(slow)
-        return Standing([Waiting("q", "queued", len(asked), 1.0)], {}, 1, 1, 0, None)
+        return Standing([Unfinished("q", "queued", len(asked), 1.0)], {}, 1, 1, 0, None)
 
     metrics = Metrics(look, clock)
     for _ in range(20):
@@ -295,8 +296,8 @@ def test_labels_are_bounded():
 
 
 def test_queues_beyond_the_bound_are_one():
-    many = [Waiting(f"q{n}", "queued", n, float(n)) for n in range(1, 3 * MOST + 1)]
-    few = bounded([*many, Waiting("q1", "asleep", 1, 5.0)])
+    many = [Unfinished(f"q{n}", "queued", n, float(n)) for n in range(1, 3 * MOST + 1)]
+    few = bounded([*many, Unfinished("q1", "asleep", 1, 5.0)])
     assert len({one.queue for one in few}) == MOST + 1
     assert sum(one.tasks for one in few) == sum(one.tasks for one in many) + 1
     rest = {one.reason: one for one in few if one.queue == "other"}

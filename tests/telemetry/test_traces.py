@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import types
 
 import httpx2
 import pytest
@@ -13,12 +14,13 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from onward import Onward, Retry, tool
+from onward import Onward, Retry, telemetry, tool
 from onward.agent.model import Reply, ToolCall, Usage
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
 from onward.core import mask, wire
 from onward.engine import watched
+from onward.errors import StepFailed
 from onward.telemetry import incoming, outgoing, span_id_of, trace_id_of, tracer
 from tests.edge.conftest import serving
 from tests.kit import Lab, only_memory
@@ -131,10 +133,10 @@ async def test_transactions_are_steps(app: Onward, spans: Spans):
         await ctx.transaction(pay)
         async with ctx.transaction(name="block") as connection:
             await connection.execute("SELECT 1")
-        await ctx.sleep("1.1s")
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(StepFailed):
             async with ctx.transaction(name="broken"):
                 _ = 1 / 0
+        await ctx.sleep("1.1s")
 
     async with app.worker():
         await (await app.submit(work)).result(timeout=10)
@@ -547,3 +549,11 @@ def test_opentelemetry_that_is_there_and_not_set_up_is_off(monkeypatch: pytest.M
         assert tracer() is None
     finally:
         provide(None)
+
+
+def test_while_another_thread_imports_it_nobody_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the SDK of MCP does, in a thread beside a worker."""
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", types.ModuleType("opentelemetry.trace"))
+    assert telemetry.tracer() is None
+    assert telemetry.carried() is None
+    assert telemetry.span("a step", {}) is telemetry.NO_SPAN

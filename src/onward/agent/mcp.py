@@ -243,62 +243,75 @@ async def _kept_manifest(ctx: Context, server: McpServer) -> dict[str, Any]:
 # ── the connection ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class _Line:
+    """One connection under way: a task of its own holds it, because what the SDK opens in one task it wants closed in the same."""
+
+    holder: asyncio.Task[None]
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.client: asyncio.Future[Any] = loop.create_future()
+        self.over = asyncio.Event()
+        self.users, self.lost = 0, False
+
+    async def hold(self, connect: Callable[[], contextlib.AbstractAsyncContextManager[Any]]) -> None:
+        """Keep it open until it is over."""
+        try:
+            async with connect() as client:
+                if not self.client.done():
+                    self.client.set_result(client)
+                await self.over.wait()
+        except Exception as error:
+            if not self.client.done():
+                self.client.set_exception(error)
+                self.client.exception()  # whoever waits is told; nobody else has to be
+
+
 class _Link:
-    """One connection, opened when it is first needed, and again when it was lost. A task of its own holds it: what the SDK opens in
-    one task it wants closed in the same."""
+    """One connection, opened when it is first needed, and again when it was lost. A call that fails does not hang up on those
+    that are under way beside it: their answers would be lost, and their effects in doubt."""
 
     def __init__(self, connect: Callable[[], contextlib.AbstractAsyncContextManager[Any]]) -> None:
         self._connect = connect
-        self._holder: asyncio.Task[None] | None = None
-        self._client: asyncio.Future[Any] | None = None
-        self._over: asyncio.Event | None = None
+        self._line: _Line | None = None
 
     async def use(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         """The answer of whoever is at the other end. Raises ServerAway when nobody is."""
-        client = await self._opened()
+        line = self._opened()
+        line.users += 1
         try:
-            return await ask(client)
+            return await ask(await _client_of(line))
         except Exception as error:
             if isinstance(error, ServerAway) or not isinstance(error, OnwardError):
-                self._forget()
+                line.lost = True
+                self._line = None if self._line is line else self._line
             raise
+        finally:
+            line.users -= 1
+            if line.lost and not line.users:
+                line.over.set()
 
-    async def _opened(self) -> Any:
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._client.get_loop() is not loop or self._holder is None or self._holder.done():
-            self._client, self._over = loop.create_future(), asyncio.Event()
-            self._holder = spawn(self._hold(self._client, self._over), "onward-mcp-client")
-        try:
-            return await asyncio.shield(self._client)
-        except UsageError:
-            raise
-        except Exception as error:
-            self._forget()
-            raise ServerAway(f"the MCP server cannot be reached: {_innermost(error)}") from error
-
-    async def _hold(self, ready: asyncio.Future[Any], over: asyncio.Event) -> None:
-        try:
-            async with self._connect() as client:
-                if not ready.done():
-                    ready.set_result(client)
-                await over.wait()
-        except Exception as error:
-            if not ready.done():
-                ready.set_exception(error)
-                ready.exception()  # whoever waits is told; nobody else has to be
-
-    def _forget(self) -> None:
-        if self._over is not None:
-            self._over.set()
-        self._client = self._over = None
+    def _opened(self) -> _Line:
+        loop, line = asyncio.get_running_loop(), self._line
+        if line is None or line.client.get_loop() is not loop or line.holder.done():
+            self._line = line = _Line(loop)
+            line.holder = spawn(line.hold(self._connect), "onward-mcp-client")
+        return line
 
     async def close(self) -> None:
-        holder, same = self._holder, self._holder is not None and self._holder.get_loop() is asyncio.get_running_loop()
-        self._forget()
-        self._holder = None
-        if holder is not None and same:
+        line, self._line = self._line, None
+        if line is not None and line.client.get_loop() is asyncio.get_running_loop():
+            line.over.set()
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(holder, 5)
+                await asyncio.wait_for(line.holder, 5)
+
+
+async def _client_of(line: _Line) -> Any:
+    try:
+        return await asyncio.shield(line.client)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise ServerAway(f"the MCP server cannot be reached: {_innermost(error)}") from error
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from onward.core.clock import Clock, SystemClock
 from onward.errors import BadSetting, OnwardError, UsageError
-from onward.store.gauges import Standing, Waiting
+from onward.store.gauges import Standing
+from onward.store.overview import Unfinished
 from onward.telemetry import COUNTED, LEVELS, MOST, OTHER, SECONDS, TIMED, Key, counters
 
 if TYPE_CHECKING:
@@ -130,10 +131,10 @@ def _gauges(standing: Standing | None) -> Iterator[Metric]:
     yield _gauge("onward_store_up", "Whether the store answers.", (), {(): float(standing is not None)})
     if standing is None:
         return
-    waiting = bounded(standing.waiting)
+    unfinished = bounded(standing.unfinished)
     names = ("queue", "reason")
-    tasks = {(one.queue, one.reason): float(one.tasks) for one in waiting}
-    oldest = {(one.queue, one.reason): max(0.0, one.oldest) for one in waiting}
+    tasks = {(one.queue, one.reason): float(one.tasks) for one in unfinished}
+    oldest = {(one.queue, one.reason): max(0.0, one.oldest) for one in unfinished}
     yield _gauge("onward_queue_tasks", "Unfinished tasks, by queue and reason.", names, tasks)
     yield _gauge("onward_queue_oldest_seconds", "Since the oldest of them was submitted.", names, oldest)
     yield _gauge("onward_workers", "Workers that are not known to be dead.", (), {(): float(standing.workers)})
@@ -149,18 +150,18 @@ def _gauges(standing: Standing | None) -> Iterator[Metric]:
         )
 
 
-def bounded(waiting: list[Waiting]) -> list[Waiting]:
+def bounded(unfinished: list[Unfinished]) -> list[Unfinished]:
     """The same with no more than MOST queues: the fullest keep their names, the rest are one."""
     full: collections.Counter[str] = collections.Counter()
-    for one in waiting:
+    for one in unfinished:
         full[one.queue] += one.tasks
     named = {queue for queue, _ in full.most_common(MOST)}
-    rest: dict[str, Waiting] = {}
-    for one in waiting:
+    rest: dict[str, Unfinished] = {}
+    for one in unfinished:
         if one.queue not in named:
-            there = rest.get(one.reason, Waiting(OTHER, one.reason, 0, 0.0))
+            there = rest.get(one.reason, Unfinished(OTHER, one.reason, 0, 0.0))
             rest[one.reason] = there._replace(tasks=there.tasks + one.tasks, oldest=max(there.oldest, one.oldest))
-    return [*(one for one in waiting if one.queue in named), *rest.values()]
+    return [*(one for one in unfinished if one.queue in named), *rest.values()]
 
 
 def _gauge(name: str, help_: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> Metric:

@@ -156,7 +156,8 @@ class Arguments:
         if value is None and not needed:
             return [], dict(self.secrets)
         if len(needed) <= 1 and named:
-            return self._placed({self.first: self._check(named[self.first], value)})
+            first = self.first
+            return self._placed({first: self._check(named[first], value)})
         raise InvalidInput(f"{self.what} takes {self.usage}, and the input is {_short(value)}")
 
     def by_name(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -15,6 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from onward.core import mask
 from onward.core.clock import Clock
 from onward.core.crash import crashpoint
 from onward.core.event import Event, body, event, type_of
@@ -109,7 +110,7 @@ class Relay:
         self._threads = Threads()
         self._chore: asyncio.Task[Any] | None = None
         self._nap: asyncio.Future[None] | None = None
-        self._subscribed = self._woken = False
+        self._subscribed = self._woken = self._unswept = False
         self._after = ""
         self._next_sweep = clock.monotonic() + SWEEP
         self.stopping = False
@@ -117,8 +118,16 @@ class Relay:
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """Begin to send."""
+        """Write what code declares, and begin to send."""
+        await self.save()
+        self.begin()
+
+    async def save(self) -> None:
+        """Write the subscriptions that code declares: what can fail, before anything has begun."""
         await self._save()
+
+    def begin(self) -> None:
+        """Begin to send."""
         self._chore = self._spawn(self.run(), "onward-relay")
 
     async def stop(self, grace: float = 5.0) -> None:
@@ -197,10 +206,12 @@ class Relay:
             task = self._spawn(self._serve(lane.name, pace), "onward-lane")
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
-        if found and self._clock.monotonic() >= self._next_sweep:
-            await self._sweep([lane.name for lane in found], [lane.name for lane in found if lane not in lanes])
-        self._paces = {
-            name: pace for name, pace in self._paces.items() if pace.busy or name in {one.name for one in lanes}
+        now, known = self._clock.monotonic(), {one.name for one in lanes}
+        if found is not None and now >= self._next_sweep:
+            await self._sweep([lane.name for lane in found], [lane.name for lane in found if lane.name not in known])
+            pause = min(pause, max(self._next_sweep - now, GAP))
+        self._paces = {  # those of other pages of receivers too, while they want to be left alone
+            name: pace for name, pace in self._paces.items() if pace.busy or name in known or pace.rests_until > now
         }
         return pause
 
@@ -210,11 +221,12 @@ class Relay:
         return self._sink().serves(lane)
 
     async def _sweep(self, lanes: list[str], strange: list[str]) -> None:
-        self._next_sweep = self._clock.monotonic() + SWEEP * self._rng.uniform(0.8, 1.2)
-        await self._save()
-        await self._store.sweep(
+        if not self._unswept:
+            await self._save()
+        self._unswept = await self._store.sweep(
             lanes, strange, delivered=KEEP_DELIVERED, failed=KEEP_FAILED, waiting=KEEP_WAITING, most=MOST_WAITING
-        )
+        )  # what is done with must go as fast as it comes
+        self._next_sweep = self._clock.monotonic() + SWEEP * (not self._unswept) * self._rng.uniform(0.8, 1.2)
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -257,7 +269,7 @@ class Relay:
                 await self._store.disable(one.key.subscription, words.words)
         pace.down = pace.down + 1 if said and all(words.down for words in said) else 0
         rests = [words.rest for words in said if words.rest is not None]
-        rest = max([*rests, min(2.0 ** (pace.down - 1), LONGEST_REST) if pace.down else 0.0])
+        rest = max([*rests, min(2.0 ** min(pace.down - 1, 10), LONGEST_REST) if pace.down else 0.0])
         pace.rests_until = self._clock.monotonic() + rest
         return rest == 0
 
@@ -312,7 +324,7 @@ class Relay:
                 await self._threads.run(function, told)
         except Exception as error:
             log.warning("%s of task %s: %r", told.type, told.task_id, error, exc_info=True)
-            return Said(False, f"{type(error).__name__}: {error}"[:300])
+            return Said(False, mask.text(f"{type(error).__name__}: {error}")[:300])
         return Said(True, "done")
 
     def _came_of(self, one: Taken, said: Said) -> Settled:

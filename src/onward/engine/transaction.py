@@ -4,7 +4,8 @@
     async with ctx.transaction() as connection: …     a block; the answers to its statements are kept
 
 After a crash the function is not called again. A block's code does run again, as a `with` cannot skip it, but its
-connection answers from the record and sends nothing. Bounded in time: on SQLite everybody else waits for the writer.
+connection answers from the record and sends nothing. What fails is rolled back and recorded, and raises StepFailed, now and in every
+replay. Bounded in time: on SQLite everybody else waits for the writer.
 """
 
 from __future__ import annotations
@@ -91,14 +92,18 @@ class Transaction:
             self._answers = Answers(connection, [])
             opened.set_result(None)
             await self._left
+            if self._answers.broken is not None:
+                raise self._answers.broken
             _, data = self._steps.kept(self._scope, self._call, 1, self._answers.kept)
             return self._entry(self._scope, data)
 
         self._work = asyncio.ensure_future(self._transact(self._scope, body))
         await asyncio.wait({self._work, opened}, return_when=asyncio.FIRST_COMPLETED)
         if self._work.done():
-            self._scope.key = None
-            self._work.result()
+            try:
+                await self._failed(self._work.exception())
+            finally:
+                self._scope.key = None
         return self._answers
 
     async def __aexit__(
@@ -112,11 +117,19 @@ class Transaction:
             elif not self._work.done():
                 self._left.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
             await asyncio.wait({self._work})
-            failed = self._work.exception() if not self._work.cancelled() else error
-            if error is None and failed is not None:
-                raise failed
+            failed = None if self._work.cancelled() else self._work.exception()
+            await self._failed(error or failed)
         finally:
             self._scope.key = None
+
+    async def _failed(self, error: BaseException | None) -> None:
+        """A block that failed is a step that failed: the handler may get over it, and comes back to the same place. Raises what
+        a replay will raise."""
+        if error is None:
+            return
+        if isinstance(error, Control) or self._pen.leaving(error):
+            raise error
+        await self._steps.failed(self._scope, self._call, 1, error)
 
     # ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -167,6 +180,9 @@ class Transaction:
 class Answers:
     """The connection of a block: it keeps what it answers, or answers what was kept."""
 
+    broken: Exception | None = None
+    """What a statement died of: there is no answer to keep, so the block cannot get over it, whatever it catches."""
+
     def __init__(self, connection: Any, kept: list[Any]) -> None:
         self._connection, self.kept = connection, kept
 
@@ -197,7 +213,11 @@ class Answers:
                     "the block asks more of its connection than it did at first; it was changed under this task"
                 )
             return self.kept.pop(0)
-        answer = await getattr(self._connection, verb)(*args)
+        try:
+            answer = await getattr(self._connection, verb)(*args)
+        except Exception as error:
+            self.broken = self.broken or error
+            raise
         if verb == "fetch":
             answer = [dict(row) for row in answer]
         elif verb == "fetchrow":

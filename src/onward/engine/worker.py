@@ -137,6 +137,8 @@ class Worker:
         await self.store.offer([(handler.name, handler.offer()) for handler in self._handlers.values()])
         await self._ticker.save()
         await self.store.limit(self._limits)
+        if self._relay is not None:
+            await self._relay.save()
         await self._join()
         self._stop_listening = self.store.listen("ready", self.wake)
         self._heart.start()
@@ -148,7 +150,7 @@ class Worker:
             self._spawn(self._announce_forever(), "onward-announce"),
         ]
         if self._relay is not None:
-            await self._relay.start()
+            self._relay.begin()
 
     async def stop(self, grace: float = 10.0) -> None:
         """Hand running tasks back: at their next step, or when the grace is over. No attempt is counted."""

@@ -92,7 +92,7 @@ class Webhooks:
         except BadWebhook as error:
             return Said(False, error.why, down=True)
         except Exception as error:  # whatever the other side makes of HTTP, TLS and names
-            return Said(False, f"{type(error).__name__}: {error}"[:300], down=True)
+            return Said(False, mask.text(f"{type(error).__name__}: {error}")[:300], down=True)
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Said:
         target = guard.check(url, self._allowed)

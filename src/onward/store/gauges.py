@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-
-class Waiting(NamedTuple):
-    """Unfinished tasks of a queue with one reason: how many, and how many seconds ago the oldest was submitted."""
-
-    queue: str
-    reason: str
-    tasks: int
-    oldest: float
+from onward.store.overview import Unfinished
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,7 +13,7 @@ class Standing:
     """What a look at the store tells: the unfinished tasks, what is asked of people (by kind), the workers with their slots and
     how many of them have let their lease end, and what waits to be delivered."""
 
-    waiting: list[Waiting]
+    unfinished: list[Unfinished]
     asks: dict[str, int]
     workers: int
     slots: int

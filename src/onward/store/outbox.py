@@ -137,12 +137,12 @@ class Outbox(Protocol):
         self,
         *,
         tenant: str | None,
-        own: bool,
         limit: int,
         after: str = "",
         id: str | None = None,  # noqa: A002
     ) -> list[SubscriptionRow]:
-        """Subscriptions by their ids; of one tenant, or of all (None). `own` includes those of single tasks."""
+        """Subscriptions that somebody made, by their ids, or the one with this id, also where it is a task's own; of one tenant,
+        or of all (None)."""
         ...
 
     async def lanes(self, after: str = "", most: int = 1000) -> list[Lane] | None:
@@ -177,7 +177,7 @@ class Outbox(Protocol):
         limit: int = 1,
         before: int = LAST,
     ) -> list[DeliveryRow]:
-        """Rows of the outbox, newest first, below a number."""
+        """Rows of the outbox, newest first, below a number; with a `seq`, of that record of the `task`."""
         ...
 
     async def redeliver(self, key: Key) -> bool:
@@ -194,10 +194,10 @@ class Outbox(Protocol):
         failed: float,
         waiting: float,
         most: int,
-    ) -> int:
-        """Remove what was delivered, or failed, so many seconds ago; drop what goes beyond `most` rows for one receiver; for the
-        `strange` of them, whom the caller cannot tell anything, give up what nobody took for `waiting` seconds. How many rows
-        that were. Some at a time."""
+    ) -> bool:
+        """Remove what was delivered, or failed, so many seconds ago; drop what goes beyond `most` rows for one receiver, and what
+        is for a subscription that is gone; for the `strange` of them, whom the caller cannot tell anything, give up what nobody
+        took for `waiting` seconds. Some at a time; True when there may be more."""
         ...
 
 

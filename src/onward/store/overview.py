@@ -35,13 +35,13 @@ class Which(TypedDict, total=False):
     """Of which tenant; "" for what has none."""
 
 
-class Standing(NamedTuple):
-    """Unfinished tasks of a queue with one reason: how many, and when the oldest of them was submitted."""
+class Unfinished(NamedTuple):
+    """Unfinished tasks of a queue with one reason: how many, and how many seconds ago the oldest was submitted."""
 
     queue: str
     reason: str
-    several: int
-    oldest_at: float | None
+    tasks: int
+    oldest: float
 
 
 class Ended(NamedTuple):
@@ -65,7 +65,7 @@ class Child(NamedTuple):
 class Overview(Protocol):
     """What every Store can tell of the place. The promises of all verbs of the Store hold here too."""
 
-    async def standings(self) -> list[Standing]:
+    async def unfinished(self) -> list[Unfinished]:
         """All that is unfinished, by queue and reason."""
         ...
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from onward.store.access import seen_by
-from onward.store.gauges import Standing, Waiting
+from onward.store.gauges import Standing
+from onward.store.overview import Unfinished
 
 
 class PostgresGauges:
@@ -14,8 +15,8 @@ class PostgresGauges:
     _fetch: Any
 
     async def standing(self) -> Standing:
-        waiting = [Waiting(*row) for row in await self._fetch("standing")]
+        unfinished = [Unfinished(*row) for row in await self._fetch("unfinished")]
         asks = {kind: count for kind, count in await self._fetch("open_asks_by_kind", **seen_by(None))}  # noqa: C416 -- rows are no pairs
         ((workers, slots, late),) = await self._fetch("crew")
         outbox = await self._fetch("outbox_depth") if await self._fetch("outbox_there") else []
-        return Standing(waiting, asks, workers, slots, late, tuple(outbox[0]) if outbox else None)
+        return Standing(unfinished, asks, workers, slots, late, tuple(outbox[0]) if outbox else None)

@@ -70,14 +70,13 @@ class PostgresOutbox:
         self,
         *,
         tenant: str | None,
-        own: bool,
         limit: int,
         after: str = "",
         id: str | None = None,  # noqa: A002
     ) -> list[SubscriptionRow]:
-        asked: dict[str, Any] = {"tenant": tenant, "any_tenant": tenant is None, "id": id, "any_id": id is None}
-        asked |= {"own": own, "limit": limit, "after": after}
-        return [SubscriptionRow(*row) for row in await self._fetch("subscriptions", **asked)]
+        name = "subscriptions" if id is None else "subscription"
+        asked = {"tenant": tenant, "any_tenant": tenant is None, "id": id, "limit": limit, "after": after}
+        return [SubscriptionRow(*row) for row in await self._fetch(name, **asked)]
 
     async def lanes(self, after: str = "", most: int = 1000) -> list[Lane] | None:
         found = await self._fetch("lanes", after=after, most=most)
@@ -135,7 +134,8 @@ class PostgresOutbox:
             "tenant": tenant,
         }
         asked |= {f"any_{name}": value is None for name, value in asked.items()}
-        return [DeliveryRow(*row) for row in await self._fetch("deliveries", limit=limit, before=before, **asked)]
+        name = "deliveries" if task is None else "deliveries_of"
+        return [DeliveryRow(*row) for row in await self._fetch(name, limit=limit, before=before, **asked)]
 
     async def redeliver(self, key: Key) -> bool:
         return bool(await self._fetch("redeliver", **key._asdict()))
@@ -149,16 +149,19 @@ class PostgresOutbox:
         failed: float,
         waiting: float,
         most: int,
-    ) -> int:
-        done = 0
+    ) -> bool:
+        done = [0]
         for state, age in ((outbox.DELIVERED, delivered), (outbox.FAILED, failed)):
             gone = [row[0] for row in await self._fetch("forget_deliveries", state=state, age=age, some=SOME)]
-            done += len(gone)
+            done.append(len(gone))
             for subscription in sorted(set(gone)):
                 await self._execute("forget_webhook", id=subscription)
         for lane in strange:
-            done += len(await self._fetch("give_up", lane=lane, age=waiting, some=SOME))
-        return done + sum([await self._crowd(lane, most) for lane in lanes])
+            done.append(len(await self._fetch("give_up", lane=lane, age=waiting, some=SOME)))
+        await self._execute("forget_strays", lanes=list(lanes), wide=WIDE)
+        for lane in lanes:
+            done.append(await self._crowd(lane, most))
+        return max(done) >= SOME
 
     async def _crowd(self, lane: str, most: int) -> int:
         crowd = await self._fetch("crowd", lane=lane, most=most)

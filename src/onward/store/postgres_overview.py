@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from onward.core.task import Tasks
 from onward.store import overview, rows
 from onward.store.access import seen_by
-from onward.store.overview import Child, Ended, Standing, Which, listing
+from onward.store.overview import Child, Ended, Unfinished, Which, listing
 
 
 class PostgresOverview:
@@ -17,8 +17,8 @@ class PostgresOverview:
     _fetch: Any
     _execute: Any
 
-    async def standings(self) -> list[Standing]:
-        return [Standing(*row) for row in await self._fetch("standings")]
+    async def unfinished(self) -> list[Unfinished]:
+        return [Unfinished(*row) for row in await self._fetch("unfinished")]
 
     async def held(self) -> tuple[float, dict[str, int]]:
         (now,) = await self._fetch("now")

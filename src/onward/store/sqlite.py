@@ -11,6 +11,7 @@ import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import apsw
@@ -61,6 +62,7 @@ from onward.store.sqlite_transact import Taken, borrow
 from onward.store.sqlite_trim import SqliteTrimming
 
 T = TypeVar("T")
+_TASK, _QUEUE, _RECORD = (itemgetter(*S[name].names) for name in ("submit_task", "submit_queue", "submit_record"))
 
 
 class SqliteStore(
@@ -179,14 +181,14 @@ class SqliteStore(
     def _submit_one(self, connection: apsw.Connection, new: NewTask) -> Submitted:
         now = self._clock.now()
         turn = None if new.group is None else gates.turn(connection, new.queue, new.group, new.priority)
-        values = new._asdict() | {"now": now, "turn": turn}
-        connection.execute(S["submit_task"].sql, S["submit_task"](**values))
+        values = {**new._asdict(), "now": now, "turn": turn}
+        connection.execute(S["submit_task"].sql, _TASK(values))
         if connection.changes() == 0:
             found = first(connection, "submitted", id=new.id, key=new.key)
             assert found is not None
             return Submitted(found[0], found[0] == new.id, found[1])
-        connection.execute(S["submit_queue"].sql, S["submit_queue"](**values))
-        connection.execute(S["submit_record"].sql, S["submit_record"](now=now, id=new.id))
+        connection.execute(S["submit_queue"].sql, _QUEUE(values))
+        connection.execute(S["submit_record"].sql, _RECORD(values))
         if new.webhook is not None:
             run(connection, "subscribe_task", now=now, id=new.id, **new.webhook._asdict())
         crashpoint("submit.before")

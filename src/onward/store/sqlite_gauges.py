@@ -7,7 +7,8 @@ from typing import Any
 import apsw
 
 from onward.store.access import seen_by
-from onward.store.gauges import Standing, Waiting
+from onward.store.gauges import Standing
+from onward.store.overview import Unfinished
 from onward.store.sqlite_run import first, run
 
 
@@ -23,7 +24,7 @@ class SqliteGauges:
 
 def _standing(connection: apsw.Connection) -> Standing:
     ((workers, slots, late),) = run(connection, "crew")
-    waiting = [Waiting(*row) for row in run(connection, "standing")]
+    unfinished = [Unfinished(*row) for row in run(connection, "unfinished")]
     outbox: Any = first(connection, "outbox_depth") if first(connection, "outbox_there") else None
     asks = dict(run(connection, "open_asks_by_kind", **seen_by(None)))
-    return Standing(waiting, asks, workers, slots, late, outbox)
+    return Standing(unfinished, asks, workers, slots, late, outbox)

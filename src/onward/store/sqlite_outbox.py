@@ -60,14 +60,13 @@ class SqliteOutbox:
         self,
         *,
         tenant: str | None,
-        own: bool,
         limit: int,
         after: str = "",
         id: str | None = None,  # noqa: A002
     ) -> list[SubscriptionRow]:
-        asked: dict[str, Any] = {"tenant": tenant, "any_tenant": tenant is None, "id": id, "any_id": id is None}
-        asked |= {"own": own, "limit": limit, "after": after}
-        found = await self._reading(lambda c: list(run(c, "subscriptions", **asked)))
+        name = "subscriptions" if id is None else "subscription"
+        asked = {"tenant": tenant, "any_tenant": tenant is None, "id": id, "limit": limit, "after": after}
+        found = await self._reading(lambda c: list(run(c, name, **asked)))
         return [SubscriptionRow(*row) for row in found]
 
     async def lanes(self, after: str = "", most: int = 1000) -> list[Lane] | None:
@@ -132,7 +131,8 @@ class SqliteOutbox:
             "tenant": tenant,
         }
         asked |= {f"any_{name}": value is None for name, value in asked.items()}
-        found = await self._reading(lambda c: list(run(c, "deliveries", limit=limit, before=before, **asked)))
+        name = "deliveries" if task is None else "deliveries_of"
+        found = await self._reading(lambda c: list(run(c, name, limit=limit, before=before, **asked)))
         return [DeliveryRow._make((*row[:-1], bool(row[-1]))) for row in found]
 
     async def redeliver(self, key: Key) -> bool:
@@ -147,19 +147,19 @@ class SqliteOutbox:
         failed: float,
         waiting: float,
         most: int,
-    ) -> int:
-        def job(connection: apsw.Connection) -> int:
-            done = 0
+    ) -> bool:
+        def job(connection: apsw.Connection) -> bool:
+            done = [0]
             for state, age in ((outbox.DELIVERED, delivered), (outbox.FAILED, failed)):
                 gone = [row[0] for row in run(connection, "forget_deliveries", state=state, age=age, some=SOME)]
-                done += len(gone)
+                done.append(len(gone))
                 for subscription in set(gone):
                     run(connection, "forget_webhook", id=subscription)
             for lane in strange:
-                done += len(list(run(connection, "give_up", lane=lane, age=waiting, some=SOME)))
-            return done + sum(_crowd(connection, lane, most) for lane in lanes)
+                done.append(len(list(run(connection, "give_up", lane=lane, age=waiting, some=SOME))))
+            return max([*done, *(_crowd(connection, lane, most) for lane in lanes)]) >= SOME
 
-        return int(await self._writing(job))
+        return bool(await self._writing(job))
 
 
 def _crowd(connection: apsw.Connection, lane: str, most: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from onward.core.task import Tasks
 from onward.store import overview, rows
 from onward.store.access import seen_by
-from onward.store.overview import Child, Ended, Standing, Which, listing
+from onward.store.overview import Child, Ended, Unfinished, Which, listing
 from onward.store.sqlite_run import first, run, views
 
 
@@ -19,8 +19,8 @@ class SqliteOverview:
     _reading: Any
     _writing: Any
 
-    async def standings(self) -> list[Standing]:
-        found: list[Standing] = await self._reading(lambda c: [Standing(*row) for row in run(c, "standings")])
+    async def unfinished(self) -> list[Unfinished]:
+        found: list[Unfinished] = await self._reading(lambda c: [Unfinished(*row) for row in run(c, "unfinished")])
         return found
 
     async def held(self) -> tuple[float, dict[str, int]]:

@@ -262,10 +262,12 @@ SELECT (SELECT count(*) FROM onward_queue WHERE queue = :queue AND worker IS NUL
      + (SELECT count(*) FROM onward_queue WHERE due_at IS NOT NULL AND queue = :queue AND reason IN ('delayed', 'quota')) AS waiting,
        (SELECT COALESCE(sum(rate), 0.0) FROM onward_workers) AS rate
 
--- name: standings
--- All that is unfinished, by queue and reason, and when the oldest of each was submitted.
-SELECT g.queue, g.reason, g.several, (SELECT t.created_at FROM onward_tasks t WHERE t.id = g.oldest) AS oldest_at
-FROM (SELECT queue, reason, count(*) AS several, min(task_id) AS oldest FROM onward_queue GROUP BY queue, reason) g ORDER BY g.queue, g.reason
+-- name: unfinished
+-- All that is unfinished, by queue and reason, and how long ago the oldest of each was submitted. (Ids sort by time, so it is found by its id.)
+SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
+FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue GROUP BY queue, reason) g
+JOIN onward_tasks t ON t.id = g.first
+ORDER BY g.queue, g.reason
 
 -- name: held_by
 -- How many tasks each worker holds.
@@ -370,10 +372,17 @@ UPDATE onward_subscriptions SET disabled = :why WHERE id = :id
 -- What was still to be sent for it has failed.
 UPDATE onward_outbox SET state = 'failed', said = :why, done_at = onward_now(), holder = NULL WHERE subscription = :id AND state = 'pending'
 
--- name: subscriptions
--- Subscriptions by their ids.
+-- name: subscription_columns
+-- A subscription as the store has it.
 SELECT id, task_id, tenant, types, kinds, sink, lane, created_at, offered_at, disabled, dropped FROM onward_subscriptions
-WHERE id > :after AND (:any_id OR id = :id) AND (:own OR task_id IS NULL) AND (:any_tenant OR tenant = :tenant) ORDER BY id LIMIT :limit
+
+-- name: subscription
+-- One subscription, also one of a task.
+{subscription_columns} WHERE id = :id AND (:any_tenant OR tenant = :tenant)
+
+-- name: subscriptions
+-- Subscriptions that somebody made, by their ids: those of single tasks, of which there are many, are never read.
+{subscription_columns} WHERE task_id IS NULL AND id > :after AND (:any_tenant OR tenant = :tenant) ORDER BY id LIMIT :limit
 
 -- name: subscribed
 -- Whether anybody wants to hear of anything.
@@ -405,8 +414,8 @@ WHERE (task_id, seq, subscription) IN (
     SELECT o.task_id, o.seq, o.subscription FROM (
         SELECT task_id, seq, subscription FROM onward_outbox WHERE lane = :lane AND state = 'pending' AND due_at <= onward_now() ORDER BY due_at LIMIT :wide
     ) AS o
-    WHERE EXISTS (SELECT 1 FROM onward_outbox e WHERE e.subscription = o.subscription AND e.task_id = o.task_id AND e.seq < o.seq
-                    AND e.state = 'pending' AND e.due_at > onward_now() AND e.holder IS NULL))
+    WHERE (SELECT e.seq FROM onward_outbox e WHERE e.subscription = o.subscription AND e.task_id = o.task_id AND e.seq < o.seq
+             AND e.state = 'pending' AND e.due_at > onward_now() AND e.holder IS NULL LIMIT 1) IS NOT NULL)
 
 -- name: next_in_line
 -- One of a line is done: the next comes up.
@@ -433,14 +442,23 @@ WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND hol
 -- It was nothing for that subscription after all.
 DELETE FROM onward_outbox WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND holder = :holder AND attempts = :attempts AND state = 'pending'
 
--- name: deliveries
--- Rows of the outbox for people, newest first.
+-- name: delivery_columns
+-- A row of the outbox for people.
 SELECT o.number, o.task_id, o.seq, o.subscription, o.kind, o.state, o.attempts, o.due_at, o.at, o.done_at, o.said, s.sink,
        o.holder IS NOT NULL AND o.due_at > onward_now() AS sending
 FROM onward_outbox o LEFT JOIN onward_subscriptions s ON s.id = o.subscription
-WHERE o.number < :before AND (:any_state OR o.state = :state) AND (:any_task OR o.task_id = :task) AND (:any_subscription OR o.subscription = :subscription)
-  AND (:any_seq OR o.seq = :seq) AND (:any_tenant OR s.tenant = :tenant)
-ORDER BY o.number DESC LIMIT :limit
+
+-- name: delivery_asked
+-- Which of them.
+o.number < :before AND (:any_state OR o.state = :state) AND (:any_subscription OR o.subscription = :subscription) AND (:any_tenant OR s.tenant = :tenant)
+
+-- name: deliveries
+-- Rows of the outbox, newest first.
+{delivery_columns} WHERE {delivery_asked} ORDER BY o.number DESC LIMIT :limit
+
+-- name: deliveries_of
+-- The same of one task. (A statement of its own: the planner must know that it may go by the task.)
+{delivery_columns} WHERE o.task_id = :task AND (:any_seq OR o.seq = :seq) AND {delivery_asked} ORDER BY o.number DESC LIMIT :limit
 
 -- name: redeliver
 -- Send it now, and again from the first attempt on.
@@ -452,7 +470,7 @@ RETURNING number
 -- name: forget_deliveries
 -- What was done with long ago.
 DELETE FROM onward_outbox WHERE (task_id, seq, subscription) IN (
-    SELECT task_id, seq, subscription FROM onward_outbox WHERE state = :state AND done_at < onward_now() - :age ORDER BY done_at LIMIT :some)
+    SELECT task_id, seq, subscription FROM onward_outbox WHERE state = :state AND state <> 'pending' AND done_at < onward_now() - :age ORDER BY done_at LIMIT :some)
 RETURNING subscription
 
 -- name: forget_webhook
@@ -507,13 +525,6 @@ UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = :worker
 -- name: workers
 -- Workers that were not declared dead.
 SELECT id, machine, host, pid, slots, names, queues, address, version, lease_until, started_at, rate FROM onward_workers ORDER BY id
-
--- name: standing
--- Unfinished tasks by queue and reason, and when the oldest of them was submitted. (Ids sort by time, so it is found by its id.)
-SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
-FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue GROUP BY queue, reason) g
-JOIN onward_tasks t ON t.id = g.first
-ORDER BY g.tasks DESC, g.queue, g.reason
 
 -- name: open_asks_by_kind
 -- How much is asked of people, by kind.

@@ -291,24 +291,32 @@ INSERT INTO onward_purses (task_id, data) SELECT * FROM unnest(:ids::text[], :da
 SELECT onward_watch(:busy)
 
 -- name: take_deliveries
--- The first of each line that is due, of one receiver: ours for a while. No more than so many are looked at; `crowded` says that
--- there were as many, and that most of them may stand behind others.
+-- The first of each line that is due, of one receiver: ours for a while. Rows are looked at, and locked, in the order in which
+-- they are due until there are enough, and no more than so many; `crowded` says that there were as many, and that most of them stand behind others.
 WITH near AS MATERIALIZED (
     SELECT o.task_id, o.seq, o.subscription, o.due_at FROM onward_outbox o
     WHERE o.lane = :lane AND o.state = 'pending' AND o.due_at <= onward_now() ORDER BY o.due_at LIMIT :wide FOR UPDATE OF o SKIP LOCKED
 ), due AS MATERIALIZED (
     SELECT n.task_id, n.seq, n.subscription FROM near n
-    WHERE NOT EXISTS (SELECT 1 FROM onward_outbox e WHERE e.subscription = n.subscription AND e.task_id = n.task_id AND e.seq < n.seq AND e.state = 'pending')
-    ORDER BY n.due_at LIMIT :room
+    WHERE (SELECT e.seq FROM onward_outbox e WHERE e.subscription = n.subscription AND e.task_id = n.task_id AND e.seq < n.seq AND e.state = 'pending' LIMIT 1) IS NULL
+    LIMIT :room
 ), o AS (
     UPDATE onward_outbox u SET holder = :holder, attempts = u.attempts + 1, due_at = onward_now() + :lease
     FROM due d WHERE u.task_id = d.task_id AND u.seq = d.seq AND u.subscription = d.subscription
     RETURNING u.*
 )
-{taken_columns}, (SELECT count(*) FROM near) = :wide AS crowded
+{taken_columns}, CASE WHEN (SELECT count(*) FROM due) < :room THEN (SELECT count(*) FROM near) = :wide ELSE false END AS crowded
 FROM o JOIN onward_subscriptions s ON s.id = o.subscription
 CROSS JOIN LATERAL (SELECT * FROM onward_journal r WHERE r.task_id = o.task_id AND r.seq = o.seq LIMIT 1) j
 CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = o.task_id LIMIT 1) t
+
+-- name: forget_strays
+-- What is for a subscription that is gone: its record was being committed, and had found the subscription, while that was removed.
+-- Whoever takes such a row finds nothing to send, so they stand among the first. (On SQLite there is one writer, and none of this.)
+DELETE FROM onward_outbox WHERE (task_id, seq, subscription) IN (
+    SELECT o.task_id, o.seq, o.subscription FROM unnest(:lanes::text[]) AS l(lane) CROSS JOIN LATERAL (
+        SELECT task_id, seq, subscription FROM onward_outbox WHERE lane = l.lane AND state = 'pending' ORDER BY due_at LIMIT :wide) AS o
+    WHERE (SELECT s.id FROM onward_subscriptions s WHERE s.id = o.subscription) IS NULL)
 
 -- name: lock_rows
 -- All queue rows that a settle touches, parents too, in their order, or two of them would wait for each other.
@@ -473,5 +481,6 @@ SELECT id, parent, task, options FROM onward_tasks WHERE id = ANY(:ids::text[])
 SELECT id, parent, task, options FROM onward_tasks WHERE parent = ANY(:ids::text[])
 
 -- name: lock_audit
--- Everybody who adds to the audit stands in line here: the chain has one end. Always the last lock of a transaction.
-SELECT pg_advisory_xact_lock(7205759404)
+-- Everybody who adds to the audit stands in line here: the chain has one end. Always the last lock of a transaction. (Not the number
+-- of `onward_watch`, which waits for all who write.)
+SELECT pg_advisory_xact_lock(7205759405)

@@ -186,16 +186,18 @@ CREATE TRIGGER onward_outbox_tasks AFTER INSERT ON onward_journal WHEN NEW.kind 
 CREATE TRIGGER onward_outbox_busy AFTER INSERT ON onward_journal WHEN NEW.kind NOT LIKE 'task.%' OR NEW.kind = 'task.submitted'
 
 -- name: to_outbox
--- A row for everybody who wants to hear of a record. Nothing here is a function of ours: other connections do not have them.
+-- A row for everybody who wants to hear of a record: three ways through the index, so that nobody pays for the subscriptions of other
+-- tenants. Nothing here is a function of ours: other connections do not have them.
 BEGIN
     INSERT OR IGNORE INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at)
     SELECT NEW.task_id, NEW.seq, s.id, NEW.kind, s.lane, NEW.at, NEW.at FROM (
         SELECT * FROM onward_subscriptions WHERE task_id = NEW.task_id
         UNION ALL
-        SELECT * FROM onward_subscriptions WHERE task_id IS NULL
+        SELECT * FROM onward_subscriptions WHERE task_id IS NULL AND tenant IS NULL
+        UNION ALL
+        SELECT * FROM onward_subscriptions WHERE task_id IS NULL AND tenant = COALESCE((SELECT t.tenant FROM onward_tasks t WHERE t.id = NEW.task_id), '')
     ) s
-    WHERE s.disabled IS NULL AND (s.task_id IS NOT NULL OR s.tenant IS NULL OR s.tenant = COALESCE((SELECT t.tenant FROM onward_tasks t WHERE t.id = NEW.task_id), ''))
-      AND (s.kinds = '*' OR instr(s.kinds, '|' || NEW.kind || '|') > 0);
+    WHERE s.disabled IS NULL AND (s.kinds = '*' OR instr(s.kinds, '|' || NEW.kind || '|') > 0);
 END
 
 -- name: watched

@@ -5,7 +5,7 @@
 CREATE TABLE onward_subscriptions (
     id          text COLLATE "C" PRIMARY KEY,
     task_id     text COLLATE "C",
-    tenant      text,
+    tenant      text COLLATE "C",
     types       text NOT NULL,
     kinds       text NOT NULL,
     sink        text NOT NULL,
@@ -15,7 +15,7 @@ CREATE TABLE onward_subscriptions (
     disabled    text,
     dropped     integer NOT NULL DEFAULT 0
 );
-CREATE INDEX onward_subscriptions_task ON onward_subscriptions (task_id);
+CREATE INDEX onward_subscriptions_task ON onward_subscriptions (task_id, tenant);
 
 -- One row for each subscription and record. `due_at` is when it is sent next; while somebody sends it (`holder`), when others
 -- may. `body` is what is sent, from the first attempt on.
@@ -41,18 +41,20 @@ CREATE INDEX onward_outbox_line ON onward_outbox (subscription, task_id, seq) WH
 CREATE INDEX onward_outbox_done ON onward_outbox (state, done_at) WHERE state <> 'pending';
 CREATE INDEX onward_outbox_number ON onward_outbox (number);
 
--- What the trigger does: a row for everybody who wants to hear of a record, in the transaction that writes it. (The tenant of a task
--- comes with the next migration, and no trigger is made before that.)
+-- What the trigger does: a row for everybody who wants to hear of a record, in the transaction that writes it. Three ways through the
+-- index, so that nobody pays for the subscriptions of other tenants. (The tenant of a task comes with the next migration, and no trigger
+-- is made before that.)
 CREATE FUNCTION onward_to_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at)
     SELECT NEW.task_id, NEW.seq, s.id, NEW.kind, s.lane, NEW.at, NEW.at FROM (
         SELECT * FROM onward_subscriptions WHERE task_id = NEW.task_id
         UNION ALL
-        SELECT * FROM onward_subscriptions WHERE task_id IS NULL
+        SELECT * FROM onward_subscriptions WHERE task_id IS NULL AND tenant IS NULL
+        UNION ALL
+        SELECT * FROM onward_subscriptions WHERE task_id IS NULL AND tenant = COALESCE((SELECT t.tenant FROM onward_tasks t WHERE t.id = NEW.task_id), '')
     ) s
-    WHERE s.disabled IS NULL AND (s.task_id IS NOT NULL OR s.tenant IS NULL OR s.tenant = COALESCE((SELECT t.tenant FROM onward_tasks t WHERE t.id = NEW.task_id), ''))
-      AND (s.kinds = '*' OR strpos(s.kinds, '|' || NEW.kind || '|') > 0)
+    WHERE s.disabled IS NULL AND (s.kinds = '*' OR strpos(s.kinds, '|' || NEW.kind || '|') > 0)
     ON CONFLICT DO NOTHING;
     RETURN NULL;
 END $$;

@@ -15,7 +15,7 @@ CREATE TABLE onward_subscriptions (
     disabled    TEXT,
     dropped     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-CREATE INDEX onward_subscriptions_task ON onward_subscriptions (task_id);
+CREATE INDEX onward_subscriptions_task ON onward_subscriptions (task_id, tenant);
 
 -- One row for each subscription and record. `due_at` is when it is sent next; while somebody sends it (`holder`), when others
 -- may. `body` is what is sent, from the first attempt on. The triggers that fill it are made with the first subscription (see

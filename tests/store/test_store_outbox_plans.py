@@ -1,0 +1,118 @@
+"""The statements about the outbox and the subscriptions go by an index, whatever the planner does not know of their parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onward.store.postgres_run import S as P
+from onward.store.sqlite import SqliteStore
+from onward.store.sqlite_run import S as L
+from tests.kit import sql
+
+SQL = {str: "text", int: "int", float: "float8", bool: "bool", type(None): "text"}
+DELIVERY: dict[str, Any] = {
+    "task": "t",
+    "seq": 1,
+    "any_seq": False,
+    "state": None,
+    "any_state": True,
+    "subscription": "s",
+    "any_subscription": False,
+    "tenant": None,
+    "any_tenant": True,
+    "before": 9,
+    "limit": 1,
+}
+PLANS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "deliveries_of": (DELIVERY, ("onward_outbox_pkey", "sqlite_autoindex_onward_outbox_1")),
+    "subscription": (
+        {"id": "s", "tenant": None, "any_tenant": True},
+        ("onward_subscriptions_pkey", "sqlite_autoindex_onward_subscriptions_1"),
+    ),
+    "subscriptions": ({"after": "", "limit": 9, "tenant": None, "any_tenant": True}, ("onward_subscriptions_task",)),
+    "forget_deliveries": ({"state": "delivered", "age": 1.0, "some": 9}, ("onward_outbox_done",)),
+    "fail_all": ({"id": "s", "why": "gone"}, ("onward_outbox_line",)),
+    "give_up": ({"lane": "l", "age": 1.0, "some": 9}, ("onward_outbox_lane",)),
+    "crowd": ({"lane": "l", "most": 9}, ("onward_outbox_lane",)),
+}
+
+
+async def plan(store: Any, name: str, values: dict[str, Any]) -> str:
+    if isinstance(store, SqliteStore):
+        text = f"EXPLAIN QUERY PLAN {L[name].sql}"
+        return str(await store._writing(lambda c: [row[3] for row in c.execute(text, L[name](**values))]))
+    async with store._connection() as connection:  # as our sessions do it: one plan, whatever the parameters
+        types = [SQL[type(values[one])] for one in P[name].names]
+        await connection.execute(f"PREPARE plan_{name} ({', '.join(types)}) AS {P[name].sql}")
+        given = [f"'{values[one]}'" if values[one] is not None else "NULL" for one in P[name].names]
+        rows = await connection.fetch(f"EXPLAIN EXECUTE plan_{name} ({', '.join(given)})")
+        return "\n".join(row[0] for row in rows)
+
+
+async def filled(store: Any) -> None:
+    lite = isinstance(store, SqliteStore)
+    numbers = "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 5000) SELECT n FROM s)"
+    numbers = numbers if lite else "generate_series(1, 5000) AS s(n)"
+    await sql(
+        store,
+        "INSERT INTO onward_subscriptions (id, task_id, tenant, types, kinds, sink, lane, created_at) "
+        f"SELECT 's' || n, CASE WHEN n % 1000 > 0 THEN 't' || n END, '', '*', '*', 'x', 'l', 0 FROM {numbers}",
+    )
+    await sql(
+        store,
+        "INSERT INTO onward_outbox (task_id, seq, subscription, due_at, at, done_at, state, kind, lane) "
+        "SELECT 't' || n, 1, 's' || n, n, n, CASE WHEN n % 3 > 0 THEN n END, CASE n % 3 WHEN 0 THEN 'pending' ELSE 'delivered' END, "
+        f"'task.completed', 'l' FROM {numbers}",
+    )
+    await sql(store, "ANALYZE")
+
+
+async def test_every_look_has_an_index(store: Any) -> None:
+    await filled(store)
+    for name, (values, indexes) in PLANS.items():
+        found = await plan(store, name, values)
+        assert any(index in found for index in indexes), (name, found)
+        assert "Seq Scan" not in found, (name, found)
+
+
+@pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+async def test_a_take_goes_through_no_more_than_it_needs(store: Any) -> None:
+    await filled(store)
+    asked = {"lane": "l", "room": 8, "holder": "h", "lease": 30.0, "wide": 1000}
+    found = await plan(store, "take_deliveries", asked)
+    assert "Anti Join" not in found, found
+    assert "onward_outbox_line" in found
+    async with store._connection() as connection, connection.transaction():
+        await connection.fetch(P["take_deliveries"].sql, *P["take_deliveries"](**asked))
+        left = (
+            "SELECT count(*) FROM (SELECT 1 FROM onward_outbox WHERE state = 'pending' FOR UPDATE SKIP LOCKED) AS free"
+        )
+        ((free,),) = await sql(store, left)
+    assert free == 5000 // 3 - 8, "nobody else has to do without those that we do not take"
+
+
+async def test_a_record_does_not_pay_for_the_subscriptions_of_other_tenants(store: Any) -> None:
+    """Three ways through the index, in the trigger of each database."""
+    trigger = L["to_outbox"].sql
+    if not isinstance(store, SqliteStore):
+        ((trigger,),) = await sql(store, "SELECT prosrc FROM pg_proc WHERE proname = 'onward_to_outbox'")
+    where = trigger[trigger.index("FROM (") + 6 : trigger.index(") s")].replace("NEW.task_id", "'t'")
+    ways = [way.strip() for way in where.split("UNION ALL")]
+    assert len(ways) == 3
+    numbers = "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 5000) SELECT n FROM s) AS s"
+    await sql(
+        store,
+        "INSERT INTO onward_subscriptions (id, task_id, tenant, types, kinds, sink, lane, created_at) "
+        f"SELECT 's' || n, NULL, 'tenant ' || n, '*', '*', 'x', 'l', 0 FROM {numbers}",
+    )
+    for way in ways:
+        if isinstance(store, SqliteStore):
+            found = str(await sql(store, f"EXPLAIN QUERY PLAN {way}"))
+            assert "USING INDEX onward_subscriptions_task (task_id=?" in found, found
+        else:
+            await sql(store, "ANALYZE onward_subscriptions")
+            found = "\n".join(row[0] for row in await sql(store, f"EXPLAIN {way}"))
+            assert "Index Scan using onward_subscriptions_task" in found, found
+            assert "Filter" not in found.replace("Bitmap Index Scan", ""), found
