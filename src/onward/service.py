@@ -108,7 +108,8 @@ class Service(Lists):
         new = [self._prepared(wish) for wish in wishes]
         for place, wish in enumerate(wishes):
             if wish.webhook is not None:
-                new[place] = new[place]._replace(webhook=await self.subscriptions.webhook(wish.webhook))
+                hook = await self.subscriptions.webhook(wish.webhook, wish.tenant)
+                new[place] = new[place]._replace(webhook=hook)
         if len(new) > 1:
             await self._all_there(new)  # before any is written
         if wishes[0].parent is None:  # what was begun may go on: children pass the bound

@@ -31,12 +31,16 @@ class NotSentAgain(UsageError):
 class Webhooks(Protocol):
     """What knows about webhooks."""
 
-    def check(self, url: str, *, own: bool) -> str:
+    def check(self, url: str, *, own: bool, tenant: str | None = None) -> str:
         """The lane of a URL that may be told. Raises what is wrong with it."""
         ...
 
     def secret(self, subscription: str) -> str:
         """The secret of a subscription, for its receiver."""
+        ...
+
+    def secret_of(self, tenant: str) -> str | None:
+        """What signs the webhooks that a tenant gives at submit."""
         ...
 
 
@@ -120,9 +124,13 @@ class Subscriptions:
         await self._store.subscribe(row)
         return dataclasses.replace(await self.get(name), secret=webhooks.secret(name))
 
-    async def webhook(self, url: str) -> Webhook:
+    def secret_of(self, tenant: str | None) -> str | None:
+        """What signs the webhooks that a tenant gives at submit, for whoever makes its keys."""
+        return None if tenant is None else self._webhooks().secret_of(tenant)
+
+    async def webhook(self, url: str, tenant: str | None = None) -> Webhook:
         """What a submit with a webhook writes beside the task. Raises BadWebhook, before anything is written."""
-        lane, kinds = self._webhooks().check(url, own=False), event.kinds(event.ENDINGS)
+        lane, kinds = self._webhooks().check(url, own=False, tenant=tenant), event.kinds(event.ENDINGS)
         await self._watch(kinds)
         return Webhook(url, lane, " ".join(event.ENDINGS), kinds)
 

@@ -33,8 +33,19 @@ def test_everything_that_can_be_said_of_a_key(onward: Run, db: str) -> None:
     words = ["--name", "bot", "--scope", "decide", "--tenant", "acme", "--agent", "fixer", "--expires", "90d"]
     key = onward("keys", "create", *words, "--db", db, "--json").json
     assert keys.parse(key.pop("token")) is not None
+    assert key.pop("webhook_secret") is None
     assert (key["name"], key["tenant"], key["scopes"], key["agent"]) == ("bot", "acme", ["decide"], "fixer")
     assert onward("keys", "--db", db, "--json").json == {"keys": [key]}
+
+
+def test_a_tenant_is_told_what_signs_its_webhooks(onward: Run, db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONWARD_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    words = ["keys", "create", "--name", "bot", "--scope", "submit", "--db", db]
+    assert onward(*words, "--json").json["webhook_secret"] is None
+    told = onward(*words, "--tenant", "acme", "--json").json["webhook_secret"]
+    assert told.startswith("whsec_")
+    assert told != "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    assert told in onward(*words, "--tenant", "acme").err
 
 
 def test_revoke_by_id_by_its_beginning_and_by_name(onward: Run, db: str) -> None:

@@ -15,6 +15,7 @@ from onward.core.ids import Ids
 from onward.engine.relay import Relay
 from onward.store.port import Claimed, Store
 from onward.subscriptions import Delivery
+from onward.wishes import Wish
 from tests.events.receiver import Receiver
 from tests.kit import Time, claim, completion, join
 
@@ -35,7 +36,9 @@ class Office:
         self.store, self.time = store, time
         self.relays: list[Relay] = []
 
-    async def submit(self, value: Any = None, **options: Any) -> str:
+    async def submit(self, value: Any = None, tenant: str | None = None, **options: Any) -> str:
+        if tenant is not None:  # who asks with a key of a tenant
+            return (await self.app.service.submit([Wish("work", value, tenant=tenant, **options)]))[0]
         return (await self.app.submit("work", value, **options)).id
 
     async def begin(self, worker: str = "w1") -> Claimed:

@@ -77,6 +77,20 @@ async def test_with_two_secrets_both_sign(store: Store, time: Time, receiver: Re
     assert verified(SECRET, got) == verified(new, got)
 
 
+@pytest.mark.parametrize("tenant", ["shop", "a:b/c d ü"])
+async def test_a_tenant_has_a_secret_of_its_own(office: Office, receiver: Receiver, tenant: str) -> None:
+    """Ours makes all others, so no tenant's receiver may need it."""
+    await office.complete(webhook=receiver.url(), tenant=tenant)
+    await office.send_all()
+    (got,) = receiver.got
+    own = office.app.service.subscriptions.secret_of(tenant)
+    assert own is not None
+    assert verified(own, got)["type"] == "dev.onward.task.completed"
+    for other in (SECRET, office.app.service.subscriptions.secret_of("another") or ""):
+        with pytest.raises(Exception, match=r"(?i)signature"):
+            verified(other, got)
+
+
 async def test_a_subscription_has_a_secret_of_its_own(office: Office, receiver: Receiver) -> None:
     made = await office.app.subscriptions.make(receiver.url(), ["task.completed"])
     other = await office.app.subscriptions.make(receiver.url("/other"), ["task.completed"])

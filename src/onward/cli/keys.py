@@ -75,13 +75,16 @@ async def create(args: Namespace) -> int:
             expires=args.expires,
             by=Caller(name=me()),
         )
+        secret = app.service.subscriptions.secret_of(made.key.tenant)
     if screen.json:
-        screen.document({**key_json(made.key), "token": made.token})
+        screen.document({**key_json(made.key), "token": made.token, "webhook_secret": secret})
     else:
         print(made.token)
         screen.aside(
             f"this is key {made.key.id}, shown once and kept nowhere; `onward keys revoke {made.key.id}` ends it"
         )
+        if secret is not None:
+            screen.aside(f"webhooks that this tenant gives at submit are signed with {secret}")
     return 0
 
 

@@ -37,9 +37,11 @@ class KeyShape(Shape):
 
 
 class MadeKey(KeyShape):
-    """A key that was made. `token` is what goes behind `Authorization: Bearer`; it is shown this once."""
+    """A key that was made. `token` is what goes behind `Authorization: Bearer`; it is shown this once. `webhook_secret` signs the
+    webhooks that the key's tenant gives at submit, where the server sends any."""
 
     token: str
+    webhook_secret: str | None
 
 
 class KeyList(Shape):
@@ -88,7 +90,9 @@ async def create(asked: Asked) -> Answer:
     made = await asked.door.create_key(
         body.name, body.scopes, tenant=body.tenant, agent=body.agent, expires=body.expires_s
     )
-    return Answer({**key_json(made.key), "token": made.token}, 201, {"Cache-Control": "no-store"})
+    secret = asked.door.service.subscriptions.secret_of(made.key.tenant)
+    told = {**key_json(made.key), "token": made.token, "webhook_secret": secret}
+    return Answer(told, 201, {"Cache-Control": "no-store"})
 
 
 async def revoke(asked: Asked) -> Answer:

@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import email.utils
 import ssl
+import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 from onward.core import mask
@@ -32,8 +33,8 @@ MOST = 64 * 1024
 
 LONGEST_REST = 86_400.0
 THROTTLED = frozenset({429, 502, 503, 504})
-OWN, HOOK = "url:", "hook:"
-"""Lanes of subscriptions, and of webhooks that were given at submit."""
+OWN, HOOK, TENANT = "url:", "hook:", "tenant:"
+"""Lanes of subscriptions, of webhooks that were given at submit, and of those that a tenant gave."""
 
 
 class Webhooks:
@@ -46,7 +47,7 @@ class Webhooks:
         self._clock, self._resolve = clock, resolve
         self._tls: ssl.SSLContext | None = None
 
-    def check(self, url: str, *, own: bool) -> str:
+    def check(self, url: str, *, own: bool, tenant: str | None = None) -> str:
         """The lane of a URL that may be told; `own` when it has a secret of its own. Raises BadWebhook and BadSetting."""
         if mask.on and mask.text(url) != url:
             raise BadWebhook(mask.text(url), "it holds the value of a secret, and a URL is written down")
@@ -58,21 +59,30 @@ class Webhooks:
                 f"set before webhooks are sent: they are signed. ONWARD_WEBHOOK_SECRET is {signature.PREFIX} and 24 to 64 bytes in "
                 f"base 64 (`echo {signature.PREFIX}$(openssl rand -base64 32)`)",
             )
+        if tenant is not None and not own:
+            return f"{TENANT}{urllib.parse.quote(tenant, safe='')}:{target.origin}"
         return (OWN if own else HOOK) + target.origin
 
     def secret(self, subscription: str) -> str:
         """The secret of a subscription, for its receiver."""
         return signature.shown(signature.derived(self._secrets, subscription)[0])
 
+    def secret_of(self, tenant: str) -> str | None:
+        """What signs the webhooks that a tenant gives at submit: ours would let its receivers sign for all others. None where
+        there are no webhooks."""
+        return signature.shown(signature.derived(self._secrets, TENANT + tenant)[0]) if self._secrets else None
+
     def serves(self, lane: str) -> bool:
         """Whether this process can send to a lane: it needs a secret, and what speaks HTTP."""
-        return lane.startswith((OWN, HOOK)) and bool(self._secrets) and _installed()
+        return lane.startswith((OWN, HOOK, TENANT)) and bool(self._secrets) and _installed()
 
     async def send(
         self, lane: str, subscription: str, message: str, url: str, body: bytes, trace: Trace | None = None
     ) -> Said:
         """One attempt."""
-        secrets = self._secrets if lane.startswith(HOOK) else signature.derived(self._secrets, subscription)
+        secrets = (
+            self._secrets if lane.startswith(HOOK) else signature.derived(self._secrets, _named(lane, subscription))
+        )
         now = int(self._clock.now())
         headers = {
             "content-type": "application/cloudevents+json; charset=utf-8",
@@ -134,6 +144,11 @@ class Webhooks:
             then = then if then.tzinfo else then.replace(tzinfo=datetime.UTC)
             return min(max(0.0, then.timestamp() - self._clock.now()), LONGEST_REST)
         return None
+
+
+def _named(lane: str, subscription: str) -> str:
+    """Whose secret signs: a tenant's, or a subscription's."""
+    return TENANT + urllib.parse.unquote(lane.split(":")[1]) if lane.startswith(TENANT) else subscription
 
 
 def _load() -> None:
