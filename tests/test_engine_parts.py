@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from onward.core import record as r
 from onward.core.control import Park
 from onward.core.record import Record
+from onward.engine.bounded import bounded
 from onward.engine.lease import Heart, Lease
 from onward.engine.presence import CONFIRM, Watch, machine
 from onward.engine.replay import STEPS, Replay, path_of
@@ -323,3 +325,29 @@ async def test_a_store_in_front_of_a_store() -> None:
     store = FakeStore()
     assert Through(store, inline=True).inline is True
     assert (await Through(store).beat("w", 1, 0)).alive
+
+
+# ── work within a time ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_work_that_fails_in_the_moment_of_its_cancellation_leaves_no_error_behind(clock: HandClock) -> None:
+    """Found by seed 3073 of the simulator."""
+    unhandled: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, told: unhandled.append(told))
+    go = asyncio.Event()
+
+    async def fails() -> None:
+        await go.wait()
+        raise ValueError("too late to matter")
+
+    within = asyncio.ensure_future(bounded(fails(), clock, 100, TimeoutError))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.sleep(0)  # it has failed, and nobody was told yet
+    within.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within
+    gc.collect()
+    await asyncio.sleep(0)
+    assert unhandled == []

@@ -31,6 +31,8 @@ async def bounded(
         alarm.cancel()
         if not task.done():
             await _cancelled(task)
+        else:
+            _forgotten(task)  # it may have ended in the very moment in which we were cancelled
 
 
 async def _caught(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
@@ -45,4 +47,9 @@ async def _cancelled(task: asyncio.Future[Any]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait({task}, timeout=GRACE)
-    task.add_done_callback(lambda late: late.cancelled() or late.exception())  # its late error is nobody's business
+    task.add_done_callback(_forgotten)
+
+
+def _forgotten(task: asyncio.Future[Any]) -> None:
+    """Its late error is nobody's business."""
+    task.cancelled() or task.exception()
