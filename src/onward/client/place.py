@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from onward.client import reading
-from onward.client.asking import Asking, path
+from onward.client.asking import path
+from onward.client.facts import FactVerbs
 from onward.client.script import Script, verb
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
@@ -12,7 +13,7 @@ from onward.subscriptions import Delivery
 Deliveries = list[Delivery]
 
 
-class PlaceVerbs(Asking):
+class PlaceVerbs(FactVerbs):
     """What both clients can ask about it."""
 
     @verb
@@ -20,6 +21,27 @@ class PlaceVerbs(Asking):
         """All schedules, by name."""
         said = (yield from self.asked("GET", "/api/schedules")).json
         return [reading.schedule_of(one) for one in said["schedules"]]
+
+    @verb
+    def pause_schedule(self, name: str) -> Script[Schedule]:
+        """No tick until it is unpaused. Raises ScheduleNotFound."""
+        return reading.schedule_of((yield from self.asked("POST", f"{path('schedules', name)}/pause", again=True)).json)
+
+    @verb
+    def unpause_schedule(self, name: str) -> Script[Schedule]:
+        """Go on with its next tick from now."""
+        answer = yield from self.asked("POST", f"{path('schedules', name)}/unpause", again=True)
+        return reading.schedule_of(answer.json)
+
+    @verb
+    def trigger(self, name: str) -> Script[str]:
+        """Submit the task of a schedule now, beside its ticks; its id. Not sent twice: that would be two."""
+        return str((yield from self.asked("POST", f"{path('schedules', name)}/trigger")).json["task_id"])
+
+    @verb
+    def drain_queue(self, name: str) -> Script[Queue]:
+        """Pause a queue; it is drained when its `running` is 0."""
+        return reading.queue_of((yield from self.asked("POST", f"{path('queues', name)}/drain", again=True)).json)
 
     @verb
     def queues(self) -> Script[list[Queue]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 from onward.budgets import Spent
@@ -20,6 +20,8 @@ from onward.core.record import Record
 from onward.core.task import State, Task, Tasks
 from onward.errors import BadSetting, ResultTimeout, TaskCancelled, TaskFailed, TaskNotFound, UsageError
 from onward.forks import SAME
+from onward.lists import several
+from onward.many import Acted
 from onward.messages import Ask, Doubt
 from onward.verbs import Moment
 from onward.views import iso
@@ -44,16 +46,18 @@ Refs = list["ArtifactRef"]
 class Which(TypedDict, total=False):
     """Which tasks, as `Onward.list` has it."""
 
-    state: State | str | None
-    task: str | None
-    queue: str | None
-    reason: str | None
+    state: State | str | Sequence[str] | None
+    task: str | Sequence[str] | None
+    queue: str | Sequence[str] | None
+    reason: str | Sequence[str] | None
     parent: str | None
-    labels: Mapping[str, str] | None
-    """One at most, over HTTP."""
+    labels: Mapping[str, str | Sequence[str]] | None
     created_after: Moment | None
     created_before: Moment | None
     key: str | None
+    text: str | None
+    tenant: str | None
+    """For who sees the tasks of all tenants."""
 
 
 class Verbs(PlaceVerbs, Generic[H]):
@@ -133,10 +137,25 @@ class Verbs(PlaceVerbs, Generic[H]):
                 return
 
     def _page(self, limit: int, cursor: str | None, which: Which) -> Script[tuple[Tasks, str | None]]:
-        query = {"limit": limit, "cursor": cursor, **_asked(which)}
-        asked = {name: str(value) for name, value in query.items() if value is not None}
-        said = (yield from self.asked("GET", "/api/tasks", query=asked)).json
+        query = {"limit": limit, **({} if cursor is None else {"cursor": cursor}), **_asked(which)}
+        said = (yield from self.asked("GET", "/api/tasks", query=query)).json
         return [reading.task_of(one) for one in said["tasks"]], said["next"]
+
+    @verb
+    def count(self, **which: Unpack[Which]) -> Script[tuple[int, bool]]:
+        """How many tasks such a list has, and whether there may be more: they are counted up to 10,000."""
+        said = (yield from self.asked("GET", "/api/tasks/count", query=_asked(which))).json
+        return said["count"], said["capped"]
+
+    @verb
+    def act(self, action: str, count: int, *, priority: int | None = None, **which: Unpack[Which]) -> Script[Acted]:
+        """Cancel, resume, pause or prioritize ("priority") all tasks that such a list has. `count` is how many you have seen: when far
+        more match by now, MoreMatch is raised and nothing is done. Not sent twice."""
+        lists = {"state", "reason", "task", "queue", "label"}
+        said = {n: [v] if n in lists and isinstance(v, str) else v for n, v in _asked(which).items()}
+        body = {"action": action, "count": count, "filter": said}
+        body |= {} if priority is None else {"priority": priority}
+        return reading.acted_of((yield from self.asked("POST", "/api/tasks/actions", body)).json)
 
     @verb
     def result(self, task_id: str, timeout: Duration | None = None) -> Script[Any]:
@@ -346,13 +365,14 @@ def _asked(which: Which) -> dict[str, Any]:
         elif value is not None:
             said[moment] = value.isoformat()
     labels = said.pop("labels", None) or {}
-    if len(labels) > 1:
-        raise UsageError(
-            "over HTTP tasks are listed by one label at most; ask for one of them, and look for the others"
-        )
-    for name, value in labels.items():
-        said["label"] = f"{name}:{value}"
-    return said
+    said["label"] = [f"{name}:{one}" for name, value in labels.items() for one in several("labels", value)] or None
+    said["q"] = said.pop("text", None)
+    return {name: _plain(value) for name, value in said.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """A value, or several, as a query takes them."""
+    return str(value) if isinstance(value, str | int) else [str(one) for one in value]
 
 
 def _at(task_id: str) -> str:

@@ -23,7 +23,7 @@ from onward.core import wire
 from onward.core.caller import Caller
 from onward.core.clock import Clock
 from onward.core.hook import Hook
-from onward.edge import bodies, hooks, keys, live, openapi, people, place, problem, subscriptions, tasks
+from onward.edge import bodies, facts, hooks, keys, live, many, openapi, people, place, problem, subscriptions, tasks
 from onward.edge.calls import Asked, Call, Shape
 from onward.edge.door import Door
 from onward.edge.feed import Feed
@@ -38,7 +38,9 @@ from onward.telemetry import OTHER, counters
 log = logging.getLogger("onward.http")
 
 CALLS: Sequence[Call] = (
+    *many.CALLS,
     *tasks.CALLS,
+    *facts.CALLS,
     *live.CALLS,
     *people.CALLS,
     *subscriptions.CALLS,
@@ -74,11 +76,14 @@ class Edge:
         version: str,
         body_limit: int,
         now: Callable[[], float],
+        settings: Mapping[str, Any] | None = None,
         hosts: frozenset[str] | None = None,
         origins: frozenset[str] = frozenset(),
         hooks: Mapping[str, Hook] | None = None,
     ) -> None:
         self.service, self.gate, self.version, self.body_limit, self.now = service, gate, version, body_limit, now
+        self.settings = {} if settings is None else settings
+        """Without what is secret in them."""
         self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks
         self.metrics: Metrics | None = None
         """Made when somebody asks for the first time: before that nothing is counted."""

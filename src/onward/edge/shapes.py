@@ -118,29 +118,6 @@ class TaskShape(Shape):
     in_flight: int | None = None
 
 
-class TaskPage(Shape):
-    """Tasks, newest first. A page of a look for a label may have few tasks, or none, and a `next`."""
-
-    tasks: list[TaskShape]
-    next: str | None
-
-
-class TaskQuery(Shape):
-    """Which tasks."""
-
-    state: State | None = None
-    task: Name | None = None
-    queue: Name | None = None
-    reason: Reason | None = None
-    parent: Name | None = None
-    label: Annotated[str, Field(pattern=r"^[^:]+:", max_length=1024, description="NAME:VALUE")] | None = None
-    created_after: Moment | None = None
-    created_before: Moment | None = None
-    key: Name | None = None
-    limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    cursor: Name | None = None
-
-
 class WaitQuery(Shape):
     """How long to wait for the end."""
 
@@ -192,13 +169,6 @@ class NewMessage(Shape):
     id: Name | None = None
 
 
-class NewFork(Shape):
-    """After which record to fork; with another input, from the first."""
-
-    at: Annotated[Whole, Field(ge=1, le=2**53)] | None = None
-    input: Any = None
-
-
 class Verdict(Shape):
     """What became of an effect in doubt."""
 
@@ -227,7 +197,7 @@ class AskShape(Shape):
 
 
 class Approvals(Shape):
-    """Approvals that wait for somebody, the oldest first."""
+    """Approvals that wait for somebody: those that expire first, then the oldest."""
 
     approvals: list[AskShape]
 

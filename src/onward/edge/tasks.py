@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect
 
 from onward.core.budget import Budget
 from onward.core.caller import READ
-from onward.core.task import Task
-from onward.edge import live, shapes, stream
+from onward.core.task import Task, Tasks
+from onward.core.why import Why
+from onward.edge import live, shapes, stream, task_shapes
 from onward.edge.calls import Answer, Asked, Call
 from onward.edge.problem import Problem
 from onward.errors import ResultTimeout, Unauthorized
@@ -62,21 +64,24 @@ async def submit(asked: Asked) -> Answer:
 async def get(asked: Asked) -> Answer:
     """`GET /api/tasks/{id}`."""
     held = _held(asked)
-    if held is None:
-        return _task(await asked.door.get(asked.path["id"]))
-    await _waited(asked, asked.path["id"], held)
+    if held is not None:
+        await _waited(asked, asked.path["id"], held)
     task = await asked.door.get(asked.path["id"])
-    return Answer(task_json(task), headers={"Preference-Applied": f"wait={held:g}"})
+    headers = {} if held is None else {"Preference-Applied": f"wait={held:g}"}
+    return Answer(_placed(task, await asked.door.service.whys.of([task])), headers=headers)
 
 
 async def list_(asked: Asked) -> Answer:
     """`GET /api/tasks`."""
-    said = asked.query.model_dump()
-    name, _, value = (said.pop("label") or "").partition(":")
-    for moment in ("created_after", "created_before"):
-        said[moment] = None if said[moment] is None else said[moment].timestamp()
-    found, cursor = await asked.door.list(**said, labels={name: value} if name else None)
-    return Answer({"tasks": [task_json(task) for task in found], "next": cursor})
+    query: task_shapes.TaskQuery = asked.query
+    found, cursor = await asked.door.list(limit=query.limit, cursor=query.cursor, **query.asked())
+    return await _page(asked, found, cursor)
+
+
+async def children(asked: Asked) -> Answer:
+    """`GET /api/tasks/{id}/children`."""
+    found, cursor = await asked.door.children(asked.path["id"], asked.query.limit, asked.query.cursor)
+    return await _page(asked, found, cursor)
 
 
 async def result(asked: Asked) -> Answer:
@@ -117,8 +122,12 @@ async def priority(asked: Asked) -> Answer:
 
 async def fork(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/fork`."""
-    body: shapes.NewFork = asked.body
+    body: task_shapes.NewFork = asked.body
     given = body.input if "input" in body.model_fields_set else SAME
+    if body.preview:
+        plan = await asked.door.fork_plan(asked.path["id"], body.at, input=given)
+        again = [{"seq": one.seq, "name": one.step, "kind": one.kind, "effect": one.effect} for one in plan.again]
+        return Answer({"would_repeat": again, "keeps": plan.at})
     fork = await asked.door.fork(asked.path["id"], body.at, input=given)
     return _task(asked.door.shown(await asked.door.service.get(fork)))
 
@@ -132,6 +141,15 @@ async def signal(asked: Asked) -> Answer:
 async def message(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/message`."""
     return _task(await asked.door.message(asked.path["id"], asked.body.text, id=asked.body.id))
+
+
+async def _page(asked: Asked, found: Tasks, cursor: str | None) -> Answer:
+    whys = await asked.door.service.whys.of(found)
+    return Answer({"tasks": [_placed(one, whys) for one in found], "next": cursor})
+
+
+def _placed(task: Task, whys: Mapping[str, Why]) -> dict[str, Any]:
+    return {**task_json(task), "why": whys[task.task_id]._asdict()}
 
 
 def _held(asked: Asked) -> float | None:
@@ -216,18 +234,28 @@ CALLS = [
         "/api/tasks",
         "list",
         list_,
-        "Tasks, newest first.",
-        {200: ("A page of tasks.", shapes.TaskPage)},
-        query=shapes.TaskQuery,
+        "Tasks, newest first, and why each is where it is. All that is asked for has to hold.",
+        {200: ("A page of tasks.", task_shapes.TaskPage)},
+        query=task_shapes.TaskQuery,
     ),
     Call(
         "GET",
         "/api/tasks/{id}",
         "get",
         get,
-        "One task, with its usage.",
-        TASK,
+        "One task, with its usage, and why it is where it is.",
+        {200: ("The task.", task_shapes.PlacedTask)},
         headers={"Prefer": "`wait=N` holds the answer back until it has ended, for up to N seconds (60 at most)."},
+        errors=(404,),
+    ),
+    Call(
+        "GET",
+        "/api/tasks/{id}/children",
+        "children",
+        children,
+        "What a task has started, newest first, ended or not.",
+        {200: ("A page of tasks.", task_shapes.TaskPage)},
+        query=task_shapes.PageQuery,
         errors=(404,),
     ),
     Call(
@@ -297,9 +325,9 @@ CALLS = [
         "/api/tasks/{id}/fork",
         "fork",
         fork,
-        "A new task from the first records of another.",
-        {200: ("The new task.", shapes.TaskShape)},
-        body=shapes.NewFork,
+        "A new task from the first records of another; with `preview`, what it would do again.",
+        {200: ("The new task, or what it would come to.", task_shapes.Forked)},
+        body=task_shapes.NewFork,
         errors=(404, 409, 413, 415, 422),
     ),
     Call(
