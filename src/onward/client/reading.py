@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import email.utils
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onward.artifacts import errors as _of_artifacts  # noqa: F401 -- so that they are known
 from onward.budgets import Spent
@@ -27,6 +27,7 @@ from onward.subscriptions import Delivery
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef
 
+T = TypeVar("T")
 Said = dict[str, Any]
 TIMES = frozenset(
     f"{what}_at"
@@ -51,6 +52,11 @@ def _timed(said: Said) -> Said:
 def _known(kind: type, said: Said) -> Said:
     """Without what a newer server says and this version does not know."""
     return {name: value for name, value in said.items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def known(kind: type[T], said: Said) -> T:
+    """One of these, of what the server says under the same names; times as they are kept here."""
+    return kind(**_known(kind, _timed(said)))
 
 
 def task_of(said: Said) -> Task:
