@@ -286,7 +286,7 @@ export function timeline({ pick, signal }) {
   return {
     element,
     take,
-    choose: (seq) => choose(rows.find((bar) => bar.seq === seq) || [...bars.values()].find((bar) => bar.seq === seq)),
+    choose: (seq) => choose(rows.find((bar) => bar.seq === seq) || [...bars.values()].find((bar) => bar.seq <= seq && seq <= bar.last && bar.kind !== "shift" && bar.kind !== "turn")),
     seq: () => about.seq,
     open: () => [...bars.values()].filter((bar) => OPEN.has(bar.state) && !laned(bar)),
     bars: () => [...bars.values()],
