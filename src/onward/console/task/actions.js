@@ -129,7 +129,7 @@ function preview({ keeps, would_repeat: repeats = [] }) {
   return [
     h("p", { class: "faint" }, keeps ? `${count(keeps, "record")} ${keeps === 1 ? "is" : "are"} kept.` : "Nothing is kept: it begins anew."),
     repeats.length
-      ? h("div", { class: "warn-box", tabindex: "0", role: "region", "aria-label": "What would happen again" }, h("h3", null, title), h("ul", { class: "plain" }, sorted.slice(0, 100).map((one) => h("li", { class: "row" }, h("span", { class: "mono faint num" }, number(one.seq)), h("bdi", null, line(one.name.replace(/^\[[^\]]*\]/, ""), 120)), one.kind !== "step" && h("span", { class: "faint" }, safe(one.kind)), one.effect && badge("effect", "bad")))), repeats.length > 100 && h("p", { class: "faint" }, `and ${number(repeats.length - 100)} more`))
+      ? h("div", { class: "warn-box", tabindex: "0", role: "region", "aria-label": "What would happen again" }, h("h3", null, title), h("ul", { class: "plain" }, sorted.slice(0, 100).map((one) => h("li", { class: "row" }, h("span", { class: "mono faint num" }, number(one.seq)), h("bdi", null, line(one.name.replace(/^\[[^\]]*\]|#\d+$/g, ""), 120)), one.kind !== "step" && !one.name.startsWith(one.kind) && h("span", { class: "faint" }, safe(one.kind)), one.effect && badge("effect", "bad")))), repeats.length > 100 && h("p", { class: "faint" }, `and ${number(repeats.length - 100)} more`))
       : h("p", { class: "good-text" }, "Nothing that this task did would happen again."),
   ];
 }
