@@ -32,9 +32,10 @@ def chromium() -> tuple[str | None, str]:
     return None, ""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A real Chromium; without one, a skip that says why."""
+    """A real Chromium; without one, a skip that says why. For a module and not for all: while it is there, its event loop runs in
+    this thread, and no test of another module could have one."""
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:
