@@ -321,6 +321,7 @@ async def test_keys_over_http_from_the_first_to_its_end(url: str, clock: HandClo
         assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
         key = made.json()
         mine = {"Authorization": f"Bearer {key.pop('token')}"}
+        assert key.pop("webhook_secret") is None, "it is of no tenant"
         clock.jump(FRESH)
         shut = await client.get("/api/tasks")
         assert (shut.status_code, shut.headers["www-authenticate"]) == (401, 'Bearer realm="onward"')

@@ -240,7 +240,9 @@ class Waterfall:
             there.last = record.seq
             return
         attempt = 1 if there is None else self._resumed_step(there, record, record.at)
-        bar = self._bar(record, self._kind(record.key, None), _name(record.key), "running")
+        if (kind := self._kind(record.key, None)) == "model":
+            self._close_turn(record)  # or the next turn would lie in this one
+        bar = self._bar(record, kind, _name(record.key), "running")
         bar.attempt = attempt
         self._open[record.key] = bar
 
@@ -273,8 +275,10 @@ class Waterfall:
             start = max(record.at - _seconds(took), earliest)
             there = self._bar(record, kind, _name(record.key), state, start=start)
             there.attempt = attempt
-        elif kind != there.kind:
-            there.kind = kind
+        else:
+            # That a step has begun is told a moment later; how long it took is known when it is over.
+            began = max(record.at - _seconds(took), self._shift.start if self._shift is not None else there.start)
+            there.kind, there.start = kind, min(there.start, began)
         self._close(there, record, state)
         return there
 

@@ -23,7 +23,21 @@ from onward.core import wire
 from onward.core.caller import Caller
 from onward.core.clock import Clock
 from onward.core.hook import Hook
-from onward.edge import bodies, facts, hooks, keys, live, many, openapi, people, place, problem, subscriptions, tasks
+from onward.edge import (
+    bodies,
+    console,
+    facts,
+    hooks,
+    keys,
+    live,
+    many,
+    openapi,
+    people,
+    place,
+    problem,
+    subscriptions,
+    tasks,
+)
 from onward.edge.calls import Asked, Call, Shape
 from onward.edge.door import Door
 from onward.edge.feed import Feed
@@ -120,7 +134,7 @@ def asgi(edge: Edge, calls: Sequence[Call] = CALLS, more: Sequence[BaseRoute] = 
     ]
     routes += [Route("/openapi.json", endpoint=described)]
     sockets = [WebSocketRoute("/api/tasks/{id}/ws", Sockets(edge).__call__)]
-    app = Starlette(routes=[*routes, *sockets, *more], exception_handlers=_HANDLERS)
+    app = Starlette(routes=[*routes, *sockets, *console.routes(edge.check_origin), *more], exception_handlers=_HANDLERS)
     app.state.edge = edge
     return app
 

@@ -108,23 +108,29 @@ async def records(door: Door, feed: Feed, task_id: str, cursor: str | None, stil
     return Events(feed, View(Lines(), begin.cursors, None, begin.ended), still_allowed, begin.reset)
 
 
-async def everything(door: Door, feed: Feed, still_allowed: StillAllowed) -> Response:
-    """Progress updates of all tasks of the caller: of the newest from now on, and of those that are submitted from now on
-    from their beginning. No cursor: each connection begins with a `reset`, after which a client reads the list anew."""
+async def everything(door: Door, feed: Feed, also: Sequence[str], still_allowed: StillAllowed) -> Response:
+    """Progress updates of all tasks of the caller: of the newest and `also` of these from now on, and of those that are submitted
+    from now on from their beginning. No cursor: each connection begins with a `reset`, after which a client reads the list anew."""
+    if len(also) > MOST_TASKS:
+        raise Problem(422, "too_many_tasks", f"a stream has {MOST_TASKS} tasks at most, and these are {len(also)}")
     found, _ = await door.list(limit=MOST_TASKS)
-    heads = await feed.store.heads([task.task_id for task in found])
+    heads = await feed.store.heads([task.task_id for task in found]) | await heads_of(door, feed, also)
     cursors = {task_id: head.seq for task_id, head in heads.items()}
     open_ = {task_id: seq for task_id, seq in cursors.items() if heads[task_id].kind not in ENDS}
     view = View(Unnumbered(), open_, await tellers(feed, open_))
-    more = _More(door, feed, view, {task.task_id: (cursors.get(task.task_id, 0), task.updated_at) for task in found})
+    known = {task_id: (seq, 0.0) for task_id, seq in cursors.items()}
+    known |= {task.task_id: (cursors.get(task.task_id, 0), task.updated_at) for task in found}
+    more = _More(door, feed, view, known, also)
     return Events(feed, view, still_allowed, {"reason": "begin", "tasks": cursors}, more)
 
 
 class _More:
     """New tasks for the stream of all tasks, and those that were resumed; those that have ended leave it."""
 
-    def __init__(self, door: Door, feed: Feed, view: View, known: dict[str, tuple[int, float]]) -> None:
-        self._door, self._feed, self._view = door, feed, view
+    def __init__(
+        self, door: Door, feed: Feed, view: View, known: dict[str, tuple[int, float]], also: Sequence[str]
+    ) -> None:
+        self._door, self._feed, self._view, self._also = door, feed, view, also
         self._known = known
         """Up to where tasks were told that are not in the view, and when something happened to them last."""
 
@@ -137,9 +143,14 @@ class _More:
             self._view.drop(task_id)
         found, _ = await self._door.list(limit=MOST_TASKS)
         others = [task for task in found if task.task_id not in self._view.cursors]
-        new = await self._new([task.task_id for task in others if self._last(task.task_id)[1] != task.updated_at])
+        ids = [task.task_id for task in others if self._last(task.task_id)[1] != task.updated_at]
+        older = [task_id for task_id in self._also if task_id not in self._view.cursors and task_id not in ids]
+        new = await self._new([*ids, *older])
         told = await tellers(self._feed, new)
-        self._known = {task.task_id: (self._last(task.task_id)[0], task.updated_at) for task in others}
+        self._known = {
+            **{task_id: self._last(task_id) for task_id in older},
+            **{task.task_id: (self._last(task.task_id)[0], task.updated_at) for task in others},
+        }
         for task_id, after in new.items():
             self._view.add(task_id, told[task_id], after)
         follower.add(new)

@@ -1,0 +1,212 @@
+// The shell: rail, top bar, sign-in, keys of the keyboard. Pages are in pages/, and pages.js says how one is added.
+
+import { door, get, key } from "./api.js";
+import { h, put } from "./dom.js";
+import { dialog } from "./dialog.js";
+import { icon } from "./icons.js";
+import * as live from "./live.js";
+import { may, me } from "./me.js";
+import { pages } from "./pages.js";
+import * as router from "./router.js";
+import { badge, button, empty, failure, menu, tick } from "./ui.js";
+import { compact } from "./words.js";
+
+const THEMES = { auto: ["auto", "As the system"], light: ["sun", "Light"], dark: ["moon", "Dark"] };
+
+const main = h("main", { id: "page", tabindex: "-1" });
+const rail = h("nav", { class: "rail", "aria-label": "Pages" });
+const search = h("input", { type: "search", id: "search", placeholder: "Search tasks", "aria-label": "Search tasks: name, id, key, label or input", autocomplete: "off", spellcheck: "false", maxlength: 200 });
+const lamp = h("span", { class: "lamp", role: "status" });
+const account = h("span", { class: "account" });
+
+function shell() {
+  put(
+    document.getElementById("app"),
+    h("a", { class: "skip", href: "#page", onclick: (event) => (event.preventDefault(), main.focus()) }, "Skip to the page"),
+    h(
+      "header",
+      { class: "top" },
+      h("a", { class: "brand", href: "#/tasks", "aria-label": "Onward: tasks" }, h("img", { src: "console/mark.svg", alt: "", width: 22, height: 22 }), h("span", null, "Onward")),
+      h("form", { class: "search", role: "search", onsubmit: searched }, icon("search"), search, h("kbd", null, "/")),
+      h("div", { class: "top-end" }, lamp, account, theme(), button("New task", () => router.go("/new"), { kind: "main", icon: "plus", title: "New task (n)", class: "button main new" })),
+    ),
+    rail,
+    main,
+    signView,
+  );
+}
+
+// ── where we are ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+let stats = null;
+let current = null;
+
+function railed() {
+  const items = pages.filter((page) => page.nav && (!page.admin || (may("admin") && !me.tenant)));
+  put(
+    rail,
+    items.map((page) => {
+      const n = stats && page.count ? page.count(stats) : 0;
+      const on = current === page || current?.within === page.path;
+      return h("a", { href: router.link(page.path), "aria-current": on ? "page" : null, title: page.title }, icon(page.icon, 18), h("span", { class: "rail-name" }, page.nav), n ? h("span", { class: ["rail-count", page.tone && `tone-${page.tone}`] }, compact(n)) : null);
+    }),
+    me.version && h("span", { class: "rail-foot faint" }, me.version),
+  );
+}
+
+function arrived(page, place) {
+  current = page;
+  document.title = page ? `${page.title} · Onward` : "Onward";
+  if (place.path === "/tasks") search.value = place.one("q");
+  railed();
+}
+
+function failed(root, error) {
+  if (error?.status === 401) return; // the sign-in is shown
+  if (!error) put(root, empty("There is no such page", "The address may be from another version of Onward."), h("p", { class: "center" }, h("a", { href: "#/tasks" }, "To the tasks")));
+  else put(root, failure(error, () => router.again()));
+}
+
+function searched(event) {
+  event.preventDefault();
+  const place = router.here();
+  const kept = place.path === "/tasks" ? Object.fromEntries([...new URLSearchParams(place.text).keys()].map((name) => [name, place.all(name)])) : {};
+  router.go("/tasks", { ...kept, q: search.value.trim(), cursor: null });
+}
+
+let searching = 0;
+search.addEventListener("input", () => {
+  clearTimeout(searching);
+  if (router.here().path === "/tasks") searching = setTimeout(() => search.form.requestSubmit(), 250);
+});
+
+// ── the numbers in the rail, and the lamp ────────────────────────────────────────────────────────────────────────────
+
+let asked = 0;
+let pending = 0;
+
+/** Read the numbers again, at most every other second. */
+function counted() {
+  clearTimeout(pending);
+  pending = setTimeout(async () => {
+    asked = Date.now();
+    try {
+      stats = await get("/api/stats");
+      railed();
+    } catch {
+      // who may not see them, or a server that is away: the rail goes without
+    }
+  }, Math.max(50, 2000 - (Date.now() - asked)));
+}
+
+const LAMPS = { live: ["good", "Live"], connecting: ["idle", "Connecting"], paused: ["idle", "Paused"], cut: ["bad", "Offline"] };
+
+function lit({ is, why }) {
+  const [tone, word] = LAMPS[is];
+  lamp.title = why || { live: "What happens is shown as it happens.", paused: "Updates stop while nobody looks at this tab." }[is] || "";
+  put(lamp, badge(word, tone));
+  lamp.dataset.is = is;
+}
+
+// ── looks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+function theme() {
+  const is = () => document.documentElement.dataset.theme || "auto";
+  const box = h("span");
+  const draw = () => put(box, menu("", Object.entries(THEMES).map(([name, [drawing, text]]) => ({ text: text + (is() === name ? " ✓" : ""), icon: drawing, act: () => take(name) })), { icon: THEMES[is()][0], title: "Colours", kind: "quiet" }));
+  function take(name) {
+    document.documentElement.dataset.theme = name;
+    localStorage.setItem("onward.theme", name);
+    draw();
+  }
+  draw();
+  return box;
+}
+
+// ── who we are ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+let signing = false;
+const trouble = h("p", { class: "form-trouble", role: "alert" });
+const keyField = h("input", { type: "password", "aria-label": "Key", placeholder: "onw_…", autocomplete: "off", spellcheck: "false" });
+const signView = h(
+  "section",
+  { class: "sign-in", hidden: true, "aria-label": "Sign in" },
+  h("form", { onsubmit: tried }, h("img", { src: "console/mark.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), h("p", { class: "faint" }, "This server wants a key. Make one with ", h("code", null, "onward keys create"), "."), keyField, trouble, button("Sign in", null, { type: "submit", kind: "main" }), h("p", { class: "hint" }, "The key stays in this tab and is gone with it.")),
+);
+
+/** Ask for a key. What is behind is shown anew afterwards. */
+function signIn() {
+  if (signing) return;
+  signing = true;
+  put(trouble, key.get() ? "This key is no longer good here." : "");
+  key.clear();
+  shown();
+  keyField.value = "";
+  keyField.focus();
+}
+
+/** Either the sign-in, or all the rest. */
+function shown() {
+  for (const one of document.getElementById("app").children) one.hidden = (one === signView) !== signing;
+}
+
+async function tried(event) {
+  event.preventDefault();
+  if (!keyField.value.trim()) return;
+  key.set(keyField.value.trim());
+  try {
+    await known();
+  } catch (error) {
+    key.clear();
+    put(trouble, error.status === 401 ? "The server does not know this key." : error.message);
+    return;
+  }
+  signing = false;
+  shown();
+  live.restart();
+  router.again();
+}
+
+async function known() {
+  Object.assign(me, await get("/api/whoami"));
+  put(account, key.get() && menu(me.name || "key", [{ text: "Sign out", act: () => (key.clear(), location.reload()) }], { icon: "key", title: "Your key", kind: "quiet" }));
+  railed();
+}
+
+// ── the keyboard ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+const KEYS = [["/", "search"], ["j  k", "down, up in a list"], ["Enter", "open"], ["n", "new task"], ["g", "to the tasks"], ["?", "this help"], ["Esc", "close"]];
+
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || signing) return;
+  if (event.target.closest("input, textarea, select, dialog")) {
+    if (event.key === "Escape" && event.target === search) search.blur();
+    return;
+  }
+  if (event.key === "/") (event.preventDefault(), search.focus(), search.select());
+  else if (event.key === "n") router.go("/new");
+  else if (event.key === "g") router.go("/tasks");
+  else if (event.key === "?") dialog("Keys", { fields: [h("dl", { class: "facts keys" }, KEYS.map(([one, what]) => [h("dt", null, h("kbd", null, one)), h("dd", null, what)]))], cancel: "Close" });
+});
+
+// ── begin ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+async function begin() {
+  shell();
+  door.wanted = signIn;
+  setInterval(tick, 1000);
+  live.on("status", lit);
+  live.on("task", counted);
+  live.on("reset", counted);
+  lit(live.status);
+  router.ahead(pages); // its modules come while we ask who we are
+  try {
+    await known();
+  } catch {
+    // the sign-in is shown, or the page says what is wrong
+  }
+  if (!signing) live.restart();
+  router.start(pages, main, { told: arrived, failed });
+}
+
+begin();

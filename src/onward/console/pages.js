@@ -1,0 +1,33 @@
+// The pages of the console.
+//
+// How a page is added: write `pages/NAME.js` that exports
+//
+//     export async function show(root, place) { … return { changed(place) { … } } }
+//
+// and a row below. `root` is the empty <main>; put elements of `h` into it. `place` has what the path names (`place.id` for
+// "/tasks/:id"), `place.one("tab")` and `place.all("state")` from the query, and `place.signal`, which is aborted when somebody
+// leaves: give it to `get(…, {signal})`, `on(topic, listener, signal)` and `addEventListener`, and nothing is left behind. What is
+// thrown is shown as a sentence with a way to try again. With `changed`, another query of the same path is told to the page that is
+// there; without, it is shown anew. `load` is only called when somebody goes there, so a page costs nothing before.
+//
+//     dom.js     h(tag, props, …children): the only way onto the page; everything is text       words.js  how values are said
+//     api.js     get, post, remove; Problem with a sentence                                     router.js go, link, here
+//     live.js    on("task", …), on("reset", …): the one stream                                  ui.js     chip, table, tabs, meter, …
+//     dialog.js  dialog, toast, attempt                  values.js  JSON and text of others     fields.js labelled inputs
+//     style.css  tokens at the top; a page needs few classes of its own
+//
+// `nav`: its place in the rail (the name, the icon in icons.js); without it a page is only linked to. `count(stats)` is shown beside it;
+// `stats` is `/api/stats`. `admin`: only for keys of that scope without a tenant.
+
+export const pages = [
+  { path: "/tasks", title: "Tasks", nav: "Tasks", icon: "tasks", load: () => import("./pages/tasks.js"), count: (stats) => (stats.states.running || 0) + (stats.states.pending || 0) },
+  { path: "/tasks/:id", title: "Task", within: "/tasks", load: () => import("./pages/task.js") },
+  { path: "/new", title: "New task", within: "/tasks", load: () => import("./pages/new.js") },
+  // { path: "/inbox", title: "Approvals and questions", nav: "Inbox", icon: "inbox", load: () => import("./pages/inbox.js"), count: (stats) => stats.people, tone: "wait" },
+  // { path: "/queues", title: "Queues", nav: "Queues", icon: "queues", load: () => import("./pages/queues.js") },
+  // { path: "/workers", title: "Workers", nav: "Workers", icon: "workers", load: () => import("./pages/workers.js") },
+  // { path: "/schedules", title: "Schedules", nav: "Schedules", icon: "schedules", load: () => import("./pages/schedules.js") },
+  // { path: "/deliveries", title: "Deliveries", nav: "Deliveries", icon: "deliveries", load: () => import("./pages/deliveries.js") },
+  // { path: "/usage", title: "Usage and cost", nav: "Usage", icon: "usage", load: () => import("./pages/usage.js") },
+  // { path: "/system", title: "System", nav: "System", icon: "system", load: () => import("./pages/system.js"), admin: true },
+];

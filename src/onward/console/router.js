@@ -1,0 +1,109 @@
+// Where we are: `#/tasks/ID?tab=state`. Behind the hash, because that never reaches a server: a deep link works after a reload under
+// any prefix and behind any proxy, and no name of a page can be in the way of a call.
+
+let leave = new AbortController();
+let shown = null;
+let table = [];
+let into = null;
+let told = () => {};
+let failed = () => {};
+
+/** A link to a place, for `href`. */
+export function link(path, query) {
+  const text = written(query);
+  return `#${path}${text ? `?${text}` : ""}`;
+}
+
+function written(query) {
+  const found = new URLSearchParams();
+  for (const [name, value] of Object.entries(query || {})) {
+    for (const one of [value].flat()) if (one !== null && one !== undefined && one !== "" && one !== false) found.append(name, one);
+  }
+  return found.toString();
+}
+
+/** Go there. With `replace`, the way back does not lead here. */
+export function go(path, query, { replace = false } = {}) {
+  const where = link(path, query);
+  if (where === location.hash) return;
+  if (replace) {
+    history.replaceState(null, "", where);
+    arrive();
+  } else location.hash = where;
+}
+
+/** Where we are: path and query; a name that comes twice is a list for `all(name)`. */
+export function here() {
+  const [path, query] = location.hash.replace(/^#/, "").split(/\?(.*)/s);
+  const found = new URLSearchParams(query || "");
+  return { path: path || "/", one: (name) => found.get(name) || "", all: (name) => found.getAll(name), text: found.toString() };
+}
+
+/** Begin. `pages`: [{path: "/tasks/:id", load, …}]; `page` is the element they are shown in. */
+export function start(pages, page, hooks) {
+  [table, into, told, failed] = [pages, page, hooks.told, hooks.failed];
+  addEventListener("hashchange", arrive);
+  arrive();
+}
+
+/** Begin to load what is shown here, before anything else is known. */
+export function ahead(pages) {
+  table = pages;
+  match(here().path)?.row.load().catch(() => {});
+}
+
+/** Show the place anew, whatever has been there. */
+export function again() {
+  shown = null;
+  arrive();
+}
+
+/** What a part of an address says; one that says nothing stays as it is. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function match(path) {
+  for (const row of table) {
+    const names = [];
+    const pattern = row.path.replace(/:(\w+)/g, (_, name) => (names.push(name), "([^/]+)"));
+    const found = new RegExp(`^${pattern}$`).exec(path);
+    if (found) return { row, params: Object.fromEntries(names.map((name, i) => [name, decoded(found[i + 1])])) };
+  }
+  return null;
+}
+
+async function arrive() {
+  const place = here();
+  if (place.path === "/") {
+    history.replaceState(null, "", link(table[0].path));
+    return arrive();
+  }
+  if (shown?.path === place.path && shown.view?.changed) {
+    shown.view.changed(place);
+    told(shown.row, place);
+    return undefined;
+  }
+  leave.abort();
+  leave = new AbortController();
+  const { signal } = leave;
+  const found = match(place.path);
+  const mine = { path: place.path, row: found?.row || null, view: null };
+  shown = mine;
+  told(mine.row, place);
+  if (!found) return failed(into, null);
+  try {
+    const module = await found.row.load();
+    if (signal.aborted) return undefined;
+    into.replaceChildren();
+    into.scrollTop = 0;
+    mine.view = (await module.show(into, { ...place, ...found.params, signal })) || null;
+  } catch (error) {
+    if (!signal.aborted && error.name !== "AbortError") failed(into, error);
+  }
+  return undefined;
+}

@@ -1,0 +1,216 @@
+// Small parts that pages are made of. Each is a function that returns an element; none keeps state anywhere but in it.
+
+import { add, h, put, unique } from "./dom.js";
+import { icon } from "./icons.js";
+import { link } from "./router.js";
+import { about, at, ENDED, exactly, line, moment, number, safe, short, standing } from "./words.js";
+
+/** A button. `kind`: "main", "danger", "quiet" or nothing. */
+export function button(text, onclick, { kind = "", icon: name, title, disabled, small, type = "button", ...more } = {}) {
+  return h("button", { type, class: ["button", kind, small && "small", !text && "bare"], onclick, title, disabled, "aria-label": text ? null : title, ...more }, name && icon(name), text && h("span", null, text));
+}
+
+/** The state of a task: a dot, a word, and, where there is one, the reason why it is not going on. */
+export function chip(task, { why = false } = {}) {
+  const { word, tone } = standing(task);
+  return h("span", { class: "standing" }, badge(word, tone), why && reasoned(task));
+}
+
+const SAID = /^(waits for (approval( of|:)|signal|budget:|a? ?child( task)?)|asks:|in doubt:) */;
+const LACKS = /^the budget of .* has not enough (.*?) for .*?\((.*)\)$/;
+const TRIED = /^StepFailed: step '(?:\[[^\]]*\])?(.*?)' was tried (?:once|\d+ times) and failed: (.*)$/s;
+const TIMED = new Set(["asleep", "delayed", "retrying", "quota"]);
+
+/** Why it is not going on, beside its chip: what the chip does not say, and since or until when. */
+export function reasoned(task) {
+  const { text = "", since, until, behind } = task.why || {};
+  const { word } = standing(task);
+  const rest = text.replace(SAID, "").replace(LACKS, "$1: $2").replace(TRIED, "$1: $2");
+  const said = [word, task.reason, task.state, "not due yet"].includes(rest) ? "" : line(rest, 160);
+  const when = ENDED.has(task.state) ? null : TIMED.has(task.reason) && until ? ["until ", clock(until)] : task.state === "running" || (since && !behind) ? [age(since, { ago: false })] : null;
+  const more = behind ? `behind ${number(behind)}` : "";
+  const parts = [said, said.startsWith("behind") ? "" : more, when].filter((one) => one && one.length);
+  if (!parts.length) return null;
+  return h("span", { class: "why", title: safe(text) }, parts.map((one, i) => [i ? " · " : "", one]));
+}
+
+/** A word in a tone: "idle", "run", "wait", "warn", "good", "bad", "undo". */
+export function badge(word, tone = "idle") {
+  return h("span", { class: ["chip", `tone-${tone}`] }, h("i", { class: "dot" }), word);
+}
+
+/** A label: NAME:VALUE, as a link to all tasks that have it. */
+export function tag(name, value) {
+  return h("a", { class: "tag", href: link("/tasks", { label: `${name}:${value}` }), title: `${safe(name)}: ${safe(value)}` }, h("b", null, line(name, 24)), line(value, 32));
+}
+
+/** How long ago, kept up to date; the exact time is its title. */
+export function age(time, { ago = true } = {}) {
+  const t = at(time);
+  if (t === null) return h("span", { class: "faint" }, "–");
+  return h("time", { datetime: new Date(t * 1000).toISOString(), title: exactly(t), data: { age: String(t), ago: ago ? "1" : "" } }, aged(t, ago));
+}
+
+/** A clock time; the exact time is its title. */
+export function clock(time) {
+  const t = at(time);
+  return t === null ? h("span", { class: "faint" }, "–") : h("time", { datetime: new Date(t * 1000).toISOString(), title: exactly(t) }, moment(t));
+}
+
+function aged(t, ago) {
+  const seconds = Date.now() / 1000 - t;
+  if (seconds < -1) return `in ${about(-seconds)}`;
+  return ago ? (seconds < 2 ? "now" : `${about(seconds)} ago`) : about(seconds);
+}
+
+/** Once a second: all ages on the page. */
+export function tick() {
+  if (document.hidden) return;
+  for (const one of document.querySelectorAll("time[data-age]")) {
+    const text = aged(Number(one.dataset.age), one.dataset.ago === "1");
+    if (one.textContent !== text) one.textContent = text;
+  }
+}
+
+/** A link to a task: the end of its id. */
+export function taskLink(id, text) {
+  return h("a", { class: "mono", href: link(`/tasks/${encodeURIComponent(id)}`), title: id }, text || short(id));
+}
+
+/** Where there is nothing: what would be here, and what to do. */
+export function empty(title, text, ...more) {
+  return h("div", { class: "empty" }, h("h2", null, title), text && h("p", null, text), more);
+}
+
+/** What went wrong, in a sentence, and a way on. */
+export function failure(error, again) {
+  return h("div", { class: "failure", role: "alert" }, icon("warn"), h("p", null, error?.message ? safe(error.message) : "Something went wrong."), again && button("Try again", again, { small: true }));
+}
+
+/** While something is on its way. */
+export function busy(text = "Loading") {
+  return h("div", { class: "busy", role: "status" }, h("span", { class: "spinner" }), text);
+}
+
+/** A table. `columns`: [{name, cell(row), class, wide}]; `rows`; `key(row)`; `open(row)` makes rows links for mouse and keyboard. */
+export function table(columns, rows, { label, href, none } = {}) {
+  if (!rows.length && none) return none;
+  return h(
+    "div",
+    { class: "table-box", tabindex: "0", role: "region", "aria-label": label },
+    h(
+      "table",
+      { class: "table" },
+      h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: column.class }, column.name)))),
+      h("tbody", null, rows.map((row) => h("tr", { onclick: href && ((event) => followed(event, href(row))), class: href && "open" }, columns.map((column) => h("td", { class: column.class, "data-name": column.name }, column.cell(row)))))),
+    ),
+  );
+}
+
+function followed(event, where) {
+  if (event.target.closest("a, button, input, label") || getSelection()?.toString()) return;
+  if (event.metaKey || event.ctrlKey) open(where, "_blank", "noopener");
+  else location.hash = where;
+}
+
+/** Names and values, side by side. */
+export function facts(rows) {
+  const some = rows.filter((row) => row && row[1] !== null && row[1] !== undefined && row[1] !== "");
+  return some.length ? h("dl", { class: "facts" }, some.map(([name, value]) => [h("dt", null, name), h("dd", null, value)])) : null;
+}
+
+/** How much of a limit is gone. Without a limit, just how much. */
+export function meter(name, spent, limit, { say = number, reserved = 0 } = {}) {
+  const part = limit ? Math.min(1, (spent || 0) / limit) : 0;
+  const held = limit ? Math.min(1 - part, (reserved || 0) / limit) : 0;
+  const tone = part >= 1 ? "bad" : part >= 0.8 ? "warn" : "run";
+  const text = spent === null || spent === undefined ? "unknown" : say(spent);
+  return h(
+    "div",
+    { class: "meter" },
+    h("div", { class: "meter-name" }, h("span", null, name), h("span", { class: "num" }, text, limit ? h("span", { class: "faint" }, ` of ${say(limit)}`) : null)),
+    limit
+      ? h("div", { class: "bar", role: "meter", "aria-label": name, "aria-valuemin": 0, "aria-valuemax": limit, "aria-valuenow": spent || 0, "aria-valuetext": `${text} of ${say(limit)}` }, h("i", { class: `tone-${tone}`, style: { width: `${part * 100}%` } }), h("i", { class: "held", style: { width: `${held * 100}%` } }))
+      : null,
+  );
+}
+
+/** Tabs: [{id, name, count, show(root)}]; `chosen(id)` is called when another is taken. Returns {element, take(id)}. */
+export function tabs(list, { label, chosen } = {}) {
+  const group = unique("tabs");
+  const panel = h("div", { class: "tab-panel", role: "tabpanel", id: `${group}-panel`, tabindex: "-1" });
+  const buttons = list.map((one) => h("button", { type: "button", role: "tab", id: `${group}-${one.id}`, "aria-controls": panel.id, class: "tab", onclick: () => take(one.id, true), onkeydown: moved }, one.name, h("span", { class: "tab-count" })));
+  let current = null;
+  function moved(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const next = buttons[(buttons.indexOf(event.target) + step + buttons.length) % buttons.length];
+    next.focus();
+    next.click();
+  }
+  function take(id, tell = false) {
+    const found = list.find((one) => one.id === id) || list[0];
+    if (current?.id === found.id) return;
+    current?.leave?.abort();
+    const leave = new AbortController();
+    current = { id: found.id, leave };
+    buttons.forEach((one, i) => {
+      one.setAttribute("aria-selected", String(list[i] === found));
+      one.tabIndex = list[i] === found ? 0 : -1;
+    });
+    panel.setAttribute("aria-labelledby", `${group}-${found.id}`);
+    put(panel);
+    buttons[list.indexOf(found)].scrollIntoView({ block: "nearest", inline: "nearest" });
+    found.show(panel, leave.signal);
+    if (tell) chosen?.(found.id);
+  }
+  const counts = (id, n) => {
+    const at = list.findIndex((one) => one.id === id);
+    if (at >= 0) buttons[at].querySelector(".tab-count").textContent = n ? number(n) : "";
+  };
+  return { element: h("div", { class: "tabs" }, h("div", { class: "tab-list", role: "tablist", "aria-label": label }, buttons), panel), take, counts, stop: () => current?.leave?.abort() };
+}
+
+/** Back and forth in a list of pages that only knows what comes next. `go(cursor, stack)`. */
+export function pager({ next, before, onnext, onbefore, text }) {
+  return h("nav", { class: "pager", "aria-label": "Pages" }, h("span", { class: "faint" }, text), button("", onbefore, { icon: "left", title: "Newer", disabled: !before, small: true }), button("", onnext, { icon: "right", title: "Older", disabled: !next, small: true }));
+}
+
+/** A button that opens a list of actions: [{text, icon, act, danger, disabled, title}], null is a line between. */
+export function menu(text, items, { icon: name, title, kind = "", small, align = "end" } = {}) {
+  const id = unique("menu");
+  const list = h("div", { class: ["menu-list", align], role: "menu", id, hidden: true });
+  const opener = button(text, toggle, { icon: name, title, kind, small, "aria-haspopup": "menu", "aria-expanded": "false", "aria-controls": id });
+  const box = h("div", { class: "menu", onkeydown: keys, onfocusout: (event) => !box.contains(event.relatedTarget) && shut() }, opener, list);
+  function toggle() {
+    if (!list.hidden) return shut();
+    put(list, (typeof items === "function" ? items() : items).map((item) => (item ? h("button", { type: "button", role: "menuitem", class: ["menu-item", item.danger && "danger"], disabled: item.disabled, title: item.title, onclick: () => (shut(), opener.focus(), item.act()) }, item.icon && icon(item.icon), h("span", null, item.text)) : h("hr"))));
+    list.hidden = false;
+    opener.setAttribute("aria-expanded", "true");
+    list.querySelector("button:not(:disabled)")?.focus();
+    return undefined;
+  }
+  function shut() {
+    list.hidden = true;
+    opener.setAttribute("aria-expanded", "false");
+  }
+  function keys(event) {
+    if (event.key === "Escape" && !list.hidden) {
+      event.stopPropagation();
+      shut();
+      opener.focus();
+    }
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || list.hidden) return;
+    event.preventDefault();
+    const all = [...list.querySelectorAll("button:not(:disabled)")];
+    all[(all.indexOf(document.activeElement) + step + all.length) % all.length]?.focus();
+  }
+  return box;
+}
+
+/** A head of a page: its title, a line below it, and what can be done. */
+export function heading(title, text, ...actions) {
+  return h("header", { class: "page-head" }, h("div", null, h("h1", null, title), text && h("p", { class: "faint" }, text)), add(h("div", { class: "actions" }), actions));
+}

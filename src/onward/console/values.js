@@ -1,0 +1,69 @@
+// Values of others on the page: JSON and text, as text. What is large is cut, and shown in pieces when somebody asks for it.
+
+import { h, put } from "./dom.js";
+import { attempt, toast } from "./dialog.js";
+import { button } from "./ui.js";
+import { bytes, safe } from "./words.js";
+
+const FIRST = 4000; // characters that are shown at first
+const PIECE = 100_000; // characters that are added at once
+const MARKS = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/g;
+const MARKED = 40_000; // characters above which a text is not coloured
+
+/** A value: text as text, anything else as JSON with a little colour. `name` is for the file when it is saved. */
+export function value(found, { name = "value", first = FIRST, label = "Value" } = {}) {
+  if (found === null || found === undefined) return h("span", { class: "faint" }, "none");
+  const plain = typeof found === "string";
+  const text = plain ? found : JSON.stringify(found, null, 2);
+  const box = h("div", { class: "value", tabindex: "0", role: "region", "aria-label": label });
+  let shown = Math.min(text.length, first);
+  function draw() {
+    const cut = text.slice(0, shown);
+    put(box, h("pre", { class: plain ? "text" : "json" }, plain || shown > MARKED ? safe(cut) : coloured(cut)), tools());
+  }
+  function tools() {
+    const left = text.length - shown;
+    return h(
+      "div",
+      { class: ["value-tools", left > 0 && "cut"] },
+      left > 0 && h("span", { class: "faint" }, `${bytes(shown)} of ${bytes(text.length)}`),
+      left > 0 && button("More", () => ((shown += Math.min(left, shown < PIECE ? PIECE : shown)), draw()), { small: true, kind: "quiet" }),
+      button("", () => attempt(() => copied(text)), { icon: "copy", title: "Copy", small: true, kind: "quiet" }),
+      text.length > 1000 && button("", () => saved(new Blob([text], { type: "text/plain" }), `${name}.${plain ? "txt" : "json"}`), { icon: "save", title: "Save as a file", small: true, kind: "quiet" }),
+    );
+  }
+  draw();
+  return box;
+}
+
+/** Put a text on the clipboard. Where there is none (no HTTPS), it says so. */
+export async function copied(text) {
+  if (!navigator.clipboard) throw new Error("This browser has no clipboard for pages without HTTPS.");
+  await navigator.clipboard.writeText(text);
+  toast("Copied", { tone: "good" });
+}
+
+/** Save bytes as a file, under a name that says nothing to a shell or a folder. */
+export function saved(blob, name) {
+  const where = URL.createObjectURL(blob);
+  const anchor = h("a", { href: where, download: name.replace(/[^\w.-]+/g, "_").replace(/^\.+/, "").slice(0, 100) || "file" });
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(where), 10_000);
+}
+
+function coloured(text) {
+  const parts = [];
+  let last = 0;
+  for (const found of text.matchAll(MARKS)) {
+    const kind = found[1] ? (found[2] ? "name" : "str") : found[3] ? "word" : "n";
+    parts.push(safe(text.slice(last, found.index)), h("span", { class: `j-${kind}` }, safe(found[1] || found[0])), found[2] || "");
+    last = found.index + found[0].length;
+  }
+  parts.push(safe(text.slice(last)));
+  return parts;
+}
+
+/** A short text with a button that copies it. */
+export function copyable(text, shown) {
+  return h("span", { class: "copyable" }, h("span", { class: "mono" }, safe(shown || text)), button("", () => attempt(() => copied(text)), { icon: "copy", title: `Copy ${shown || text}`, small: true, kind: "quiet" }));
+}

@@ -1,0 +1,160 @@
+// Words: how values are said. Durations, ages, sizes, money, states; and text of others made harmless to read.
+
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|\udb40[\udc00-\udc7f]/g;
+
+/** Text as it is, with what cannot be seen or would turn the writing around shown as an escape. */
+export function safe(value) {
+  return String(value).replace(HIDDEN, (c) => (c === "\r" ? "" : `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`));
+}
+
+/** One harmless line, cut to a length. */
+export function line(value, most = 200) {
+  const text = String(value).slice(0, most * 2).replace(/\s+/g, " ").trim();
+  const shown = safe(text);
+  return shown.length > most || String(value).length > most * 2 ? `${shown.slice(0, most - 1)}…` : shown;
+}
+
+/** A value in one line: text as it is, anything else as JSON. */
+export function brief(value, most = 200) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "string") return line(value, most);
+  return line(peek(value, most), most);
+}
+
+/** The beginning of a value as JSON without writing all of it: inputs may have megabytes. */
+function peek(value, most) {
+  if (Array.isArray(value)) return `[${value.slice(0, 12).map((one) => peek(one, most)).join(", ")}${value.length > 12 ? ", …" : ""}]`;
+  if (value && typeof value === "object") {
+    const names = Object.keys(value).slice(0, 12);
+    return names.map((name) => `${line(name, 40)}: ${peek(value[name], most)}`).join(", ");
+  }
+  return typeof value === "string" ? line(value, most) : String(value);
+}
+
+/** How long: 420 ms, 3.2 s, 41 s, 3 min 05 s, 2 h 10 min, 3 d 4 h. */
+export function span(seconds) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "";
+  const s = Math.max(seconds, 0);
+  if (s < 0.9995) return `${Math.round(s * 1000)} ms`;
+  if (s < 9.95) return `${s.toFixed(1)} s`;
+  const whole = Math.round(s);
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${pad(whole % 60)} s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${pad(Math.floor((whole % 3600) / 60))} min`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+}
+
+/** How long, with one unit: 3 s, 12 min, 2 h, 5 d. */
+export function about(seconds) {
+  const s = Math.max(Math.round(seconds), 0);
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
+  if (s < 86400 * 2) return `${Math.floor(s / 3600)} h`;
+  return `${Math.floor(s / 86400)} d`;
+}
+
+const pad = (n) => String(n).padStart(2, "0");
+
+/** Seconds since 1970 of an ISO text or a number; null for none. */
+export function at(time) {
+  if (time === null || time === undefined || time === "") return null;
+  if (typeof time === "number") return time;
+  const found = Date.parse(time);
+  return Number.isNaN(found) ? null : found / 1000;
+}
+
+/** A moment of the day as this browser's people write it: 14:03:22, with the date when it is not today. */
+export function moment(time, { seconds = true } = {}) {
+  const t = at(time);
+  if (t === null) return "";
+  const date = new Date(t * 1000);
+  const clock = `${pad(date.getHours())}:${pad(date.getMinutes())}${seconds ? `:${pad(date.getSeconds())}` : ""}`;
+  if (date.toDateString() === new Date().toDateString()) return clock;
+  return `${date.toLocaleDateString(undefined, { month: "short", day: "numeric", year: sameYear(date) ? undefined : "numeric" })} ${clock}`;
+}
+
+const sameYear = (date) => date.getFullYear() === new Date().getFullYear();
+
+/** The whole moment, here and in UTC: for titles. */
+export function exactly(time) {
+  const t = at(time);
+  return t === null ? "" : `${new Date(t * 1000).toLocaleString()} · ${new Date(t * 1000).toISOString()}`;
+}
+
+/** 1,234. */
+export function number(n) {
+  return n === null || n === undefined ? "" : Number(n).toLocaleString("en-US", { maximumFractionDigits: 2 });
+}
+
+/** 987, 12.3k, 4.5M. */
+export function compact(n) {
+  if (n === null || n === undefined) return "?";
+  if (n < 1000) return String(n);
+  if (n < 1e6) return `${(n / 1000).toFixed(n < 1e4 ? 1 : 0)}k`;
+  return `${(n / 1e6).toFixed(n < 1e7 ? 1 : 0)}M`;
+}
+
+/** 512 B, 12 kB, 3.4 MB. */
+export function bytes(n) {
+  if (n === null || n === undefined) return "";
+  if (n < 1000) return `${n} B`;
+  const units = ["kB", "MB", "GB", "TB"];
+  let value = n / 1000;
+  let i = 0;
+  while (value >= 1000 && i < units.length - 1) [value, i] = [value / 1000, i + 1];
+  return `${value.toFixed(value < 10 ? 1 : 0)} ${units[i]}`;
+}
+
+/** $0.0042, $1.25; unknown is said. */
+export function money(usd) {
+  if (usd === null || usd === undefined) return "unknown";
+  if (usd === 0) return "$0";
+  return `$${usd < 0.01 ? usd.toFixed(4) : usd < 100 ? usd.toFixed(2) : number(Math.round(usd))}`;
+}
+
+/** «1 task», «3 tasks». */
+export function count(n, one, many = `${one}s`) {
+  return `${number(n)} ${n === 1 ? one : many}`;
+}
+
+/** The end of an id: what people read out to one another. */
+export function short(id) {
+  return String(id || "").slice(-8);
+}
+
+/** States and reasons: the word, and the tone it is shown in (see `--tone-…` in style.css). */
+export const STATES = {
+  pending: { word: "pending", tone: "idle" },
+  running: { word: "running", tone: "run" },
+  waiting: { word: "waiting", tone: "wait" },
+  completed: { word: "completed", tone: "good" },
+  failed: { word: "failed", tone: "bad" },
+  cancelled: { word: "cancelled", tone: "idle" },
+};
+
+export const REASONS = {
+  queued: { word: "queued", tone: "idle" },
+  delayed: { word: "delayed", tone: "idle" },
+  running: { word: "running", tone: "run" },
+  retrying: { word: "retrying", tone: "warn" },
+  cancelling: { word: "cancelling", tone: "idle" },
+  asleep: { word: "asleep", tone: "idle" },
+  signal: { word: "waits for a signal", tone: "idle" },
+  question: { word: "asks", tone: "wait" },
+  approval: { word: "needs approval", tone: "wait" },
+  child: { word: "waits for a child", tone: "idle" },
+  in_doubt: { word: "in doubt", tone: "bad" },
+  paused: { word: "paused", tone: "idle" },
+  parked: { word: "parked", tone: "bad" },
+  quarantined: { word: "quarantined", tone: "bad" },
+  quota: { word: "waits for quota", tone: "warn" },
+  budget: { word: "budget spent", tone: "wait" },
+};
+
+/** How a task's state is said: the reason where that says more. */
+export function standing(task) {
+  if (["completed", "failed", "cancelled"].includes(task.state)) return STATES[task.state];
+  return REASONS[task.reason] || STATES[task.state] || { word: String(task.state), tone: "idle" };
+}
+
+export const ENDED = new Set(["completed", "failed", "cancelled"]);
