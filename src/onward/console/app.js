@@ -5,7 +5,7 @@ import { h, put } from "./dom.js";
 import { dialog } from "./dialog.js";
 import { icon } from "./icons.js";
 import * as live from "./live.js";
-import { may, me } from "./me.js";
+import { me } from "./me.js";
 import { pages } from "./pages.js";
 import * as router from "./router.js";
 import { badge, button, empty, failure, menu, tick } from "./ui.js";
@@ -42,7 +42,7 @@ let stats = null;
 let current = null;
 
 function railed() {
-  const items = pages.filter((page) => page.nav && (!page.admin || (may("admin") && !me.tenant)));
+  const items = pages.filter((page) => page.nav && (!page.shown || page.shown()));
   put(
     rail,
     items.map((page) => {
@@ -175,7 +175,7 @@ async function known() {
 
 // ── the keyboard ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-const KEYS = [["/", "search"], ["j  k", "down, up in a list"], ["Enter", "open"], ["n", "new task"], ["g", "to the tasks"], ["?", "this help"], ["Esc", "close"]];
+const KEYS = [["/", "search"], ["j  k", "down, up in a list"], ["Enter", "open"], ["a  d  e", "in the inbox: approve, deny, change"], ["n", "new task"], ["g", "to the tasks"], ["?", "this help"], ["Esc", "close"]];
 
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || signing) return;

@@ -1,0 +1,155 @@
+// Usage and cost: what models took, by agent, model, key or day. A price that nobody knows is said to be unknown, and is never zero.
+
+import { get } from "../api.js";
+import { add, h, svg } from "../dom.js";
+import { kept, redraw, segments, tile, tiles } from "../parts.js";
+import { link } from "../router.js";
+import { button, empty, heading, table } from "../ui.js";
+import { saved } from "../values.js";
+import { compact, count, line, money, number, safe } from "../words.js";
+
+const BY = [["agent", "Agent"], ["model", "Model"], ["key", "Key"], ["day", "Day"]];
+const SPANS = [["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["all", "All"]];
+const SECONDS = { "24h": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400 };
+const MEASURES = [["usd", "Cost"], ["tokens", "Tokens"], ["calls", "Calls"]];
+
+export async function show(root, place) {
+  const { signal } = place;
+  let at = place;
+  const [switches, numbers, chart, rows] = [h("div", { class: "bar-row" }), h("div"), h("div"), h("div", { class: "stacked" })];
+  let shown = [];
+  add(root, heading("Usage and cost", "What models took", button("Save as CSV", () => saved(new Blob([csv(shown)], { type: "text/csv" }), `usage-by-${chosen(at).by}.csv`), { icon: "save" })), switches, numbers, chart, rows);
+  const again = await kept(async () => {
+    const now = chosen(at);
+    const since = SECONDS[now.span] ? new Date(Math.floor(Date.now() / 60_000) * 60_000 - SECONDS[now.span] * 1000).toISOString() : null;
+    const found = await get("/api/usage", { by: now.by, since }, { signal });
+    shown = sorted(found.rows || found.usage || [], now);
+    redraw(switches, now, () => switched(now));
+    redraw(numbers, [shown, now.by], () => totals(shown, now));
+    redraw(chart, [shown, now], () => drawn(shown, now));
+    redraw(rows, [shown, now.by], () => listed(shown, now));
+  }, signal, { gap: 4000, every: 30_000 });
+  return {
+    changed(next) {
+      at = next;
+      again();
+    },
+  };
+}
+
+function chosen(place) {
+  const one = (name, all, otherwise) => (all.some(([value]) => value === place.one(name)) ? place.one(name) : otherwise);
+  return { by: one("by", BY, "agent"), span: one("span", SPANS, "7d"), measure: one("measure", MEASURES, "usd") };
+}
+
+const tokens = (row) => (row.tokens_in === null && row.tokens_out === null ? null : (row.tokens_in || 0) + (row.tokens_out || 0));
+const of = (row, measure) => (measure === "tokens" ? tokens(row) : row[measure]);
+
+function sorted(rows, { by, measure }) {
+  const copy = [...rows];
+  if (by === "day") return copy.sort((a, b) => String(a.group).localeCompare(String(b.group)));
+  return copy.sort((a, b) => (of(b, measure) ?? -1) - (of(a, measure) ?? -1) || (tokens(b) ?? 0) - (tokens(a) ?? 0));
+}
+
+function switched(now) {
+  const keep = { by: now.by, span: now.span, measure: now.measure };
+  return h("div", { class: "row" }, segments("By", BY, now.by, "/usage", keep, "by"), segments("How long", SPANS, now.span, "/usage", keep, "span"), h("span", { class: "grow" }), segments("What is drawn", MEASURES, now.measure, "/usage", keep, "measure"));
+}
+
+/** The sum of what is known; null when nothing is. */
+function sum(rows, name) {
+  const known = rows.map((row) => row[name]).filter((n) => n !== null && n !== undefined);
+  return known.length || !rows.length ? known.reduce((a, b) => a + b, 0) : null;
+}
+
+function totals(rows, now) {
+  const unknown = sum(rows, "unknown") || 0;
+  const usd = sum(rows, "usd");
+  const calls = sum(rows, "calls");
+  const all = unknown > 0 && unknown >= (calls ?? 0);
+  return tiles(
+    tile("Cost", all || usd === null ? "unknown" : money(usd), { note: unknown ? `${count(unknown, "call")} of unknown price ${all ? "" : "not in it"}` : "all prices known", tone: unknown ? "warn" : "" }),
+    tile("Tokens in", compact(sum(rows, "tokens_in")), { note: "what models read" }),
+    tile("Tokens out", compact(sum(rows, "tokens_out")), { note: "what they wrote" }),
+    tile("Calls", compact(calls), { note: "questions to models" }),
+    tile("Tasks", compact(sum(rows, "tasks")), { note: now.by === "day" ? `on ${count(rows.length, "day")}` : `of ${count(rows.length, now.by)}` }),
+  );
+}
+
+/** Whether a row's cost is unknown altogether, or in part. */
+const priceless = (row) => row.usd === null || row.usd === undefined || (row.unknown > 0 && row.unknown >= row.calls);
+
+function said(row, measure) {
+  if (measure === "usd") return priceless(row) ? "unknown" : `${money(row.usd)}${row.unknown ? " +" : ""}`;
+  const n = of(row, measure);
+  return n === null || n === undefined ? "unknown" : compact(n);
+}
+
+function drawn(rows, now) {
+  if (!rows.length) return empty("No model was asked", now.span === "all" ? "Agents that ask models show up here." : "Not in this time. Look at a longer one.");
+  return h("section", { class: "card chart", "aria-label": `${MEASURES.find(([one]) => one === now.measure)[1]} by ${now.by}` }, now.by === "day" ? columns(rows, now.measure) : bars(rows.slice(0, 12), now.measure));
+}
+
+function bars(rows, measure) {
+  const top = Math.max(...rows.map((row) => (measure === "usd" && priceless(row) ? 0 : of(row, measure) || 0)), 0);
+  return h("ol", { class: "bars" }, rows.map((row) => {
+    const none = measure === "usd" && priceless(row);
+    return h("li", null, h("span", { class: "bars-name clip", title: safe(row.group ?? "") }, named(row)), h("span", { class: ["bars-track", none && "unknown"] }, !none && h("i", { style: { width: `${top ? Math.max(0.5, ((of(row, measure) || 0) / top) * 100) : 0}%` } })), h("span", { class: ["bars-figure num", none && "faint"] }, said(row, measure)));
+  }));
+}
+
+const named = (row) => (row.group === null || row.group === undefined || row.group === "" ? h("span", { class: "faint" }, "(none)") : line(row.group, 60));
+
+/** Days as columns, drawn; the table below says the same. */
+function columns(rows, measure) {
+  const days = filled(rows);
+  const [width, height, gap] = [days.length * 28, 150, 6];
+  const top = Math.max(...days.map((row) => (row && !(measure === "usd" && priceless(row)) ? of(row, measure) || 0 : 0)), 0) || 1;
+  const every = Math.ceil(days.length / 12);
+  const box = svg("svg", { class: "columns", viewBox: `0 0 ${Math.max(width, 196)} ${height + 24}`, role: "img", "aria-label": `By day, ${days.length} days`, preserveAspectRatio: "xMinYMid meet" });
+  days.forEach((row, i) => {
+    const none = measure === "usd" && row.calls !== 0 && priceless(row);
+    const tall = none ? height * 0.18 : ((of(row, measure) || 0) / top) * (height - 14);
+    box.append(svg("g", {}, svg("title", {}, `${row.group}: ${row.calls === 0 ? "nothing" : said(row, measure)}`), svg("rect", { class: none ? "col none" : "col", x: i * 28 + gap / 2, y: height - Math.max(tall, 1), width: 28 - gap, height: Math.max(tall, 1), rx: 2 }), i % every === 0 ? svg("text", { x: i * 28 + gap / 2, y: height + 17 }, String(row.group).slice(5)) : null));
+  });
+  return h("div", { class: "columns-box", tabindex: "0", role: "region", "aria-label": "Columns, one a day" }, box);
+}
+
+/** Every day from the first to the last, also those on which nothing was asked. */
+function filled(rows) {
+  const days = rows.filter((row) => /^\d{4}-\d\d-\d\d/.test(String(row.group)));
+  if (!days.length) return rows;
+  const known = new Map(days.map((row) => [String(row.group).slice(0, 10), row]));
+  const [first, last] = [Date.parse([...known.keys()].sort()[0]), Date.parse([...known.keys()].sort().at(-1))];
+  const all = [];
+  for (let day = Math.max(first, last - 89 * 86_400_000); day <= last; day += 86_400_000) {
+    const name = new Date(day).toISOString().slice(0, 10);
+    all.push(known.get(name) || { group: name, tasks: 0, calls: 0, tokens_in: 0, tokens_out: 0, usd: 0, unknown: 0 });
+  }
+  return all;
+}
+
+function listed(rows, now) {
+  if (!rows.length) return null;
+  const name = BY.find(([one]) => one === now.by)[1];
+  return table(
+    [
+      { name, cell: (row) => (now.by === "agent" && row.group ? h("a", { href: link("/tasks", { name: row.group }) }, line(row.group, 80)) : named(row)) },
+      { name: "Tasks", class: "end", cell: (row) => number(row.tasks) },
+      { name: "Calls", class: "end", cell: (row) => number(row.calls) },
+      { name: "Tokens in", class: "end", cell: (row) => number(row.tokens_in) || "unknown" },
+      { name: "Tokens out", class: "end", cell: (row) => number(row.tokens_out) || "unknown" },
+      { name: "Cost", class: "end", cell: (row) => (priceless(row) ? h("span", { class: "tone-warn toned", title: "The price of this model is in no table" }, "unknown") : money(row.usd)) },
+      { name: "Unknown price", class: "end", cell: (row) => (row.unknown ? count(row.unknown, "call") : h("span", { class: "faint" }, "–")) },
+    ],
+    now.by === "day" ? [...rows].reverse() : rows,
+    { label: `Usage by ${now.by}` },
+  );
+}
+
+/** As a file for a spreadsheet. A text that a spreadsheet would take for a formula is made harmless. */
+function csv(rows) {
+  const cell = (one) => (one === null || one === undefined ? "" : `"${String(one).replace(/^([=+\-@\t\r])/, "'$1").replaceAll('"', '""')}"`);
+  return ["group,tasks,calls,tokens_in,tokens_out,usd,unknown", ...rows.map((row) => [cell(row.group), row.tasks, row.calls, row.tokens_in ?? "", row.tokens_out ?? "", priceless(row) ? "" : row.usd, row.unknown].join(","))].join("\r\n");
+}
+
