@@ -35,6 +35,7 @@ function shown(one, name, key) {
   if (one === null || typeof one === "boolean" || typeof one === "number") return h("code", { class: one === null || typeof one === "boolean" ? "j-word" : "j-n" }, String(one));
   if (one === "") return h("span", { class: "faint" }, "(an empty text)");
   if (typeof one === "string" && one.length <= SHORT && !one.includes("\n")) return h("bdi", { class: "short-text" }, safe(one));
+  if (typeof one === "object" && JSON.stringify(one).length <= SHORT) return h("code", { class: "short-json" }, safe(JSON.stringify(one)));
   return value(one, { name, first: 8000, label: `Argument ${line(key, 60)}` });
 }
 

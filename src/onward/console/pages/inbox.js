@@ -43,7 +43,8 @@ export async function show(root, place) {
   function draw() {
     const chosen = state.chosen || (matchMedia("(min-width: 761px)").matches ? state.items[0]?.id : "");
     const items = state.items;
-    redraw(head, items.length, () => heading("Approvals and questions", items.length ? `${count(items.length, "thing waits", "things wait")} for somebody, the one that expires first on top` : ""));
+    const tasks = new Set(items.map((one) => one.task_id)).size;
+    redraw(head, [items.length, tasks], () => heading("Approvals and questions", items.length ? `${count(items.length, "thing waits", "things wait")} for somebody${tasks < items.length ? `, in ${count(tasks, "task")}` : ""}; the one that expires first is on top` : ""));
     panes.classList.toggle("none", !items.length && !state.shown);
     panes.classList.toggle("one", Boolean(state.chosen));
     redraw(list, [items.slice(0, MOST).map((one) => [one.id, one.title, one.until]), chosen, items.length], () => [items.slice(0, MOST).map((one) => row(one, one.id === chosen)), items.length > MOST && h("p", { class: "faint center" }, `and ${count(items.length - MOST, "more", "more")}`)]);
@@ -193,7 +194,7 @@ function approval(one, done) {
   const box = h(
     "div",
     { class: "ask-body" },
-    one.tool ? [h("p", { class: "faint ask-text" }, line(one.text, 400)), asked(one)] : one.data !== null && one.data !== undefined && (plain(one.data) ? arguments_(one.data, one.id) : value(one.data, { name: one.id, label: "What it is about" })),
+    one.tool ? asked(one) : one.data !== null && one.data !== undefined && (plain(one.data) ? arguments_(one.data, one.id) : value(one.data, { name: one.id, label: "What it is about" })),
     trouble,
     deeds(
       "decide",

@@ -60,9 +60,9 @@ function figures({ stats, queues, usage, asks, failed }) {
   const waiting = queues.reduce((sum, one) => sum + one.waiting, 0);
   const lately = failed.filter((task) => Date.now() / 1000 - at(task.finished_at || task.updated_at) < DAY).length;
   return tiles(
-    stats && tile("Running", compact(stats.states.running || 0), { note: `on ${count(stats.workers, "worker")}, ${rate(stats.rate)} done`, href: link("/tasks", { state: "running" }), drawing: "play" }),
+    stats && tile("Running", compact(stats.states.running || 0), { note: `on ${count(stats.workers, "worker")}${stats.rate ? `, ${rate(stats.rate)} done` : ""}`, href: link("/tasks", { state: "running" }), drawing: "play" }),
     stats && tile("Waiting to start", compact(waiting), { note: oldest ? `the oldest for ${about(oldest)}` : "nothing is kept waiting", tone: oldest > 300 ? "wait" : "", href: "#/queues", drawing: "queues" }),
-    tile("For people", compact(asks.length), { note: asks[0]?.until ? ["the first expires ", age(asks[0].until)] : asks.length ? "none of it expires" : "nobody has to do anything", tone: asks.length ? "wait" : "", href: "#/inbox", drawing: "inbox" }),
+    tile("For people", compact(new Set(asks.map((one) => one.task_id)).size), { note: asks[0]?.until ? ["the first ends ", age(asks[0].until)] : asks.length ? "none of it expires" : "nobody has to do anything", tone: asks.length ? "wait" : "", href: "#/inbox", drawing: "inbox" }),
     tile("Failed", failed.length >= 20 && lately >= 20 ? "20+" : String(lately), { note: "in the last 24 hours", tone: lately ? "bad" : "", href: link("/tasks", { state: "failed" }), drawing: "warn" }),
     usage && spent(usage),
   );
@@ -77,9 +77,11 @@ function spent(rows) {
   return tile("Cost today", nothing ? "unknown" : money(known.reduce((sum, row) => sum + row.usd, 0)), { note: unknown && !nothing ? `and ${count(unknown, "call")} of unknown price` : `${compact(tokens)} tokens`, href: link("/usage", { by: "model", span: "24h" }), drawing: "coin" });
 }
 
+const lead = (one) => h("span", { class: "lead" }, one);
+
 function waiting(asks) {
   if (!asks.length) return h("p", { class: "calm" }, icon("check"), "Nobody has to do anything.");
-  return h("ul", { class: "rows" }, asks.slice(0, 6).map((one) => h("li", null, h("a", { href: link("/inbox", { id: one.id }) }, badge({ approval: "approval", question: "question", doubt: "in doubt", budget: "budget" }[one.kind] || one.kind, one.kind === "doubt" || one.kind === "parked" || one.kind === "quarantined" ? "bad" : one.kind === "question" ? "run" : "wait"), h("span", { class: "clip grow" }, line(one.title, 120)), h("span", { class: "faint" }, one.until ? age(one.until) : age(one.since))))));
+  return h("ul", { class: "rows" }, asks.slice(0, 6).map((one) => h("li", null, h("a", { href: link("/inbox", { id: one.id }) }, lead(badge({ approval: "approval", question: "question", doubt: "in doubt", budget: "budget" }[one.kind] || one.kind, one.kind === "doubt" || one.kind === "parked" || one.kind === "quarantined" ? "bad" : one.kind === "question" ? "run" : "wait")), h("span", { class: "clip grow" }, line(one.title, 120)), h("span", { class: "faint" }, one.until ? age(one.until) : age(one.since))))));
 }
 
 /** What is wrong, or may be, the worst first. */
@@ -112,7 +114,7 @@ function looks(list) {
 
 function newest(tasks) {
   if (!tasks.length) return empty("No task yet", "Submit one, and it is here at once.", h("a", { class: "button main", href: "#/new" }, "New task"));
-  return h("ul", { class: "rows" }, tasks.map((task) => h("li", null, h("a", { href: link(`/tasks/${part(task.task_id)}`) }, chip(task), h("span", { class: "clip grow" }, h("b", null, line(task.task, 40)), " ", h("span", { class: "faint" }, brief(task.input, 80))), h("span", { class: "faint" }, age(task.created_at, { ago: false }))))));
+  return h("ul", { class: "rows" }, tasks.map((task) => h("li", null, h("a", { href: link(`/tasks/${part(task.task_id)}`) }, lead(chip(task)), h("span", { class: "clip grow" }, h("b", null, line(task.task, 40)), " ", h("span", { class: "faint" }, brief(task.input, 80))), h("span", { class: "faint" }, age(task.created_at, { ago: false }))))));
 }
 
 function crew(workers) {

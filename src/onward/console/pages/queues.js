@@ -11,6 +11,7 @@ import { about, compact, count, line, number, REASONS, safe, short } from "../wo
 
 const SAMPLES = 40;
 const HELD = 12; // tasks of a worker that are shown
+const NOUNS = { approval: "for approval", question: "for an answer", budget: "for budget", child: "for a child", signal: "for a signal", quota: "for quota" };
 const TONES = { queued: "run", cancelling: "idle", delayed: "idle", quota: "warn", retrying: "warn", running: "good" };
 
 export async function show(root, { signal }) {
@@ -79,7 +80,7 @@ function mix(queue) {
   const reasons = Object.entries(queue.reasons).sort((a, b) => b[1] - a[1]);
   const all = reasons.reduce((sum, [, n]) => sum + n, 0);
   if (!all) return h("span", { class: "faint" }, "nothing");
-  const said = (reason) => REASONS[reason]?.word || reason;
+  const said = (reason) => NOUNS[reason] || REASONS[reason]?.word || reason;
   return h("span", { class: "mix" }, share(reasons.map(([reason, n]) => [n, TONES[reason] || REASONS[reason]?.tone || "idle"]), all), h("span", { class: "mix-words" }, reasons.slice(0, 3).map(([reason, n], i) => [i ? " · " : "", h("a", { href: link("/tasks", { queue: queue.name, reason }) }, `${compact(n)} ${said(reason)}`)]), reasons.length > 3 && h("span", { class: "faint", title: reasons.slice(3).map(([reason, n]) => `${n} ${said(reason)}`).join(", ") }, ` · ${compact(reasons.slice(3).reduce((sum, [, n]) => sum + n, 0))} other`)));
 }
 

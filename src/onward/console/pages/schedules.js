@@ -35,8 +35,8 @@ function drawn(schedules, last, again) {
     { name: "Schedule", cell: (one) => h("span", { class: "two" }, h("b", null, line(one.name, 80)), h("span", { class: "faint clip", title: safe(brief(one.input, 400)) }, line(one.task, 60), one.input !== null && one.input !== undefined && ` · ${brief(one.input, 60)}`)) },
     { name: "When", cell: rhythm },
     { name: "Next", cell: (one) => (one.paused ? badge("paused", "wait") : one.next_at ? h("span", { class: "two" }, age(one.next_at), h("span", { class: "faint" }, clock(one.next_at), later(one))) : h("span", { class: "faint" }, "never")) },
-    { name: "Last", cell: (one) => (one.last_at ? h("span", { class: "two" }, age(one.last_at), h("span", { class: "faint" }, clock(one.last_at))) : h("span", { class: "faint" }, "not yet")) },
-    { name: "What came of it", cell: (one) => outcome(newest.get(one.name), one) },
+    { name: "Last tick", cell: (one) => (one.last_at ? h("span", { class: "two" }, age(one.last_at), h("span", { class: "faint" }, clock(one.last_at))) : h("span", { class: "faint" }, "not yet")) },
+    { name: "Last task", cell: (one) => outcome(newest.get(one.name), one) },
     runs && { name: "", class: "tight end", cell: (one) => h("span", { class: "row nowrap" }, button("Trigger now", () => trigger(one, again), { small: true, icon: "play", data: { key: `trigger:${one.name}` }, "aria-label": `Trigger ${line(one.name, 60)} now` }), one.paused ? button("Let go on", () => attempt(() => post(`/api/schedules/${part(one.name)}/unpause`), `${line(one.name, 60)} goes on`).then(again), { small: true, data: { key: `pause:${one.name}` }, "aria-label": `Let ${line(one.name, 60)} go on` }) : button("Pause", () => attempt(() => post(`/api/schedules/${part(one.name)}/pause`), `${line(one.name, 60)} is paused`).then(again), { small: true, kind: "quiet", data: { key: `pause:${one.name}` }, "aria-label": `Pause ${line(one.name, 60)}` })) },
   ].filter(Boolean);
   return table(columns, schedules, { label: "Schedules", none: empty("There is no schedule", "`@app.schedule(…)` in your code makes one; a worker that starts brings it here.") });
@@ -44,7 +44,7 @@ function drawn(schedules, last, again) {
 
 function rhythm(one) {
   const missed = { once: "missed ticks are made up for once", all: "every missed tick is made up for", skip: "missed ticks are left out" }[one.missed] || "";
-  return h("span", { class: "two" }, one.cron ? h("code", null, line(one.cron, 60)) : h("span", null, `every ${span(one.every)}`), h("span", { class: "faint", title: missed }, one.cron ? line(one.timezone, 40) : missed));
+  return h("span", { class: "two" }, one.cron ? h("code", null, line(one.cron, 60)) : h("span", null, `every ${span(one.every).replace(/ 0+ (s|min|h)$/, "")}`), h("span", { class: "faint", title: missed }, one.cron ? line(one.timezone, 40) : missed));
 }
 
 /** The ticks after the next, where the server tells them. */
