@@ -35,6 +35,7 @@ from onward.errors import (
 )
 from onward.forks import Forks
 from onward.handlers import Handlers
+from onward.journals import Journals
 from onward.keys import Keys
 from onward.lists import Lists, plain_id
 from onward.messages import Messages
@@ -87,6 +88,7 @@ class Service(Lists):
         self.audit = Audit(store)
         self.place = Place(store)
         self.handlers = Handlers(store, offers)
+        self.journals = Journals(store)
         self.usages = Usages(store, self.is_agent)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from onward.client import reading
-from onward.client.asking import Asking, path
+from onward.client.asking import path
+from onward.client.facts import FactVerbs
 from onward.client.script import Script, verb
-from onward.handlers import HandlerView
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
 from onward.subscriptions import Delivery
@@ -15,20 +13,8 @@ from onward.subscriptions import Delivery
 Deliveries = list[Delivery]
 
 
-class PlaceVerbs(Asking):
+class PlaceVerbs(FactVerbs):
     """What both clients can ask about it."""
-
-    @verb
-    def whoami(self) -> Script[dict[str, Any]]:
-        """Who asks, as the server sees it: the name of the key, its scopes and tenant, and the version of the server."""
-        said: dict[str, Any] = (yield from self.asked("GET", "/api/whoami")).json
-        return said
-
-    @verb
-    def handlers(self) -> Script[list[HandlerView]]:
-        """What can be asked for, by name, and what it takes."""
-        said = (yield from self.asked("GET", "/api/handlers")).json
-        return [reading.known(HandlerView, one) for one in said["handlers"]]
 
     @verb
     def schedules(self) -> Script[list[Schedule]]:

@@ -18,7 +18,9 @@ from onward.core.progress import Update
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.core.usage import Usage
+from onward.core.waterfall import Bar, Point
 from onward.errors import Forbidden, InvalidInput, NotFound, OnwardError, Unauthorized, UsageError
+from onward.journals import Timeline, TurnView
 from onward.messages import Ask, Doubt
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
@@ -86,6 +88,17 @@ def update_of(said: Said) -> Update:
     assert when is not None
     known = {name: said[name] for name in ("task_id", "seq", "step", "total_step", "status", "tool", "message")}
     return Update(**known, time=when, ask=said.get("ask_id", ""))
+
+
+def timeline_of(said: Said) -> Timeline:
+    """A waterfall."""
+    bars, marks = [known(Bar, one) for one in said["bars"]], [Point(**one) for one in said["marks"]]
+    return Timeline(said["task_id"], said["from"], said["until"], said["seq"], bars, marks)
+
+
+def turn_of(said: Said) -> TurnView:
+    """A turn of an agent."""
+    return dataclasses.replace(known(TurnView, said), tools=tuple(said["tools"]))
 
 
 def ask_of(said: Said) -> Ask:

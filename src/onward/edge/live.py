@@ -31,8 +31,8 @@ async def progress(asked: Asked) -> Answer:
     """`GET /api/progress`."""
     query: ProgressQuery = asked.query
     edge, allowed = edge_of(asked), still_allowed(asked)
-    if query.all and not query.task_id:
-        return Answer(response=await stream.everything(asked.door, edge.feed, allowed))
+    if query.all:
+        return Answer(response=await stream.everything(asked.door, edge.feed, query.task_id, allowed))
     cursor = asked.header("last-event-id") or query.after
     return Answer(response=await stream.progress(asked.door, edge.feed, query.task_id, cursor, allowed))
 
@@ -78,7 +78,7 @@ CALLS = [
         "/api/progress",
         "progress",
         progress,
-        "What happens to one task, or several, as it happens; with `all`, to all tasks. Ends with the tasks.",
+        "What happens to one task, or several, as it happens; with `all`, to the newest tasks, all to come, and these. Ends with the tasks.",
         {200: ("Server-sent events.", str), 204: ("All of it was seen, and nothing more will come.", None)},
         query=ProgressQuery,
         headers=LAST_SEEN,

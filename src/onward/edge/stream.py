@@ -106,11 +106,13 @@ async def records(door: Door, feed: Feed, task_id: str, cursor: str | None, stil
     return Events(feed, View(Lines(), begin.cursors, None, begin.ended), still_allowed, begin.reset)
 
 
-async def everything(door: Door, feed: Feed, still_allowed: StillAllowed) -> Response:
-    """Progress updates of all tasks of the caller: of the newest from now on, and of those that are submitted from now on
-    from their beginning. No cursor: each connection begins with a `reset`, after which a client reads the list anew."""
+async def everything(door: Door, feed: Feed, also: Sequence[str], still_allowed: StillAllowed) -> Response:
+    """Progress updates of all tasks of the caller: of the newest and `also` of these from now on, and of those that are submitted
+    from now on from their beginning. No cursor: each connection begins with a `reset`, after which a client reads the list anew."""
+    if len(also) > MOST_TASKS:
+        raise Problem(422, "too_many_tasks", f"a stream has {MOST_TASKS} tasks at most, and these are {len(also)}")
     found, _ = await door.list(limit=MOST_TASKS)
-    heads = await feed.store.heads([task.task_id for task in found])
+    heads = await feed.store.heads([task.task_id for task in found]) | await heads_of(door, feed, also)
     cursors = {task_id: head.seq for task_id, head in heads.items()}
     open_ = {task_id: seq for task_id, seq in cursors.items() if heads[task_id].kind not in ENDS}
     view = View(Unnumbered(), open_, await tellers(feed, open_))

@@ -1,0 +1,110 @@
+// Filters of the list of tasks: in the address, as controls, and as the API takes them. Several of a kind are «or», several kinds are
+// «and».
+
+import { get } from "./api.js";
+import { h, put, unique } from "./dom.js";
+import { icon } from "./icons.js";
+import { go, here } from "./router.js";
+import { badge, button } from "./ui.js";
+import { line, REASONS, safe, STATES } from "./words.js";
+
+const NAMES = ["q", "state", "reason", "name", "queue", "label", "tenant", "parent", "age", "since", "until"];
+const AGES = { "1h": ["the last hour", 3600], "1d": ["the last day", 86400], "7d": ["the last 7 days", 604800], "30d": ["the last 30 days", 2592000] };
+
+/** The filters of a place, for an address. */
+export function kept(place) {
+  return Object.fromEntries(NAMES.map((name) => [name, place.all(name).filter(Boolean)]).filter(([, all]) => all.length));
+}
+
+/** Whether there is any. */
+export const any = (place) => Object.keys(kept(place)).length > 0;
+
+/** The same as the API takes them. */
+export function asked(place) {
+  const { age, ...rest } = kept(place);
+  const found = AGES[age?.[0]];
+  if (found) rest.since = [new Date(Date.now() - found[1] * 1000).toISOString()];
+  for (const name of ["q", "parent", "since", "until"]) if (rest[name]) [rest[name]] = rest[name];
+  return rest;
+}
+
+/** The same in words. */
+export function words(place) {
+  return Object.entries(kept(place)).map(([name, all]) => `${name}: ${all.map((one) => (name === "age" ? AGES[one]?.[0] || one : line(one, 60))).join(" or ")}`);
+}
+
+/** What can be chosen: names of tasks and of queues. */
+export async function choices(signal) {
+  const [handlers, queues] = await Promise.all([get("/api/handlers", null, { signal }).catch(() => ({ handlers: [] })), get("/api/queues", null, { signal }).catch(() => ({ queues: [] }))]);
+  return { names: handlers.handlers.map((one) => one.name), queues: queues.queues.map((one) => one.name) };
+}
+
+/** The controls, as the place has them. */
+export function draw(bar, place, known) {
+  const open = bar.querySelector("details[open]")?.dataset.name;
+  put(
+    bar,
+    several(place, "state", "State", Object.entries(STATES).map(([is, { word, tone }]) => [is, badge(word, tone)])),
+    several(place, "reason", "Reason", Object.entries(REASONS).map(([is, { word }]) => [is, word])),
+    several(place, "name", "Task", with_(known.names, place.all("name"))),
+    (known.queues.length > 1 || place.one("queue")) && several(place, "queue", "Queue", with_(known.queues, place.all("queue"))),
+    labels(place),
+    several(place, "age", "Created", Object.entries(AGES).map(([is, [text]]) => [is, text]), true),
+    ["parent", "tenant", "since", "until"].filter((name) => place.one(name)).map((name) => h("span", { class: "filter-on" }, `${name} ${line(place.one(name), 40)}`, clear(place, name))),
+    any(place) && button("Clear", () => go("/tasks"), { kind: "quiet", small: true, icon: "close" }),
+  );
+  if (open) bar.querySelector(`details[data-name="${open}"]`)?.setAttribute("open", "");
+}
+
+const with_ = (all, more) => [...new Set([...all, ...more])].sort().map((one) => [one, line(one, 60)]);
+
+function changed(place, name, values) {
+  go("/tasks", { ...kept(place), [name]: values });
+}
+
+function clear(place, name) {
+  return button("", () => changed(place, name, []), { icon: "close", title: `Clear ${name}`, kind: "quiet", small: true });
+}
+
+function several(place, name, title, options, single = false) {
+  const chosen = place.all(name);
+  const group = unique("group");
+  const body = h(
+    "div",
+    { class: "filter-list" },
+    options.map(([is, shown]) => h("label", { class: "filter-item" }, h("input", { type: single ? "radio" : "checkbox", name: group, value: is, checked: chosen.includes(is), onchange: (event) => changed(here(), name, picked(here().all(name), is, event.target.checked, single)) }), shown)),
+    !options.length && h("p", { class: "faint" }, "None yet."),
+    single && chosen.length ? h("div", { class: "filter-item" }, button("Any time", () => changed(here(), name, []), { small: true, kind: "quiet" })) : null,
+  );
+  const text = chosen.length ? h("b", null, chosen.length > 2 ? `${chosen.length} chosen` : chosen.map((one) => (name === "age" ? AGES[one]?.[0] || one : REASONS[one]?.word || line(one, 30))).join(", ")) : null;
+  return drop(name, title, text, body);
+}
+
+function picked(now, one, on, single) {
+  if (single) return on ? [one] : [];
+  return on ? [...now, one] : now.filter((other) => other !== one);
+}
+
+function labels(place) {
+  const input = h("input", { type: "text", placeholder: "team:shop", "aria-label": "Label as NAME:VALUE", maxlength: 200, spellcheck: "false" });
+  const trouble = h("p", { class: "form-trouble" });
+  const submitted = (event) => {
+    event.preventDefault();
+    const text = input.value.trim();
+    if (!/^[^:]+:/.test(text)) trouble.textContent = "A label is NAME:VALUE.";
+    else changed(here(), "label", [...new Set([...here().all("label"), text])]);
+  };
+  const now = place.all("label");
+  const body = h("div", { class: "filter-list" }, h("form", { class: "row", onsubmit: submitted }, input, button("Add", null, { type: "submit", small: true })), trouble, now.map((one) => h("div", { class: "filter-item" }, h("span", { class: "grow clip" }, safe(one)), button("", () => changed(here(), "label", here().all("label").filter((other) => other !== one)), { icon: "close", title: `Take ${one} away`, kind: "quiet", small: true }))));
+  return drop("label", "Label", now.length ? h("b", null, now.map((one) => line(one, 30)).join(", ")) : null, body);
+}
+
+/** A button with a box below it: the browser's own <details>, shut when the focus leaves it. */
+function drop(name, title, text, body) {
+  const box = h("details", { class: ["filter", text && "on"], data: { name }, onfocusout: (event) => event.relatedTarget && !box.contains(event.relatedTarget) && (box.open = false), onkeydown: (event) => event.key === "Escape" && ((box.open = false), box.firstChild.focus()) }, h("summary", null, title, text && [": ", text], icon("down", 14)), h("div", { class: "filter-box" }, body));
+  return box;
+}
+
+addEventListener("pointerdown", (event) => {
+  for (const one of document.querySelectorAll("details.filter[open]")) if (!one.contains(event.target)) one.open = false;
+});

@@ -1,0 +1,131 @@
+// New task: a form made from what its handler says that it takes; the same as JSON for whoever prefers it.
+
+import { get, part, post, random } from "../api.js";
+import { h, put } from "../dom.js";
+import { toast } from "../dialog.js";
+import * as fields from "../fields.js";
+import { may } from "../me.js";
+import { go } from "../router.js";
+import * as schema from "../schema.js";
+import { badge, button, empty, heading } from "../ui.js";
+import { line, safe, short } from "../words.js";
+
+export async function show(root, place) {
+  const { signal } = place;
+  if (!may("submit")) return void put(root, empty("Not for this key", "To submit tasks, a key needs the scope submit."));
+  const [{ handlers }, like] = await Promise.all([get("/api/handlers", null, { signal }), place.one("like") ? get(`/api/tasks/${part(place.one("like"))}`, null, { signal }) : null]);
+  if (!handlers.length) return void put(root, heading("New task"), empty("Nothing can be asked for yet", "Start a worker with an app: `onward worker MODULE:APP`. What it can do appears here."));
+
+  // one id for one intention: whoever presses twice, or again after the line broke, has submitted once
+  let intention = random();
+  let current = null;
+  let inputs = null;
+  const wanted = place.one("name") || like?.task || handlers[0].name;
+  const names = handlers.some((one) => one.name === wanted) ? handlers : [...handlers, { name: wanted, schema: {}, kind: "task", doc: "", workers: 0, queue: "default" }];
+  const which = fields.choice("Task", names.map((one) => [one.name, line(one.name, 80)]), { value: wanted, onchange: () => take(which.input.value) });
+  const doc = h("div", { class: "stack-s" });
+  const way = h("div", { class: "ways", role: "group", "aria-label": "How the input is written" });
+  const place_ = h("div");
+  const trouble = h("p", { class: "form-trouble", role: "alert" });
+
+  const key = fields.text("Key", { placeholder: "order:4711", maxlength: 512 }, { hint: "The same key again is the same task: nothing is submitted twice." });
+  const priority = fields.numeric("Priority", { value: like?.priority || 0, step: 1 }, { hint: "Higher goes first." });
+  const queue = fields.text("Queue", { placeholder: "that of the handler", maxlength: 512 });
+  const delay = fields.numeric("Delay in seconds", { min: 0, placeholder: "0" });
+  const deadline = fields.numeric("Deadline in seconds", { min: 0, placeholder: "none" }, { hint: "After so long it is ended." });
+  const labels = fields.text("Labels", { placeholder: "team:shop, channel:web", value: Object.entries(like?.labels || {}).map((pair) => pair.join(":")).join(", ") });
+  const steps = fields.numeric("Steps at most", { min: 1, step: 1, placeholder: "no limit" });
+  const tokens = fields.numeric("Tokens at most", { min: 1, step: 1, placeholder: "no limit" });
+  const cost = fields.numeric("Cost at most, in $", { min: 0, placeholder: "no limit" });
+
+  const send = button("Submit", null, { type: "submit", kind: "main" });
+  put(
+    root,
+    heading("New task"),
+    h(
+      "form",
+      { class: "new-form", novalidate: true, onsubmit: submitted, oninput: () => put(trouble) },
+      h("section", { class: "card" }, h("div", { class: "body stack" }, which, doc)),
+      h("section", { class: "card" }, h("header", null, h("h2", { class: "grow" }, "Input"), way), h("div", { class: "body" }, place_)),
+      h("details", { class: "card more" }, h("summary", null, "Options"), h("div", { class: "body field-grid" }, key, labels, priority, queue, delay, deadline, steps, tokens, cost)),
+      trouble,
+      h("div", { class: "row" }, send, button("Cancel", () => history.back(), { kind: "quiet" })),
+    ),
+  );
+  take(wanted, like?.input);
+
+  function take(name, value) {
+    current = names.find((one) => one.name === name);
+    put(doc, current.doc && h("p", { class: "faint text" }, line(current.doc, 400)), h("div", { class: "row" }, badge(current.kind, current.kind === "agent" ? "model" : "tool"), current.workers ? badge(`${current.workers} ${current.workers === 1 ? "worker" : "workers"}`, "good") : badge("no worker has it now: it would wait", "wait")));
+    as(plain(current.schema) ? "form" : "json", value);
+  }
+
+  function as(kind, value) {
+    put(way, ["form", "json"].map((one) => h("button", { type: "button", class: "way", "aria-pressed": String(one === kind), onclick: () => swap(one) }, one === "form" ? "Form" : "JSON")));
+    inputs = kind === "form" ? schema.form(current.schema, current.schema, { name: "Input" }) : schema.raw({ name: "Input", required: true, initial: value ?? sample(current.schema) });
+    inputs.kind = kind;
+    if (value !== undefined && kind === "form") inputs.set(value);
+    put(place_, inputs.element);
+  }
+
+  /** From one way to the other, with what was written so far, as far as it can be read. */
+  function swap(kind) {
+    if (inputs.kind === kind) return;
+    let value;
+    try {
+      value = schema.given(inputs);
+    } catch {
+      value = undefined;
+    }
+    as(kind, value);
+  }
+
+  async function submitted(event) {
+    event.preventDefault();
+    put(trouble);
+    let body;
+    try {
+      body = { task: current.name, input: schema.given(inputs) ?? null, ...options() };
+    } catch (error) {
+      put(trouble, error.message === "" ? "Something is missing." : `Look at the input: ${error.message}`);
+      root.querySelector('[aria-invalid="true"]')?.focus();
+      return;
+    }
+    send.disabled = true;
+    try {
+      const made = await post("/api/tasks", body, { more: { "Idempotency-Key": JSON.stringify(key.input.value.trim() || `console:${intention}`) } });
+      intention = random();
+      toast(`Submitted as ${short(made.task_id)}`, { tone: "good" });
+      go(`/tasks/${part(made.task_id)}`);
+    } catch (error) {
+      if (error.status >= 400) intention = random(); // it was refused: what comes next is another intention
+      put(trouble, safe(error.message));
+    } finally {
+      send.disabled = false;
+    }
+  }
+
+  function options() {
+    const number = (field) => (field.input.value.trim() === "" ? undefined : Number(field.input.value));
+    const pairs = labels.input.value.split(",").map((one) => one.trim()).filter(Boolean);
+    if (pairs.some((one) => !/^[^:]+:/.test(one))) throw new Error("labels are NAME:VALUE, with commas between them.");
+    const budget = { max_steps: number(steps), max_llm_tokens: number(tokens), max_cost_usd: number(cost) };
+    return {
+      priority: number(priority) || 0,
+      queue: queue.input.value.trim() || undefined,
+      delay_s: number(delay),
+      deadline_s: number(deadline),
+      labels: pairs.length ? Object.fromEntries(pairs.map((one) => [one.slice(0, one.indexOf(":")), one.slice(one.indexOf(":") + 1)])) : undefined,
+      budget: Object.values(budget).some((one) => one !== undefined) ? budget : undefined,
+    };
+  }
+  return undefined;
+}
+
+/** Whether a form can be made of it. */
+const plain = (found) => Boolean(found && (found.type === "object" ? found.properties : ["string", "number", "integer", "boolean", "array"].includes(found.type)));
+
+function sample(found) {
+  if (!found?.properties) return undefined;
+  return Object.fromEntries(Object.entries(found.properties).filter(([, one]) => one.default !== undefined).map(([name, one]) => [name, one.default]));
+}

@@ -1,0 +1,189 @@
+// One task: a sentence on where it stands, what it has spent, what can be done; and tabs for everything that is known of it.
+
+import { get, part } from "../api.js";
+import { h, put } from "../dom.js";
+import { icon } from "../icons.js";
+import * as live from "../live.js";
+import { go, here, link } from "../router.js";
+import { actions } from "../task/actions.js";
+import { artifacts } from "../task/artifacts.js";
+import { conversation } from "../task/conversation.js";
+import { children, deliveries, events } from "../task/lists.js";
+import { panel } from "../task/panel.js";
+import { sentence } from "../task/sentence.js";
+import { state } from "../task/state.js";
+import { timeline } from "../timeline.js";
+import { age, chip, meter, tabs, tag, taskLink } from "../ui.js";
+import { copyable } from "../values.js";
+import { at, compact, ENDED, line, money, number, safe, short, span } from "../words.js";
+
+export async function show(root, place) {
+  const { id, signal } = place;
+  const path = `/api/tasks/${part(id)}`;
+  const ask = (more, query) => get(`${path}${more}`, query, { signal });
+  const [task, waterfall] = await Promise.all([ask(""), ask("/timeline")]);
+  const found = { task, budget: null, progress: null };
+  document.title = `${line(task.task, 60)} ${short(id)} · Onward`;
+
+  const head = h("header", { class: "task-head" });
+  const chart = timeline({ pick: picked, signal });
+  const side = h("aside", { class: "side", "aria-label": "Details" });
+  const context = { id, path, ask, signal, found, chart, refresh: () => refresh(true) };
+  const shown = tabs(
+    [
+      { id: "timeline", name: "Timeline", show: (root) => root.append(h("div", { class: "split" }, chart.element, side)) },
+      { id: "conversation", name: "Conversation", show: (root, stop) => conversation(root, context, stop) },
+      { id: "state", name: "State", show: (root, stop) => state(root, context, stop) },
+      { id: "artifacts", name: "Artifacts", show: (root, stop) => artifacts(root, context, stop) },
+      { id: "events", name: "Events", show: (root, stop) => events(root, context, stop) },
+      { id: "children", name: "Children", show: (root, stop) => children(root, context, stop) },
+      { id: "deliveries", name: "Deliveries", show: (root, stop) => deliveries(root, context, stop) },
+    ],
+    { label: "What is known of this task", chosen: (tab) => moveTo({ tab: tab === "timeline" ? null : tab }) },
+  );
+  signal.addEventListener("abort", shown.stop, { once: true });
+  put(root, head, shown.element);
+  chart.take(waterfall);
+  shown.take(place.one("tab") || "timeline");
+  draw();
+  if (place.one("step")) chart.choose(Number(place.one("step")));
+  else picked(null);
+  live.follow(id, signal);
+  live.on(`task:${id}`, heard, signal);
+  live.on("reset", () => refresh(), signal);
+  const slow = setInterval(() => !document.hidden && refresh(), 15_000); // what no stream tells: a place in a queue
+  signal.addEventListener("abort", () => clearInterval(slow), { once: true });
+  more();
+
+  // ── what happens ──
+
+  let due = 0;
+  function heard(update) {
+    if (update.total_step || update.step) found.progress = { step: update.step, total: update.total_step, message: update.message };
+    refresh();
+  }
+
+  function refresh(at_once = false) {
+    if (signal.aborted) return;
+    clearTimeout(due);
+    due = setTimeout(read, at_once ? 0 : 200);
+  }
+
+  let busy = false;
+  async function read() {
+    if (busy) return refresh();
+    busy = true;
+    try {
+      const after = chart.seq();
+      const was = found.task.state;
+      const [task, more] = await Promise.all([ask(""), ask("/timeline", { after })]);
+      found.task = task;
+      chart.take({ ...more, after });
+      if (ENDED.has(was) && !ENDED.has(task.state)) live.restart(); // an ended task had left the stream
+      await spent();
+      draw();
+    } catch (error) {
+      if (error.name !== "AbortError") console.warn(error.message);
+    } finally {
+      busy = false;
+    }
+    return undefined;
+  }
+
+  /** What is read once, after the page stands. */
+  async function more() {
+    await Promise.allSettled([
+      spent(),
+      ask("/events", { after: Math.max(0, chart.seq() - 100), limit: 100 }).then(({ records }) => {
+        const last = records.reverse().find((record) => record.kind === "progress" && record.data && (record.data.total || record.data.step));
+        if (last && !found.progress) found.progress = { step: last.data.step, total: last.data.total, message: last.data.message };
+      }),
+      ask("/artifacts").then((told) => shown.counts("artifacts", told.artifacts.length)),
+    ]);
+    shown.counts("conversation", chart.bars().filter((bar) => bar.kind === "turn").length);
+    shown.counts("children", chart.bars().filter((bar) => bar.kind === "child").length);
+    shown.counts("events", chart.seq());
+    if (!signal.aborted) draw();
+  }
+
+  async function spent() {
+    const spends = found.task.usage || found.task.reason === "budget" || chart.bars().some((bar) => bar.kind === "model" || bar.kind === "child");
+    if (found.budget === false || !spends) return; // there is none for most tasks
+    found.budget = await ask("/budget").catch((error) => (error.status === 404 ? false : found.budget));
+  }
+
+  // ── the head ──
+
+  function draw() {
+    const { task } = found;
+    const menus = head.querySelector(".menu-list:not([hidden])");
+    if (menus) return; // somebody is choosing
+    put(
+      head,
+      h("nav", { class: "crumbs", "aria-label": "Where this is" }, h("a", { href: link("/tasks") }, "Tasks"), icon("right", 14), task.parent && [taskLink(task.parent), icon("right", 14)], h("span", null, copyable(task.task_id, short(task.task_id)))),
+      h("div", { class: "page-head" }, h("div", null, h("h1", { class: "task-title" }, h("bdi", null, line(task.task, 120)), chip(task)), h("p", { class: "sentence" }, sentence(task, chart, found))), h("div", { class: "actions" }, actions(context))),
+      progress(),
+      h("div", { class: "meters" }, metersOf(found)),
+      h(
+        "div",
+        { class: "meta" },
+        fact("created", age(task.created_at)),
+        task.finished_at && fact("took", span(at(task.finished_at) - at(task.created_at))),
+        task.deadline_at && fact("deadline", age(task.deadline_at)),
+        task.attempt > 1 && fact("attempt", number(task.attempt)),
+        fact("queue", h("a", { href: link("/tasks", { queue: task.queue }) }, safe(task.queue))),
+        task.priority !== 0 && fact("priority", number(task.priority)),
+        task.worker && fact("worker", h("span", { class: "mono" }, short(task.worker))),
+        task.key && fact("key", h("span", { class: "mono" }, line(task.key, 60))),
+        task.tenant && fact("tenant", safe(task.tenant)),
+        task.group && fact("group", line(task.group, 60)),
+        Object.entries(task.labels || {}).map(([name, value]) => tag(name, value)),
+      ),
+    );
+  }
+
+  function progress() {
+    const { step, total, message } = found.progress || {};
+    if (ENDED.has(found.task.state) || !total) return null;
+    return h("div", { class: "progress" }, meter(line(message || "Progress", 100), step, total, { say: number }));
+  }
+
+  // ── the panel ──
+
+  function picked(bar) {
+    if (bar) moveTo({ step: bar.seq });
+    panel(side, bar, context, () => (moveTo({ step: null }), picked(null)));
+    if (bar && matchMedia("(max-width: 1000px)").matches) side.scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
+
+  function moveTo(change) {
+    const now = here();
+    if (now.path !== place.path) return;
+    const query = { tab: now.one("tab"), step: now.one("step"), turn: now.one("turn"), ...change };
+    go(place.path, query, { replace: true });
+  }
+  context.moveTo = moveTo;
+
+  return {
+    changed(place) {
+      shown.take(place.one("tab") || "timeline");
+    },
+  };
+}
+
+const fact = (name, value) => h("span", { class: "fact" }, h("span", { class: "faint" }, name), value);
+
+function metersOf({ task, budget }) {
+  const usage = task.usage?.with_children || task.usage;
+  const limits = budget?.meters || {};
+  const some = (name, kind, spent, say) => (limits[kind]?.limit ? meter(name, limits[kind].spent, limits[kind].limit, { say, reserved: limits[kind].reserved }) : spent === undefined ? null : meter(name, spent, null, { say }));
+  const tokens = usage ? (usage.input_tokens === null ? null : usage.input_tokens + usage.output_tokens) : undefined;
+  return [
+    some("Steps", "steps", undefined, number),
+    some("Tokens", "llm_tokens", tokens, compact),
+    some("Cost", "cost_usd", usage ? usage.cost_usd : undefined, money),
+    some("Time", "wall_time", undefined, span),
+    usage?.calls ? meter("Model calls", usage.calls, null) : null,
+  ];
+}
+

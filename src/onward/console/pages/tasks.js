@@ -1,0 +1,201 @@
+// Tasks: what there is, why it is not going on, and what can be done about all of it at once. Filters are in the address, so that a
+// view can be sent to somebody; what is shown is read again when the stream says that something happened.
+
+import { get, post } from "../api.js";
+import { h, put } from "../dom.js";
+import { attempt, dialog, toast } from "../dialog.js";
+import * as fields from "../fields.js";
+import * as filters from "../filters.js";
+import * as live from "../live.js";
+import { may } from "../me.js";
+import { go, here, link } from "../router.js";
+import { age, button, chip, empty, failure, menu, pager, tag } from "../ui.js";
+import { at, brief, compact, count, exactly, line, money, number, safe, short, span } from "../words.js";
+
+const PAGE = 50;
+
+export async function show(root, place) {
+  const { signal } = place;
+  const bar = h("div", { class: "filters" });
+  const list = h("div", { class: "task-list", role: "list", "aria-label": "Tasks" });
+  const foot = h("div");
+  const total = h("span", { class: "faint total" });
+  put(root, h("header", { class: "page-head" }, h("div", null, h("h1", null, "Tasks ", total)), h("div", { class: "actions" }, actions())), bar, list, foot);
+
+  let seen = [];
+  let before = []; // the cursors of the pages before this one
+  let reading = null;
+  const known = await filters.choices(signal);
+  filters.draw(bar, here(), known);
+
+  async function read({ quiet = false } = {}) {
+    reading?.abort();
+    const mine = (reading = new AbortController());
+    signal.addEventListener("abort", () => mine.abort(), { once: true });
+    const place = here();
+    if (!quiet) list.setAttribute("aria-busy", "true");
+    try {
+      const found = await get("/api/tasks", { ...filters.asked(place), limit: PAGE, cursor: place.one("cursor") }, { signal: mine.signal });
+      seen = found.tasks;
+      draw(found, place);
+      counted(place, mine.signal);
+    } catch (error) {
+      if (error.name !== "AbortError" && error.status !== 401) put(list, failure(error, () => read()));
+    } finally {
+      if (reading === mine) list.removeAttribute("aria-busy");
+    }
+  }
+
+  function draw(found, place) {
+    const chosen = list.querySelector(".chosen")?.dataset.id;
+    const focused = list.contains(document.activeElement);
+    if (!seen.length) put(list, place.one("cursor") ? empty("Nothing more", "These were all.") : nothing(place));
+    else {
+      const old = new Map([...list.children].map((one) => [one.dataset.id, one]));
+      const rows = seen.map((task) => row(task, old.get(task.task_id)));
+      list.replaceChildren(...rows);
+    }
+    const again = chosen && list.querySelector(`[data-id="${CSS.escape(chosen)}"]`);
+    if (again) choose(again, focused);
+    put(foot, found.next || before.length ? pager({ next: found.next, before: before.length || place.one("cursor"), text: `${number(seen.length)} shown`, onnext: () => (before.push(place.one("cursor")), turn(found.next)), onbefore: () => turn(before.pop() || "") }) : null);
+  }
+
+  function turn(cursor) {
+    go("/tasks", { ...filters.kept(here()), cursor });
+    root.scrollTop = 0;
+  }
+
+  async function counted(place, signal) {
+    if (!filters.any(place)) return put(total);
+    try {
+      const found = await get("/api/tasks/count", filters.asked(place), { signal });
+      put(total, `${number(found.count)}${found.capped ? " or more" : ""}`);
+    } catch {
+      put(total);
+    }
+    return undefined;
+  }
+
+  // ── live: at most one reading a second, and none while nothing happens ──
+  let due = 0;
+  let last = 0;
+  const soon = () => {
+    if (due || signal.aborted) return;
+    due = setTimeout(() => {
+      due = 0;
+      last = Date.now();
+      if (!signal.aborted && !document.hidden) read({ quiet: true });
+    }, Math.max(150, 1000 - (Date.now() - last)));
+  };
+  live.on("task", soon, signal);
+  live.on("reset", soon, signal);
+
+  // ── the keyboard ──
+  function choose(one, focus = true) {
+    list.querySelector(".chosen")?.classList.remove("chosen");
+    one.classList.add("chosen");
+    if (focus) one.querySelector("a.cover").focus({ preventScroll: true });
+    one.scrollIntoView({ block: "nearest" });
+  }
+  addEventListener(
+    "keydown",
+    (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog, [role=menu]")) return;
+      const step = { j: 1, k: -1 }[event.key];
+      if (!step || !list.children.length) return;
+      const rows = [...list.querySelectorAll(".task-row")];
+      const now = rows.findIndex((one) => one.classList.contains("chosen"));
+      if (rows.length) choose(rows[Math.max(0, Math.min(rows.length - 1, now + step))]);
+    },
+    { signal },
+  );
+
+  await read();
+  return {
+    changed(place) {
+      if (!place.one("cursor")) before = [];
+      filters.draw(bar, place, known);
+      read();
+    },
+  };
+}
+
+// ── one row ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+function row(task, old) {
+  const mark = JSON.stringify([task.state, task.reason, task.why, task.updated_at, task.priority, task.usage]);
+  if (old?.mark === mark) return old;
+  const end = at(task.finished_at);
+  const usage = task.usage;
+  const labels = Object.entries(task.labels || {});
+  const made = h(
+    "div",
+    { class: ["task-row", old?.classList.contains("chosen") && "chosen"], role: "listitem", data: { id: task.task_id } },
+    h("a", { class: "cover", href: link(`/tasks/${encodeURIComponent(task.task_id)}`), "aria-label": `${safe(task.task)} ${short(task.task_id)}, ${task.state}` }),
+    h("div", { class: "c-state" }, chip(task), h("span", { class: "why", title: task.why?.text ? safe(task.why.text) : null }, said(task))),
+    h("div", { class: "c-task" }, h("span", { class: "name clip" }, line(task.task, 80), task.parent && h("span", { class: "faint" }, " · child")), h("span", { class: "brief clip" }, brief(task.input, 160))),
+    h("div", { class: "c-labels" }, labels.slice(0, 3).map(([name, value]) => tag(name, value)), labels.length > 3 && h("span", { class: "faint" }, `+${labels.length - 3}`)),
+    h("div", { class: "c-queue clip faint" }, task.queue === "default" ? "" : safe(task.queue), task.priority ? h("span", { title: "priority" }, ` ${task.priority > 0 ? "↑" : "↓"}${Math.abs(task.priority)}`) : null),
+    h("div", { class: "c-spent num" }, usage ? [h("span", null, money(usage.cost_usd)), h("span", { class: "faint" }, `${compact(total(usage))} tok`)] : null),
+    h("div", { class: "c-time num" }, age(task.created_at), h("span", { class: "faint", title: end ? `ended ${exactly(end)}` : null }, end ? span(end - at(task.created_at)) : task.attempt > 1 ? `attempt ${task.attempt}` : "")),
+    h("div", { class: "c-id mono faint" }, short(task.task_id)),
+  );
+  made.mark = mark;
+  return made;
+}
+
+const total = (usage) => (usage.input_tokens === null || usage.output_tokens === null ? null : usage.input_tokens + usage.output_tokens);
+
+/** Why it is not going on, or how it ended, in one line. */
+function said(task) {
+  if (task.why?.text) return line(task.why.text, 120);
+  if (task.error) return line(`${task.error.type || "Error"}: ${task.error.message || ""}`, 120);
+  if (task.state === "completed") return brief(task.result, 100);
+  return "";
+}
+
+function nothing(place) {
+  if (filters.any(place)) return empty("No task matches", "Take a filter away, or look for something else.", button("Clear all filters", () => go("/tasks")));
+  return empty("No tasks yet", "Submit one here, with `onward submit`, or over the API.", may("submit") && h("a", { class: "button main", href: link("/new") }, "New task"));
+}
+
+// ── all that match ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+const DEEDS = {
+  cancel: { text: "Cancel", icon: "stop", says: "They end, and so do the tasks that they started. What is owed is undone first.", danger: true },
+  pause: { text: "Pause", icon: "pause", says: "Nobody goes on with them until they are resumed." },
+  resume: { text: "Resume", icon: "play", says: "Those that failed, are parked, quarantined or paused go on where they stopped." },
+  priority: { text: "Change the priority of", icon: "up", says: "Higher goes first." },
+};
+
+function actions() {
+  if (!may("submit")) return null;
+  return menu("All matching", () => {
+    const some = filters.any(here());
+    return Object.entries(DEEDS).map(([name, deed]) => ({ text: `${deed.text} all matching…`, icon: deed.icon, danger: deed.danger, disabled: !some, title: some ? null : "Set a filter first", act: () => all(name, deed) }));
+  }, { title: "Do something with all tasks that match the filters" });
+}
+
+async function all(action, deed) {
+  const place = here();
+  const filter = filters.asked(place);
+  const found = await attempt(() => get("/api/tasks/count", filter));
+  if (!found) return;
+  if (!found.count) {
+    toast("Nothing matches these filters now.");
+    return;
+  }
+  const n = `${count(found.count, "task")}${found.capped ? " or more" : ""}`;
+  const priority = action === "priority" ? fields.numeric("Priority", { value: 5, step: 1, required: true }) : null;
+  const done = await dialog(`${deed.text} ${n}?`, {
+    text: deed.says,
+    fields: [h("div", { class: "row" }, filters.words(place).map((one) => h("span", { class: "tag" }, one))), priority],
+    name: `${deed.text} ${n}`,
+    kind: deed.danger ? "danger" : "main",
+    act: () => post("/api/tasks/actions", { action, filter, count: found.count, ...(priority ? { priority: Number(priority.input.value) } : {}) }),
+  });
+  if (!done) return;
+  const refused = done.refused?.length ? ` ${count(done.matched - done.done, "task")} could not: ${done.refused[0].detail}` : "";
+  toast(`Done with ${number(done.done)} of ${number(done.matched)}.${refused}`, { tone: refused ? "bad" : "good" });
+}
+

@@ -1,0 +1,218 @@
+// A form from a JSON schema: what it knows becomes fields, anything else a box for JSON. `form(schema)` answers {element, value(),
+// set(value)}; `value()` throws with a sentence when something does not fit. The server checks again, and has the last word.
+
+import { h, put, unique } from "./dom.js";
+import * as fields from "./fields.js";
+import { button } from "./ui.js";
+import { line, safe } from "./words.js";
+
+const DEEP = 5;
+
+/** A part of a form for a schema. */
+export function form(schema, root = schema, { name = "Value", required = true, depth = 0 } = {}) {
+  const found = resolved(schema, root);
+  const options = { name: title(found, name), required, hint: found.description && line(found.description, 300), initial: found.default };
+  if (found.const !== undefined) return fixed(found.const);
+  if (found.enum) return choice(found.enum, options);
+  const several = found.anyOf || found.oneOf;
+  if (several) return union(several, root, options, depth);
+  if (depth >= DEEP) return raw(options);
+  switch (found.type) {
+    case "string":
+      return text(found, options);
+    case "integer":
+    case "number":
+      return numeric(found, options);
+    case "boolean":
+      return tick(options);
+    case "array":
+      return found.items && !found.prefixItems ? list(found, root, options, depth) : raw(options);
+    case "object":
+      return found.properties ? object(found, root, options, depth) : raw({ ...options, initial: options.initial ?? {} });
+    default:
+      return raw(options);
+  }
+}
+
+/** What a `$ref` within the schema stands for. */
+function resolved(schema, root) {
+  let found = schema || {};
+  for (let i = 0; found.$ref && i < 20; i += 1) {
+    const there = found.$ref.replace(/^#\//, "").split("/").reduce((at, name) => at?.[name.replace(/~1/g, "/").replace(/~0/g, "~")], root);
+    const { $ref, ...own } = found;
+    found = { ...(there || {}), ...own };
+  }
+  return found.allOf?.length === 1 ? { ...resolved(found.allOf[0], root), ...found, allOf: undefined } : found;
+}
+
+const title = (schema, name) => line(schema.title && schema.title.toLowerCase() !== name.toLowerCase().replace(/_/g, " ") ? `${name}` : name, 80);
+const absent = Symbol("absent");
+
+function fixed(value) {
+  return { element: h("span", { hidden: true }), value: () => value, set: () => {} };
+}
+
+function part(field, read, write) {
+  return {
+    element: field,
+    value() {
+      field.trouble?.("");
+      try {
+        return read();
+      } catch (error) {
+        field.trouble?.(error.message);
+        throw error;
+      }
+    },
+    set: write,
+  };
+}
+
+function text(schema, { name, required, hint, initial }) {
+  const long = schema.maxLength > 200 || schema.format === "textarea" || !("maxLength" in schema) && /goal|text|prompt|body|message|description/i.test(name);
+  const type = { date: "date", email: "email", uri: "url" }[schema.format] || "text";
+  const props = { value: initial ?? "", maxlength: schema.maxLength, placeholder: example(schema) };
+  const field = long ? fields.area(name, { ...props, rows: 3 }, { hint, required }) : fields.text(name, { ...props, type }, { hint, required });
+  return part(
+    field,
+    () => {
+      const said = field.input.value;
+      if (said === "" && !required) return initial === undefined ? absent : initial === "" ? "" : null;
+      if (schema.minLength && said.length < schema.minLength) throw new Error(said ? `At least ${schema.minLength} characters.` : "This is needed.");
+      if (schema.pattern && !matches(schema.pattern, said)) throw new Error(`It has to look like ${schema.pattern}.`);
+      return said;
+    },
+    (value) => (field.input.value = value ?? ""),
+  );
+}
+
+function matches(pattern, said) {
+  try {
+    return new RegExp(pattern, "u").test(said);
+  } catch {
+    return true; // a pattern of another kind of expressions: the server judges
+  }
+}
+
+const example = (schema) => (schema.examples?.length ? `${typeof schema.examples[0] === "object" ? JSON.stringify(schema.examples[0]) : safe(schema.examples[0])}` : null);
+
+function numeric(schema, { name, required, hint, initial }) {
+  const whole = schema.type === "integer";
+  const field = fields.numeric(name, { value: initial ?? "", step: whole ? 1 : "any", min: schema.minimum, max: schema.maximum, placeholder: example(schema) }, { hint, required });
+  return part(
+    field,
+    () => {
+      const said = field.input.value.trim();
+      if (said === "") {
+        if (required) throw new Error("A number is needed.");
+        return absent;
+      }
+      const number = Number(said);
+      if (Number.isNaN(number)) throw new Error("This is no number.");
+      if (whole && !Number.isInteger(number)) throw new Error("A whole number is needed.");
+      if (schema.minimum !== undefined && number < schema.minimum) throw new Error(`${schema.minimum} at least.`);
+      if (schema.maximum !== undefined && number > schema.maximum) throw new Error(`${schema.maximum} at most.`);
+      return number;
+    },
+    (value) => (field.input.value = value ?? ""),
+  );
+}
+
+function tick({ name, hint, initial }) {
+  const field = fields.tick(name, { checked: initial === true }, { hint });
+  return part(field, () => field.input.checked, (value) => (field.input.checked = value === true));
+}
+
+function choice(options, { name, required, hint, initial }) {
+  const list = [...(required && initial === undefined ? [] : initial === undefined ? [["", "–"]] : []), ...options.map((one, i) => [String(i), one === null ? "none" : safe(one)])];
+  const at = options.indexOf(initial);
+  const field = fields.choice(name, list, { value: at < 0 ? list[0][0] : String(at) }, { hint, required });
+  return part(field, () => (field.input.value === "" ? absent : options[Number(field.input.value)]), (value) => (field.input.value = String(options.indexOf(value))));
+}
+
+function object(schema, root, { name }, depth) {
+  const needed = new Set(schema.required || []);
+  const parts = Object.entries(schema.properties).map(([key, one]) => [key, form(one, root, { name: key, required: needed.has(key), depth: depth + 1 })]);
+  const inner = parts.map(([, one]) => one.element);
+  const element = depth ? h("fieldset", null, h("legend", null, name), inner) : h("div", { class: "stack" }, inner, !inner.length && h("p", { class: "faint" }, "It takes no input."));
+  return {
+    element,
+    value() {
+      const found = {};
+      let wrong = null;
+      for (const [key, one] of parts) {
+        try {
+          const value = one.value();
+          if (value !== absent) found[key] = value;
+        } catch (error) {
+          wrong ??= error;
+        }
+      }
+      if (wrong) throw wrong;
+      return found;
+    },
+    set(value) {
+      if (value && typeof value === "object") for (const [key, one] of parts) if (key in value) one.set(value[key]);
+    },
+  };
+}
+
+function list(schema, root, { name, hint, initial, required }, depth) {
+  const rows = h("div", { class: "stack" });
+  const items = [];
+  const id = unique("list");
+  function more(value) {
+    const one = form(schema.items, root, { name: `${name} ${items.length + 1}`, depth: depth + 1 });
+    if (value !== undefined) one.set(value);
+    const row = h("div", { class: "list-row" }, one.element, button("", () => (items.splice(items.indexOf(one), 1), row.remove()), { icon: "close", title: "Take away", small: true, kind: "quiet" }));
+    items.push(one);
+    rows.append(row);
+  }
+  for (const one of Array.isArray(initial) ? initial : []) more(one);
+  if (!items.length && required && schema.minItems !== 0) more();
+  const element = h("fieldset", { id }, h("legend", null, name), hint && h("span", { class: "hint" }, hint), rows, h("div", null, button("Add", () => more(), { icon: "plus", small: true })));
+  return {
+    element,
+    value: () => (items.length || required ? items.map((one) => one.value()).filter((one) => one !== absent) : absent),
+    set(value) {
+      items.length = 0;
+      put(rows);
+      for (const one of Array.isArray(value) ? value : []) more(one);
+    },
+  };
+}
+
+function union(several, root, options, depth) {
+  const kinds = several.map((one) => resolved(one, root));
+  const real = kinds.filter((one) => one.type !== "null");
+  if (real.length === 1) return form({ ...real[0], default: options.initial === null ? undefined : (options.initial ?? real[0].default), description: options.hint || real[0].description }, root, { name: options.name, required: options.required && kinds.length === 1, depth });
+  if (real.every((one) => one.const !== undefined)) return choice(real.map((one) => one.const), options);
+  return raw(options);
+}
+
+/** Anything, as JSON. */
+export function raw({ name, hint, initial, required }) {
+  const field = fields.area(name, { rows: 4, value: initial === undefined ? "" : JSON.stringify(initial, null, 2), placeholder: "JSON" }, { hint, required });
+  return part(
+    field,
+    () => {
+      const said = field.input.value.trim();
+      if (said === "") {
+        if (required) throw new Error("JSON is needed: {…}, […], \"text\", 1, true or null.");
+        return absent;
+      }
+      try {
+        return JSON.parse(said);
+      } catch (error) {
+        throw new Error(`This is no JSON: ${error.message}`);
+      }
+    },
+    (value) => (field.input.value = value === undefined ? "" : JSON.stringify(value, null, 2)),
+  );
+}
+
+/** The value of a form, with what is absent left out. */
+export const given = (one) => {
+  const value = one.value();
+  return value === absent ? undefined : value;
+};

@@ -1,0 +1,108 @@
+// Artifacts: bytes that steps left behind. Their names and types are claims of whoever made them, so nothing is shown for what it says
+// that it is: an image only when its first bytes are those of one, and then as a blob of that checked type; text as text; anything
+// else as numbers. Nothing of it is ever run.
+
+import { ask, part } from "../api.js";
+import { h, put } from "../dom.js";
+import { attempt } from "../dialog.js";
+import * as live from "../live.js";
+import { button, busy, empty, failure } from "../ui.js";
+import { saved, value } from "../values.js";
+import { bytes, line } from "../words.js";
+
+const SMALL = 300_000; // bytes that are shown without being asked for
+const MOST = 20_000_000;
+const SHOWN = 1_000_000;
+
+export async function artifacts(root, context, signal) {
+  put(root, busy());
+  const drawn = new Map();
+  async function read() {
+    try {
+      const { artifacts: found } = await context.ask("/artifacts");
+      if (signal.aborted) return;
+      if (!found.length) {
+        put(root, empty("No artifacts", "What a step leaves behind (a report, a picture, a large output) would be here."));
+        return;
+      }
+      for (const one of found) if (!drawn.has(one.id)) drawn.set(one.id, card(one, signal));
+      put(root, h("div", { class: "cols" }, [...drawn.values()]));
+    } catch (error) {
+      if (error.name !== "AbortError" && !signal.aborted) put(root, failure(error, read));
+    }
+  }
+  let due = 0;
+  live.on(`task:${context.id}`, () => (clearTimeout(due), (due = setTimeout(() => !signal.aborted && read(), 500))), signal);
+  await read();
+}
+
+function card(one, signal) {
+  const view = h("div", { class: "body" });
+  const name = line(one.summary || one.type, 120) || "artifact";
+  const load = async () => (await ask("GET", `/api/artifacts/${part(one.id)}`, { signal, more: { Accept: "*/*" } })).arrayBuffer();
+  async function show() {
+    put(view, busy());
+    try {
+      put(view, preview(await load(), name, signal));
+    } catch (error) {
+      if (error.name !== "AbortError") put(view, failure(error, show));
+    }
+  }
+  if (one.bytes <= SMALL) show();
+  else put(view, h("div", { class: "row" }, h("span", { class: "faint" }, `${bytes(one.bytes)}, not loaded yet`), one.bytes <= MOST && button("Show", show, { small: true })));
+  return h(
+    "section",
+    { class: "card artifact" },
+    h("header", null, h("h2", { class: "clip grow" }, h("bdi", null, name)), button("", () => attempt(async () => saved(new Blob([await load()], { type: "application/octet-stream" }), `${one.artifact_id.slice(0, 12)}.bin`)), { icon: "save", title: "Save as a file", small: true, kind: "quiet" })),
+    h("p", { class: "artifact-meta faint" }, [line(one.type, 60), bytes(one.bytes), one.step && `from ${line(one.step, 60)}`, one.artifact_id.slice(0, 8)].filter(Boolean).join(" · ")),
+    view,
+  );
+}
+
+const IMAGES = [
+  ["image/png", [0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]],
+  ["image/jpeg", [0xff, 0xd8, 0xff]],
+  ["image/gif", [0x47, 0x49, 0x46, 0x38]],
+  ["image/webp", [0x52, 0x49, 0x46, 0x46]],
+];
+
+function preview(buffer, name, signal) {
+  const data = new Uint8Array(buffer);
+  if (!data.length) return h("p", { class: "faint" }, "Empty.");
+  const type = IMAGES.find(([type, mark]) => mark.every((byte, i) => data[i] === byte) && (type !== "image/webp" || String.fromCharCode(...data.slice(8, 12)) === "WEBP"))?.[0];
+  if (type) {
+    const where = URL.createObjectURL(new Blob([data], { type }));
+    signal.addEventListener("abort", () => URL.revokeObjectURL(where), { once: true });
+    const image = h("img", { src: where, alt: name, class: "preview", onerror: () => image.replaceWith(h("p", { class: "faint" }, "It begins like an image, and is none that this browser can show.")) });
+    return image;
+  }
+  const text = readable(data);
+  return text === null ? h("pre", { class: "hex" }, dump(data.slice(0, 512)), data.length > 512 ? `\n… ${bytes(data.length)}` : "") : value(json(text) ?? text, { first: 3000, name, label: `Contents of ${name}` });
+}
+
+function readable(data) {
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(data.slice(0, SHOWN), { stream: data.length > SHOWN });
+    return text.slice(0, 2000).includes("\u0000") ? null : text;
+  } catch {
+    return null;
+  }
+}
+
+function json(text) {
+  if (!/^\s*[[{]/.test(text) || text.length > 200_000) return undefined;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+function dump(data) {
+  const rows = [];
+  for (let i = 0; i < data.length; i += 16) {
+    const part = [...data.slice(i, i + 16)];
+    rows.push(`${i.toString(16).padStart(6, "0")}  ${part.map((byte) => byte.toString(16).padStart(2, "0")).join(" ").padEnd(47)}  ${part.map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : "·")).join("")}`);
+  }
+  return rows.join("\n");
+}

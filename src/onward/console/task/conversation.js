@@ -1,0 +1,134 @@
+// The conversation of an agent: to the letter what its model saw at a turn, and what it said; and what it is saying now.
+
+import { h, put } from "../dom.js";
+import * as live from "../live.js";
+import { here } from "../router.js";
+import { busy, empty, failure } from "../ui.js";
+import { value } from "../values.js";
+import { compact, count, line, money, moment, number, safe, span } from "../words.js";
+
+const ROLES = { system: "Instructions", user: "To the agent", assistant: "Model", tool: "Tool" };
+const LONG = 1500;
+
+export async function conversation(root, context, signal) {
+  const body = h("div", { class: "talk" });
+  const picker = h("div", { class: "talk-turns", role: "listbox", "aria-label": "Turns", tabindex: "0", onkeydown: moved });
+  const now = h("div", { class: "talk" });
+  put(root, busy());
+  let turns = [];
+  let chosen = 0;
+  let drawn = 0;
+
+  async function read() {
+    try {
+      turns = [];
+      for (let after = 0; after !== null; ) {
+        const found = await context.ask("/turns", { limit: 1000, after });
+        turns.push(...found.turns);
+        after = found.next;
+      }
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      turns = [];
+      if (error.status !== 404) return put(root, failure(error, read));
+    }
+    if (signal.aborted) return undefined;
+    if (!turns.length && !said.size) return put(root, empty("No model was asked", "The conversation of an agent would be here."));
+    if (!root.contains(picker)) put(root, h("div", { class: "talk-split" }, picker, h("div", { class: "stack" }, body, now)));
+    const last = turns.length ? turns[turns.length - 1].turn : 0;
+    const wanted = Number(here().one("turn")) || (chosen && chosen < drawnLast ? chosen : last);
+    drawnLast = last;
+    list();
+    await take(turns.some((one) => one.turn === wanted) ? wanted : last);
+    speak();
+    return undefined;
+  }
+  let drawnLast = 0;
+
+  function list() {
+    put(
+      picker,
+      turns.map((turn) =>
+        h("div", { class: ["talk-turn", turn.turn === chosen && "chosen"], role: "option", "aria-selected": String(turn.turn === chosen), data: { turn: String(turn.turn) }, onclick: () => context.moveTo({ turn: turn.turn, tab: "conversation" }) || take(turn.turn) }, h("span", { class: "talk-number" }, number(turn.turn)), h("span", { class: "clip" }, line(turn.text || (turn.tools || []).join(", ") || "…", 100)), h("span", { class: "faint num" }, `${compact(turn.input_tokens)} → ${compact(turn.output_tokens)}`)),
+      ),
+    );
+    picker.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
+  }
+
+  async function take(number) {
+    chosen = number;
+    for (const one of picker.children) {
+      const on = one.dataset.turn === String(number);
+      one.classList.toggle("chosen", on);
+      one.setAttribute("aria-selected", String(on));
+    }
+    if (!number) return put(body);
+    if (drawn === number) return undefined;
+    try {
+      const turn = await context.ask(`/turns/${number}`);
+      if (chosen !== number || signal.aborted) return undefined;
+      drawn = number;
+      put(body, about(turn), turn.messages.map((message) => bubble(message)), bubble(turn.reply, true));
+      body.lastElementChild?.scrollIntoView({ block: "nearest" });
+    } catch (error) {
+      if (error.name !== "AbortError") put(body, failure(error));
+    }
+    return undefined;
+  }
+
+  function moved(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
+    if (!step || !turns.length) return;
+    event.preventDefault();
+    const i = turns.findIndex((one) => one.turn === chosen);
+    take(turns[Math.max(0, Math.min(turns.length - 1, i + step))].turn);
+    picker.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
+  }
+
+  // ── what it is saying ──
+
+  const said = new Map();
+  function speak() {
+    const open = [...said].filter(([name]) => !turns.some((turn) => turn.turn === Number(name.split(":")[0])));
+    put(now, open.map(([name, text]) => h("div", { class: "bubble assistant speaking" }, h("header", null, `Model, turn ${name.split(":")[0]}`, h("span", { class: "spinner" })), h("pre", { class: "text" }, safe(text)))));
+  }
+  live.on(
+    `text:${context.id}`,
+    (piece) => {
+      const name = `${piece.turn}:${piece.attempt}`;
+      if (piece.withdrawn) said.delete(name);
+      else said.set(name, (said.get(name) || "").slice(0, piece.offset) + piece.text);
+      if (!root.contains(picker)) read();
+      else speak();
+    },
+    signal,
+  );
+  let due = 0;
+  live.on(`task:${context.id}`, () => (clearTimeout(due), (due = setTimeout(() => !signal.aborted && read(), 300))), signal);
+  await read();
+}
+
+function about(turn) {
+  return h("p", { class: "faint" }, [`Turn ${number(turn.turn)}`, safe(turn.model), moment(turn.at), turn.took_s === null ? "" : span(turn.took_s), `${compact(turn.input_tokens)} tokens in, ${compact(turn.output_tokens)} out`, money(turn.cost_usd), `saw ${count(turn.messages.length, "message")}`].filter(Boolean).join(" · "));
+}
+
+function bubble(message, latest = false) {
+  const text = typeof message.content === "string" ? message.content : message.content ? JSON.stringify(message.content, null, 2) : "";
+  const calls = message.tool_calls || [];
+  const who = ROLES[message.role] || safe(message.role);
+  const folded = (message.role === "system" || message.role === "tool") && text.length > 300;
+  const body = [text && (text.length > LONG ? value(text, { first: LONG, name: "message", label: who }) : h("pre", { class: "text" }, safe(text))), calls.map(call)];
+  return h("div", { class: ["bubble", ROLES[message.role] ? message.role : "other", latest && "latest"] }, folded ? h("details", null, h("summary", null, who, h("span", { class: "faint" }, ` · ${line(text, 120)}`)), body) : [h("header", null, who), body]);
+}
+
+function call(one) {
+  const { name = "", arguments: given = "" } = one.function || {};
+  let shown = given;
+  try {
+    shown = JSON.parse(given);
+  } catch {
+    // what a model wrote may be no JSON
+  }
+  return h("div", { class: "call" }, h("b", null, "calls ", h("bdi", { class: "mono" }, line(name, 80))), given && value(shown, { first: 800, name: "arguments", label: `Arguments of ${line(name, 80)}` }));
+}
+

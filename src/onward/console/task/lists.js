@@ -1,0 +1,111 @@
+// Lists about one task: its records as they are, the tasks that it started, and what was sent to others about it.
+
+import { get } from "../api.js";
+import { h, put } from "../dom.js";
+import * as live from "../live.js";
+import { go, here, link } from "../router.js";
+import { age, badge, busy, button, chip, clock, empty, failure, table } from "../ui.js";
+import { value } from "../values.js";
+import { at, brief, line, number, safe, short, span } from "../words.js";
+
+const PAGE = 200;
+
+/** All records, in order, the newest page first. */
+export async function events(root, context, signal) {
+  put(root, busy());
+  let after = Number(here().one("from")) ? Math.max(0, Number(here().one("from")) - 1) : null;
+  let last = false; // whether the newest are shown
+  const body = h("div", { class: "stack" });
+  async function read() {
+    try {
+      const end = context.chart.seq();
+      const start = after ?? Math.max(0, end - PAGE);
+      const { records, next } = await context.ask("/events", { after: start, limit: PAGE });
+      if (signal.aborted) return;
+      last = next === null;
+      put(body, bar(start, records, next), records.length ? h("div", { class: "events", role: "list" }, records.map(row)) : empty("No records here"));
+      if (!root.contains(body)) put(root, body);
+      if (after === null) root.closest("main").scrollTop = 1e9;
+    } catch (error) {
+      if (error.name !== "AbortError" && !signal.aborted) put(root, failure(error, read));
+    }
+  }
+  function bar(start, records, next) {
+    const shown = records.length ? `Records ${number(records[0].seq)} to ${number(records[records.length - 1].seq)}` : "";
+    const to = (from) => () => ((after = from), read());
+    return h("div", { class: "row" }, h("span", { class: "faint grow" }, shown), button("First", to(0), { small: true, kind: "quiet", disabled: start === 0 }), button("", to(Math.max(0, start - PAGE)), { icon: "left", title: "Earlier", small: true, disabled: start === 0 }), button("", to(next ?? 0), { icon: "right", title: "Later", small: true, disabled: next === null }), button("Newest", to(null), { small: true, kind: "quiet", disabled: after === null }));
+  }
+  let due = 0;
+  live.on(`task:${context.id}`, () => (clearTimeout(due), (due = setTimeout(() => !signal.aborted && last && after === null && read(), 400))), signal);
+  await read();
+}
+
+function row(record) {
+  const more = h("div", { class: "event-more", hidden: true });
+  const toggle = () => {
+    if (!more.firstChild) put(more, value(record.data, { name: `record-${record.seq}`, label: `Record ${record.seq}` }));
+    more.hidden = !more.hidden;
+    opener.setAttribute("aria-expanded", String(!more.hidden));
+  };
+  const opener = h("button", { type: "button", class: "event", "aria-expanded": "false", onclick: toggle }, h("span", { class: "num faint" }, number(record.seq)), clock(record.at), h("span", { class: "event-kind" }, safe(record.kind)), h("bdi", { class: "clip" }, line(record.key, 80)), h("bdi", { class: "clip faint" }, brief(record.data, 160)));
+  return h("div", { role: "listitem" }, opener, more);
+}
+
+/** The tasks that it started. */
+export async function children(root, context, signal) {
+  put(root, busy());
+  async function read() {
+    try {
+      const found = await context.ask("/children", { limit: 200 });
+      const rows = found.tasks || found.children || [];
+      if (signal.aborted) return;
+      put(
+        root,
+        table(
+          [
+            { name: "State", cell: (task) => chip(task, { why: true }) },
+            { name: "Task", cell: (task) => [h("b", null, line(task.task, 80)), h("div", { class: "faint clip brief" }, brief(task.input, 120))] },
+            { name: "Created", class: "tight", cell: (task) => age(task.created_at) },
+            { name: "Took", class: "end", cell: (task) => (task.finished_at ? span(at(task.finished_at) - at(task.created_at)) : "") },
+            { name: "Id", class: "tight", cell: (task) => h("a", { class: "mono", href: link(`/tasks/${encodeURIComponent(task.task_id)}`) }, short(task.task_id)) },
+          ],
+          rows,
+          { label: "Children", href: (task) => link(`/tasks/${encodeURIComponent(task.task_id)}`), none: empty("No children", "Tasks that this one starts would be here.") },
+        ),
+        found.next && h("p", null, button("All of them", () => go("/tasks", { parent: context.id }))),
+      );
+    } catch (error) {
+      if (error.name !== "AbortError" && !signal.aborted) put(root, failure(error, read));
+    }
+  }
+  let due = 0;
+  live.on("task", () => (clearTimeout(due), (due = setTimeout(() => !signal.aborted && read(), 800))), signal);
+  await read();
+}
+
+const TONES = { delivered: "good", dead: "bad", pending: "idle", waiting: "idle", failed: "bad" };
+
+/** What was sent to others about it. */
+export async function deliveries(root, context, signal) {
+  put(root, busy());
+  try {
+    const { deliveries: found } = await get("/api/deliveries", { task_id: context.id }, { signal });
+    put(
+      root,
+      table(
+        [
+          { name: "State", cell: (one) => badge(safe(one.state), TONES[one.state] || "idle") },
+          { name: "Event", cell: (one) => safe(one.type) },
+          { name: "To", cell: (one) => h("bdi", null, line(one.sink, 80)) },
+          { name: "Attempts", class: "end", cell: (one) => number(one.attempts) },
+          { name: "Last answer", cell: (one) => h("bdi", { class: "faint" }, line(one.said || "", 120)) },
+          { name: "When", class: "tight", cell: (one) => age(one.done_at || one.due_at || one.at) },
+        ],
+        found,
+        { label: "Deliveries", none: empty("No deliveries", "Nobody has subscribed to what happens to this task.") },
+      ),
+    );
+  } catch (error) {
+    if (error.name !== "AbortError") put(root, error.status === 403 ? empty("Not for this key", "Deliveries are shown to keys with the scope admin.") : failure(error));
+  }
+}

@@ -1,0 +1,317 @@
+// The timeline: a journal as a waterfall. On top a lane says who worked on it when, and when it only stood in a queue; below, a row for
+// each turn, step, wait, child and undo. Only the rows that can be seen exist, and they are used again, so that ten thousand are as
+// quick as ten.
+
+import { h, put } from "./dom.js";
+import { foldable, scale, ticks } from "./scale.js";
+import { button } from "./ui.js";
+import { exactly, line, moment, number, safe, short, span } from "./words.js";
+
+const ROW = 26;
+const SPARE = 8; // rows above and below what can be seen
+const RANK = { queue: 0, shift: 1, turn: 2, step: 3, model: 3, tool: 3, undo: 3, retry: 5 };
+const LINES = { crash: "bad", resume: "run", cancel: "idle", deadline: "bad", parked: "bad", quarantined: "bad", forked: "run", failed: "bad", undo: "undo", pressure: "warn" };
+const MARKS = { crash: "crash, resumed" };
+const TROUBLE = new Set(["failed", "retried", "in_doubt", "denied", "undone"]);
+const OPEN = new Set(["running", "waiting", "in_doubt"]);
+
+const laned = (bar) => bar.kind === "queue" || bar.kind === "shift" || (bar.kind === "retry" && !bar.name);
+
+/** `pick(bar)` is called when somebody chooses a bar. Answers {element, take(data), stop()}. */
+export function timeline({ pick, signal }) {
+  const bars = new Map();
+  const marks = new Map();
+  let about = { from: 0, until: null, seq: 0 };
+  let rows = [];
+  let chosen = null;
+  let fold = null; // null: as seems best
+  let view = [0, 1];
+  let only = "";
+  let trouble = false;
+  let now = null;
+
+  const axis = h("div", { class: "tl-axis" });
+  const lane = h("div", { class: "tl-lane" });
+  const layer = h("div", { class: "tl-layer", "aria-hidden": "true" });
+  const space = h("div", { class: "tl-space" });
+  const body = h("div", { class: "tl-rows", tabindex: "0", role: "listbox", "aria-label": "Steps in order", onscroll: () => place(), onkeydown: moved }, space);
+  const counts = h("span", { class: "faint tl-count" });
+  const filter = h("input", { type: "search", placeholder: "Filter steps", "aria-label": "Filter steps by name", oninput: () => ((only = filter.value.trim().toLowerCase()), arrange(), draw()) });
+  const failing = h("input", { type: "checkbox", onchange: () => ((trouble = failing.checked), arrange(), draw()) });
+  const folding = h("input", { type: "checkbox", onchange: () => ((fold = folding.checked), (view = [0, 1]), draw()) });
+  const foldLabel = h("label", { class: "tl-check", title: "Stretches in which nobody worked on it take less room" }, folding, "Fold waits");
+  const element = h(
+    "section",
+    { class: "tl", "aria-label": "Timeline" },
+    h("div", { class: "tl-tools" }, filter, h("label", { class: "tl-check" }, failing, "Problems only"), foldLabel, counts, h("span", { class: "grow" }), button("", () => zoom(0.5), { icon: "plus", title: "Zoom in", small: true, kind: "quiet" }), button("Fit", () => ((view = [0, 1]), draw()), { small: true, kind: "quiet" })),
+    h("div", { class: "tl-box" }, h("div", { class: "tl-head" }, h("div", { class: "tl-corner faint" }, "Worker"), h("div", { class: "tl-chart" }, axis, lane)), body, layer),
+  );
+  const pool = [];
+  let scaled = null;
+  let width = 600;
+
+  // ── what comes in ──
+
+  function take(data) {
+    if (!data.after) {
+      bars.clear();
+      marks.clear();
+    }
+    for (const bar of data.bars) bars.set(`${bar.kind}:${bar.seq}:${bar.attempt}`, bar);
+    for (const mark of data.marks) marks.set(`${mark.kind}:${mark.seq}`, mark);
+    about = { from: data.from, until: data.until, seq: data.seq };
+    const below = body.scrollTop + body.clientHeight >= body.scrollHeight - ROW && rows.length > 0;
+    arrange();
+    draw();
+    if (below && !about.until) body.scrollTop = body.scrollHeight; // who looks at the end goes on doing so
+    again();
+  }
+
+  function arrange() {
+    const all = [...bars.values()].sort((one, other) => one.seq - other.seq || (RANK[one.kind] ?? 4) - (RANK[other.kind] ?? 4));
+    const shown = all.filter((bar) => !laned(bar));
+    rows = shown.filter((bar) => (!trouble || TROUBLE.has(bar.state)) && (!only || label(bar).toLowerCase().includes(only)));
+    put(counts, rows.length === shown.length ? `${number(shown.length)} rows` : `${number(rows.length)} of ${number(shown.length)}`);
+  }
+
+  // ── drawing ──
+
+  const end = () => about.until ?? Math.max(Date.now() / 1000, about.from + 0.1);
+  const x = (time) => ((scaled.at(time) - view[0]) / (view[1] - view[0])) * width;
+
+  function draw() {
+    now = end();
+    const shifts = [...bars.values()].filter((bar) => bar.kind === "shift").map((bar) => [bar.start, bar.end ?? now]);
+    const ratio = foldable(about.from, now, shifts);
+    foldLabel.hidden = ratio < 1.3;
+    const folded = fold ?? ratio > 2;
+    folding.checked = folded;
+    scaled = scale(about.from, now, shifts, folded);
+    width = Math.max(200, body.clientWidth - names());
+    space.style.setProperty("height", `${rows.length * ROW}px`);
+    element.style.setProperty("--chart", `${width}px`);
+    drawAxis();
+    drawLane();
+    place();
+  }
+
+  const names = () => Number.parseFloat(getComputedStyle(element).getPropertyValue("--names")) || 260;
+
+  function drawAxis() {
+    put(axis, ticks(scaled, width, view).map(([time, text]) => h("span", { class: "tl-tick", style: { left: `${x(time)}px` } }, text)));
+    const lines = [...marks.values()].filter((mark) => LINES[mark.kind]);
+    put(
+      layer,
+      scaled.gaps.map(([a, b]) => inside(x(a), x(b)) && h("i", { class: "tl-gap", style: { left: `${x(a)}px`, width: `${Math.max(2, x(b) - x(a))}px` } })),
+      ticks(scaled, width, view).map(([time]) => h("i", { class: "tl-grid", style: { left: `${x(time)}px` } })),
+      lines.map((mark) => inside(x(mark.at), x(mark.at)) && h("i", { class: ["tl-line", `tone-${LINES[mark.kind]}`], style: { left: `${x(mark.at)}px` } })),
+    );
+    let free = -1e9;
+    for (const mark of [...marks.values()].filter((one) => LINES[one.kind]).sort((one, other) => one.at - other.at)) {
+      const left = x(mark.at);
+      if (!inside(left, left)) continue;
+      const text = left > free ? MARKS[mark.kind] || mark.kind : "";
+      axis.append(h("button", { type: "button", class: ["tl-flag", `tone-${LINES[mark.kind]}`, left > width - 110 && "before"], style: { left: `${left}px` }, title: `${mark.kind}${mark.text ? `: ${safe(mark.text)}` : ""} · ${exactly(mark.at)}`, "aria-label": `${mark.kind} at ${moment(mark.at)}`, onclick: () => pick({ ...mark, mark: true, name: mark.kind, last: mark.seq }) }, h("i"), text));
+      if (text) free = left + 16 + text.length * 7;
+    }
+  }
+
+  function inside(a, b) {
+    return b >= -2 && a <= width + 2;
+  }
+
+  function drawLane() {
+    const found = [...bars.values()].filter(laned).map((bar) => {
+      const [a, b] = [x(bar.start), x(bar.end ?? now)];
+      if (!inside(a, b)) return null;
+      const wide = Math.max(2, b - a);
+      const text = bar.kind === "shift" ? bar.name : bar.kind === "retry" ? "pause" : "queue";
+      return h("button", { type: "button", class: ["tl-shift", bar.kind, bar.state], style: { left: `${a}px`, width: `${wide}px` }, title: `${bar.kind === "shift" ? `worker ${safe(bar.name)}` : bar.kind === "retry" ? "pause before the next attempt" : "in the queue"} · ${span((bar.end ?? now) - bar.start)}${bar.text ? ` · ${safe(bar.text)}` : ""}`, onclick: () => choose(bar) }, wide > 54 ? line(text, 30) : "");
+    });
+    put(lane, found);
+  }
+
+  function place() {
+    if (!scaled) return;
+    const first = Math.max(0, Math.floor(body.scrollTop / ROW) - SPARE);
+    const last = Math.min(rows.length, Math.ceil((body.scrollTop + body.clientHeight) / ROW) + SPARE);
+    while (pool.length < last - first) {
+      const made = row();
+      pool.push(made);
+      space.append(made.element);
+    }
+    // by its number, so that a row which stays in view stays the same element
+    const size = pool.length || 1;
+    const used = new Set();
+    for (let i = first; i < last; i += 1) {
+      const one = pool[i % size];
+      used.add(one);
+      show(one, i);
+    }
+    for (const one of pool) if (!used.has(one)) one.element.hidden = true;
+  }
+
+  function row() {
+    const name = h("span", { class: "tl-text" });
+    const more = h("span", { class: "tl-more" });
+    const kind = h("i", { class: "tl-kind" });
+    const bar = h("i", { class: "tl-bar" });
+    const took = h("span", { class: "tl-took" });
+    const one = { name, more, kind, bar, took, index: -1 };
+    one.label = h("div", { class: "tl-name" }, kind, name, more);
+    one.element = h("div", { class: "tl-row", role: "option", onclick: () => choose(rows[one.index]) }, one.label, h("div", { class: "tl-chart" }, bar, took));
+    return one;
+  }
+
+  function show(one, i) {
+    const bar = rows[i];
+    const open = bar.end === null || bar.end === undefined;
+    const [a, b] = [x(bar.start), x(open ? now : bar.end)];
+    const wide = Math.max(3, b - a);
+    const { element } = one;
+    one.index = i;
+    element.hidden = false;
+    element.id = `tl-${bar.kind}-${bar.seq}-${bar.attempt}`;
+    element.style.transform = `translateY(${i * ROW}px)`;
+    element.className = `tl-row k-${bar.kind} s-${bar.state}${same(bar, chosen) ? " chosen" : ""}`;
+    element.setAttribute("aria-selected", String(same(bar, chosen)));
+    element.setAttribute("aria-posinset", i + 1);
+    element.setAttribute("aria-setsize", rows.length);
+    one.label.style.paddingLeft = `${10 + Math.min(8, Math.max(0, bar.depth - 1)) * 14}px`;
+    one.name.textContent = label(bar);
+    one.label.title = safe(`${label(bar)}${bar.text ? ` · ${bar.text}` : ""}`);
+    one.more.textContent = bar.attempt > 1 && bar.kind !== "retry" ? `attempt ${bar.attempt}` : bar.kind === "model" ? line(bar.text, 24) : "";
+    one.bar.style.left = `${a}px`;
+    one.bar.style.width = `${wide}px`;
+    const text = words(bar, open);
+    const room = width - (a + wide) - 10;
+    one.took.textContent = text;
+    if (room > text.length * 6.6) {
+      one.took.style.left = `${Math.max(0, a + wide) + 6}px`;
+      one.took.style.right = "auto";
+    } else {
+      one.took.style.left = "auto";
+      one.took.style.right = `${Math.max(0, width - a) + 6}px`;
+    }
+    one.took.hidden = !inside(a, a + wide);
+  }
+
+  function words(bar, open) {
+    const long = span((open ? now : bar.end) - bar.start);
+    if (bar.state === "in_doubt") return "in doubt";
+    if (bar.state === "failed") return bar.end > bar.start ? `failed after ${long}` : "failed";
+    if (bar.state === "retried") return "failed, tried again";
+    if (bar.state === "denied") return "denied";
+    if (open && bar.until) return `until ${moment(bar.until)}`;
+    if (bar.state === "undone") return `${long}, undone`;
+    return !open && bar.end === bar.start ? "" : long;
+  }
+
+  // ── choosing ──
+
+  const same = (one, other) => one && other && one.kind === other.kind && one.seq === other.seq && one.attempt === other.attempt;
+
+  function choose(bar, tell = true) {
+    if (!bar) return;
+    chosen = bar;
+    const i = rows.findIndex((one) => same(one, bar));
+    if (i >= 0) {
+      if (i * ROW < body.scrollTop) body.scrollTop = i * ROW;
+      else if ((i + 1) * ROW > body.scrollTop + body.clientHeight) body.scrollTop = (i + 1) * ROW - body.clientHeight;
+      body.setAttribute("aria-activedescendant", `tl-${bar.kind}-${bar.seq}-${bar.attempt}`);
+    }
+    place();
+    if (tell) pick(bar);
+  }
+
+  function moved(event) {
+    const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: 15, PageUp: -15, Home: -1e9, End: 1e9 }[event.key];
+    if (step === undefined || !rows.length || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    const i = rows.findIndex((one) => same(one, chosen));
+    choose(rows[Math.max(0, Math.min(rows.length - 1, i < 0 ? (step > 0 ? 0 : rows.length - 1) : i + step))]);
+  }
+
+  // ── nearer and farther ──
+
+  function zoom(by, at = 0.5) {
+    const wide = Math.min(1, Math.max(1e-5, (view[1] - view[0]) * by));
+    const fixed = view[0] + (view[1] - view[0]) * at;
+    slide(fixed - wide * at, wide);
+  }
+
+  function slide(from, wide) {
+    const start = Math.max(0, Math.min(1 - wide, from));
+    view = [start, start + wide];
+    draw();
+  }
+
+  element.addEventListener(
+    "wheel",
+    (event) => {
+      const chart = event.target.closest(".tl-chart, .tl-row");
+      if (!chart) return;
+      const left = body.getBoundingClientRect().left + names();
+      if (event.ctrlKey || event.metaKey) {
+        event.preventDefault();
+        zoom(event.deltaY > 0 ? 1.25 : 0.8, Math.max(0, Math.min(1, (event.clientX - left) / width)));
+      } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY) && view[1] - view[0] < 1) {
+        event.preventDefault();
+        slide(view[0] + (event.deltaX / width) * (view[1] - view[0]), view[1] - view[0]);
+      }
+    },
+    { passive: false },
+  );
+
+  // ── what goes on grows ──
+
+  let ticking = 0;
+  function again() {
+    clearTimeout(ticking);
+    if (signal.aborted || about.until) return;
+    ticking = setTimeout(() => {
+      if (!document.hidden) draw();
+      again();
+    }, [...bars.values()].some((bar) => bar.state === "running") ? 250 : 1000);
+  }
+  const watch = new ResizeObserver(() => scaled && draw());
+  watch.observe(body);
+  signal.addEventListener("abort", () => (clearTimeout(ticking), watch.disconnect()), { once: true });
+
+  return {
+    element,
+    take,
+    choose: (seq) => choose(rows.find((bar) => bar.seq === seq) || [...bars.values()].find((bar) => bar.seq === seq)),
+    seq: () => about.seq,
+    open: () => [...bars.values()].filter((bar) => OPEN.has(bar.state) && !laned(bar)),
+    bars: () => [...bars.values()],
+    marks: () => [...marks.values()],
+  };
+}
+
+/** What a bar is called. */
+export function label(bar) {
+  const name = line(bar.name || "", 120);
+  switch (bar.kind) {
+    case "turn":
+      return `Turn ${name}`;
+    case "sleep":
+      return "sleep";
+    case "wait":
+      return name ? `wait: ${name}` : "wait";
+    case "approval":
+      return `approval${name ? `: ${name}` : bar.text ? `: ${line(bar.text, 80)}` : ""}`;
+    case "question":
+      return `question${bar.text ? `: ${line(bar.text, 80)}` : ""}`;
+    case "child":
+      return `${name || "child"} ${bar.child_id ? short(bar.child_id) : ""}`;
+    case "undo":
+      return `undo ${name}`;
+    case "retry":
+      return `pause before attempt ${bar.attempt + 1}`;
+    case "shift":
+      return `worker ${name}`;
+    default:
+      return name || bar.kind;
+  }
+}
