@@ -17,7 +17,7 @@ from onward import Budget, Context, Onward, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
 
-HOSTILE = '<img src=x onerror="window.harm=1"><script>window.harm=1</script>\u202egnp.exe\u2066 \x1b[31mred\x1b[0m javascript:alert(1)'
+HOSTILE = '<img src=x onerror="window.__ran=1"><script>window.__ran=1</script>\u202egnp.exe\u2066 \x1b[31mred\x1b[0m javascript:alert(1)'
 """What would do harm in a page that is careless with it."""
 
 LETTER = """Dear Ms. Okafor,

@@ -9,9 +9,9 @@ import { compact, safe } from "./words.js";
 
 /** Keep something up to date: `load` runs now (what it throws is the page's), whenever the stream tells of a task, though not more
  *  often than every `gap` ms, and every `every` ms for what no stream tells of. Never twice at once, and not while nobody looks.
- *  Returns a function that has it run soon. */
+ *  Returns a function that has it run at once. */
 export async function kept(load, signal, { gap = 1000, every = 0 } = {}) {
-  let [running, wanted, last, timer] = [true, false, Date.now(), 0];
+  let [running, wanted, forced, last, timer] = [true, false, false, Date.now(), 0];
   async function run() {
     timer = 0;
     if (signal.aborted) return;
@@ -22,7 +22,13 @@ export async function kept(load, signal, { gap = 1000, every = 0 } = {}) {
       if (error.name !== "AbortError" && !error.status && error.code !== "unreachable") console.error(error); // the lamp tells of the line
     }
     running = false;
-    if (wanted) soon();
+    if (wanted) (forced ? now : soon)();
+  }
+  /** At once: somebody has pressed something. */
+  function now() {
+    forced = running;
+    wanted ||= running;
+    if (!running) (clearTimeout(timer), run());
   }
   function soon() {
     if (running || document.hidden) wanted = true;
@@ -39,7 +45,7 @@ export async function kept(load, signal, { gap = 1000, every = 0 } = {}) {
     running = false;
   }
   if (wanted) soon();
-  return soon;
+  return now;
 }
 
 /** Draw `make()` into `box`, only when `what` is another than before. The focus stays on what has the same `data-key`, and nothing

@@ -1,7 +1,7 @@
 // Usage and cost: what models took, by agent, model, key or day. A price that nobody knows is said to be unknown, and is never zero.
 
 import { get } from "../api.js";
-import { add, h, svg } from "../dom.js";
+import { add, h } from "../dom.js";
 import { kept, redraw, segments, tile, tiles } from "../parts.js";
 import { link } from "../router.js";
 import { button, empty, heading, table } from "../ui.js";
@@ -11,6 +11,7 @@ import { compact, count, line, money, number, safe } from "../words.js";
 const BY = [["agent", "Agent"], ["model", "Model"], ["key", "Key"], ["day", "Day"]];
 const SPANS = [["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["all", "All"]];
 const SECONDS = { "24h": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400 };
+const TALL = 160; // pixels of the highest day
 const MEASURES = [["usd", "Cost"], ["tokens", "Tokens"], ["calls", "Calls"]];
 
 export async function show(root, place) {
@@ -68,7 +69,7 @@ function totals(rows, now) {
   const calls = sum(rows, "calls");
   const all = unknown > 0 && unknown >= (calls ?? 0);
   return tiles(
-    tile("Cost", all || usd === null ? "unknown" : money(usd), { note: unknown ? `${count(unknown, "call")} of unknown price ${all ? "" : "not in it"}` : "all prices known", tone: unknown ? "warn" : "" }),
+    tile("Cost", all || usd === null ? "unknown" : money(usd), { note: unknown ? `${all ? "" : "and "}${count(unknown, "call")} of unknown price` : "all prices known", tone: unknown ? "warn" : "" }),
     tile("Tokens in", compact(sum(rows, "tokens_in")), { note: "what models read" }),
     tile("Tokens out", compact(sum(rows, "tokens_out")), { note: "what they wrote" }),
     tile("Calls", compact(calls), { note: "questions to models" }),
@@ -100,20 +101,28 @@ function bars(rows, measure) {
 
 const named = (row) => (row.group === null || row.group === undefined || row.group === "" ? h("span", { class: "faint" }, "(none)") : line(row.group, 60));
 
-/** Days as columns, drawn; the table below says the same. */
+/** Days as columns; the table below says the same. */
 function columns(rows, measure) {
   const days = filled(rows);
-  const [width, height, gap] = [days.length * 28, 150, 6];
-  const top = Math.max(...days.map((row) => (row && !(measure === "usd" && priceless(row)) ? of(row, measure) || 0 : 0)), 0) || 1;
-  const every = Math.ceil(days.length / 12);
-  const box = svg("svg", { class: "columns", viewBox: `0 0 ${Math.max(width, 196)} ${height + 24}`, role: "img", "aria-label": `By day, ${days.length} days`, preserveAspectRatio: "xMinYMid meet" });
-  days.forEach((row, i) => {
-    const none = measure === "usd" && row.calls !== 0 && priceless(row);
-    const tall = none ? height * 0.18 : ((of(row, measure) || 0) / top) * (height - 14);
-    box.append(svg("g", {}, svg("title", {}, `${row.group}: ${row.calls === 0 ? "nothing" : said(row, measure)}`), svg("rect", { class: none ? "col none" : "col", x: i * 28 + gap / 2, y: height - Math.max(tall, 1), width: 28 - gap, height: Math.max(tall, 1), rx: 2 }), i % every === 0 ? svg("text", { x: i * 28 + gap / 2, y: height + 17 }, String(row.group).slice(5)) : null));
-  });
-  return h("div", { class: "columns-box", tabindex: "0", role: "region", "aria-label": "Columns, one a day" }, box);
+  const known = (row) => !(measure === "usd" && row.calls && priceless(row));
+  const top = Math.max(...days.map((row) => (known(row) ? of(row, measure) || 0 : 0)), 0) || 1;
+  const every = Math.ceil(days.length / 15);
+  return h(
+    "ol",
+    { class: "days", tabindex: "0", "aria-label": "Columns, one a day" },
+    days.map((row, i) =>
+      h(
+        "li",
+        { title: `${row.group}: ${row.calls ? said(row, measure) : "nothing"}` },
+        h("span", { class: ["day-figure num", days.length > 15 && "few"] }, row.calls ? said(row, measure) : ""),
+        h("i", { class: ["day-bar", !known(row) && "unknown"], style: { height: `${known(row) ? Math.max(row.calls ? 3 : 1, ((of(row, measure) || 0) / top) * TALL) : 36}px` } }),
+        h("span", { class: "day-name" }, (days.length - 1 - i) % every === 0 ? dated(row.group) : "\u00a0"),
+      ),
+    ),
+  );
 }
+
+const dated = (day) => new Date(`${String(day).slice(0, 10)}T12:00:00`).toLocaleDateString(undefined, { month: "short", day: "numeric" });
 
 /** Every day from the first to the last, also those on which nothing was asked. */
 function filled(rows) {
