@@ -30,7 +30,7 @@ As a small apology we have credited your account with 15.00. There is nothing yo
 With kind regards
 Birch & Daughters"""
 
-app = Onward(os.environ.get("DESK_DB", "sqlite:///desk.db"), lease_s=5.0, heartbeat_s=0.5, poll_s=0.05, webhook_allow_private="true", webhook_secret="whsec_QSBzZWNyZXQgb2YgdGhlIGRlc2ssIGxvbmcgZW5vdWdoIQ==")
+app = Onward(lease_s=5.0, heartbeat_s=0.5, poll_s=0.05, grace_s=0.5, webhook_allow_private="true", webhook_secret="whsec_QSBzZWNyZXQgb2YgdGhlIGRlc2ssIGxvbmcgZW5vdWdoIQ==")
 app.limit_queue("gpu", concurrency=2)
 
 
@@ -180,22 +180,26 @@ async def fill(receiver: str) -> None:
     await app.pause_schedule("invoices")
 
 
+def made(database: str, receiver: str) -> None:
+    """The same in a database of its own."""
+
+    async def make() -> None:
+        async with app:
+            await fill(receiver)
+
+    app.move(database)
+    asyncio.run(make())
+
+
 def main() -> None:
     """Fill a folder, and serve it."""
     folder, port = Path(sys.argv[1]).resolve(), sys.argv[2]
+    folder.mkdir(parents=True, exist_ok=True)
     database = f"sqlite:///{folder}/desk.db"
-    if os.environ.get("DESK_DB") != database:
-        folder.mkdir(parents=True, exist_ok=True)
-        os.execve(sys.executable, [sys.executable, "-m", "tests.console.desk", *sys.argv[1:]], {**os.environ, "DESK_DB": database, "ONWARD_DB": database})
     if not (folder / "desk.db").exists():
-        receiver = Receiver()
-
-        async def make() -> None:
-            async with app:
-                await fill(receiver.address)
-
-        asyncio.run(make())
-    subprocess.run([sys.executable, "-m", "onward", "serve", "tests.console.desk:app", "--port", port], check=False)
+        made(database, Receiver().address)
+    command = [sys.executable, "-m", "onward", "serve", "tests.console.desk:app", "--port", port]
+    subprocess.run(command, check=False, env={**os.environ, "ONWARD_DB": database})
 
 
 if __name__ == "__main__":

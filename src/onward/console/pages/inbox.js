@@ -105,7 +105,10 @@ export async function show(root, place) {
       const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
       const arrow = event.key.startsWith("Arrow");
       if (step && (!arrow || list.contains(event.target))) (event.preventDefault(), moved(step));
-      else if (!arrow && "ader".includes(event.key)) detail.querySelector(`[data-press="${event.key}"]`)?.click();
+      else if (!arrow && event.key.length === 1 && "ader".includes(event.key)) {
+        event.preventDefault(); // or the letter would be typed into the dialog that it opens
+        detail.querySelector(`[data-press="${event.key}"]:not(:disabled)`)?.click();
+      }
     },
     { signal },
   );

@@ -3,10 +3,10 @@
 import { get, part, post } from "../api.js";
 import { dialog, toast } from "../dialog.js";
 import { add, h, put } from "../dom.js";
-import { choice, field, text } from "../fields.js";
+import { choice, text } from "../fields.js";
 import { icon } from "../icons.js";
 import { me } from "../me.js";
-import { kept, readOnly, redraw, secret, section } from "../parts.js";
+import { kept, redraw, secret, section, tile, tiles } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, busy, button, clock, empty, facts, failure, heading, pager, table, tabs, taskLink } from "../ui.js";
 import { brief, bytes, count, line, number, safe, short } from "../words.js";
@@ -25,7 +25,7 @@ export async function show(root, place) {
   let at = place;
   const view = { again: () => {} };
   const all = [
-    !me.tenant && { id: "health", name: "Health", show: (panel, stop) => health(panel, stop) },
+    !me.tenant && { id: "health", name: "Health", show: (panel, stop) => shown(panel, stop, wellness) },
     { id: "keys", name: "Keys", show: (panel, stop) => shown(panel, stop, keys) },
     { id: "audit", name: "Audit", show: (panel, stop) => shown(panel, stop, audit) },
   ].filter(Boolean);
@@ -43,10 +43,6 @@ export async function show(root, place) {
       if (error.name !== "AbortError") put(panel, failure(error, () => shown(panel, stop, tab)));
     }
   }
-  async function health(panel, stop) {
-    await shown(panel, stop, wellness);
-  }
-
   parts.take(place.one("tab") || all[0].id);
   return {
     changed(next) {
@@ -64,10 +60,58 @@ async function wellness(box, signal) {
   redraw(box, found, () => drawn(found));
 }
 
-const LEVELS = { ok: ["well", "good"], note: ["note", "idle"], info: ["note", "idle"], warn: ["look at this", "warn"], warning: ["look at this", "warn"], bad: ["wrong", "bad"], error: ["wrong", "bad"] };
+const MARKS = { true: ["check", "good"], false: ["warn", "bad"], null: ["message", "idle"] };
 
 function drawn(found) {
-  return h("pre", null, JSON.stringify(found, null, 2));
+  const checks = found.checks || found.findings || found.health || [];
+  const settings = listed(found.settings);
+  const wrong = checks.filter((one) => one.fine === false).length;
+  return [
+    tiles(
+      tile("Health", wrong ? count(wrong, "thing") : "well", { note: wrong ? "to look at" : `${count(checks.length, "check")}, nothing wrong`, tone: wrong ? "bad" : "good" }),
+      ...numbers(found),
+    ),
+    h("div", { class: "grid-2" }, h("section", { class: "card", "aria-label": "Checks" }, h("header", null, h("h2", null, "Checks"), h("span", { class: "faint" }, "as ", h("code", null, "onward doctor"), " makes them")), h("ul", { class: "findings" }, checks.map(check))), h("section", { class: "card", "aria-label": "About" }, h("header", null, h("h2", null, "About")), h("div", { class: "body" }, facts(about(found))))),
+    settings.length > 0 && section("Settings", { text: "What holds for this server. Secrets are never shown." }, h("div", { class: "stacked" }, table([{ name: "Setting", cell: (one) => h("span", { class: "mono" }, line(one.name, 60)) }, { name: "Value", class: "said", cell: (one) => (one.value === null || one.value === undefined || one.value === "" ? h("span", { class: "faint" }, "none") : h("span", { class: "mono" }, brief(one.value, 300))) }, settings.some((one) => one.from) && { name: "From", cell: (one) => line(one.from || "", 60) }].filter(Boolean), settings, { label: "Settings" }))),
+  ];
+}
+
+function check(one) {
+  const [drawing, tone] = MARKS[String(one.fine ?? null)] || MARKS.null;
+  return h("li", { class: `tone-${tone}` }, icon(drawing), h("div", null, h("b", null, line(one.name, 80)), h("div", { class: one.fine === false ? "toned" : "faint" }, safe(String(one.detail ?? "").slice(0, 1000)))));
+}
+
+function numbers(found) {
+  const store = found.store && typeof found.store === "object" ? found.store : {};
+  const tables = found.migrations || found.tables || {};
+  return [
+    store.kind && tile("Store", line(store.kind, 20), { note: line(store.version || store.library || "", 60) }),
+    tables.have !== undefined && tile("Tables", `version ${tables.have}`, { note: tables.have === tables.want ? "as this program wants them" : `this program wants ${tables.want}`, tone: tables.have === tables.want ? "" : "bad" }),
+    tile("Onward", line(me.version, 20), { note: found.python ? `Python ${line(found.python, 20)}` : "" }),
+  ].filter(Boolean);
+}
+
+/** Settings as rows, whether the server tells them as a list or by name. */
+const listed = (settings) => (Array.isArray(settings) ? settings : Object.entries(settings || {}).map(([name, value]) => ({ name, value })));
+
+/** Names of others as words: `clock_skew_s` is «clock skew s». */
+const words = (name) => line(String(name).replaceAll("_", " "), 60);
+
+function said(name, value) {
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value === "number") return /bytes|size/.test(name) ? bytes(value) : /_s$|skew/.test(name) ? `${Math.round(value * 1000) / 1000} s` : number(value);
+  return brief(value, 300);
+}
+
+/** Everything else that the server tells, flat. */
+function about(found) {
+  const rows = [];
+  for (const [name, value] of Object.entries(found)) {
+    if (["checks", "findings", "health", "settings"].includes(name)) continue;
+    if (value && typeof value === "object" && !Array.isArray(value)) for (const [key, one] of Object.entries(value)) rows.push([`${words(name)}: ${words(key)}`, said(key, one)]);
+    else rows.push([words(name), said(name, value)]);
+  }
+  return rows;
 }
 
 // ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -169,5 +213,3 @@ function turn(found, before) {
   if (!before && (!last || last <= 1)) return null;
   return pager({ next: last > 1, before, onnext: () => go("/system", { tab: "audit", before: last }), onbefore: () => history.back(), text: "newest first" });
 }
-
-export { LEVELS, bytes, field, readOnly, section };
