@@ -234,14 +234,14 @@ PLAN = '{"plan": ["Find out what people report", "Read the logs of the auth serv
 TRIAGE = [
     says("I begin with what people report, and then look at the service itself.", ("update_plan", PLAN), ("search_tickets", '{"query": "sign in", "most": 5}')),
     says("Five tickets in two days, all about **sign-in**. The titles differ, the cause may not: tokens that are refused. I look into the logs of `auth`.", ("read_logs", '{"service": "auth", "minutes": 30}'), ("plot", '{"metric": "auth.rejected"}')),
-    says("The clock of one node is off by five minutes, so it takes fresh tokens for expired ones.", ("record_fact", '{"key": "cause", "value": "auth-2: clock skew of about 300 s since 12:00"}'), ("record_fact", '{"key": "tickets", "value": [4100, 4101, 4102, 4103, 4104]}')),
+    says("The clock of one node is off by five minutes, so it takes fresh tokens for expired ones.", ("record_fact", '{"key": "cause", "value": "auth-2: clock skew of about 300 s since 12:00", "source": "read_logs"}'), ("record_fact", '{"key": "tickets", "value": [4100, 4101, 4102, 4103, 4104], "source": "search_tickets"}')),
     says("A restart makes the node fetch the time anew. That touches production, so somebody has to allow it.", ("restart_service", '{"service": "auth", "nodes": ["auth-2"]}')),
     says("The node is back with the right time. I tell the team what happened.", ("send_email", '{"to": "oncall@example.com", "subject": "auth-2: clock skew, restarted", "body": "auth-2 refused fresh tokens because its clock was 300 s behind. It was restarted; tickets 4100-4104 can be closed."}')),
     says("The cause of all five tickets was a clock that ran 300 s behind on auth-2. The node was restarted and takes tokens again; on-call was told, and tickets 4100–4104 can be closed."),
 ]
 RESEARCH = [
     says("I split this: one look at prices, one at reviews.", ("update_plan", '{"plan": ["Collect prices", "Read reviews", "Compare"]}'), ("search_tickets", '{"query": "price", "most": 3}')),
-    says("", ("read_logs", '{"service": "prices"}'), ("record_fact", '{"key": "cheapest", "value": "Nordlicht, 39.90"}')),
+    says("", ("read_logs", '{"service": "prices"}'), ("record_fact", '{"key": "cheapest", "value": "Nordlicht, 39.90", "source": "read_logs"}')),
     says("Nordlicht is the cheapest at 39.90 and has the best reviews; Brise costs 8 more and is delivered a day sooner."),
 ]
 ENDLESS = [says(f"Page {n + 1} read. There is more.", ("search_tickets", f'{{"query": "page {n + 1}"}}')) for n in range(30)]

@@ -52,12 +52,21 @@ export function again() {
   arrive();
 }
 
+/** What a part of an address says; one that says nothing stays as it is. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function match(path) {
   for (const row of table) {
     const names = [];
     const pattern = row.path.replace(/:(\w+)/g, (_, name) => (names.push(name), "([^/]+)"));
     const found = new RegExp(`^${pattern}$`).exec(path);
-    if (found) return { row, params: Object.fromEntries(names.map((name, i) => [name, decodeURIComponent(found[i + 1])])) };
+    if (found) return { row, params: Object.fromEntries(names.map((name, i) => [name, decoded(found[i + 1])])) };
   }
   return null;
 }

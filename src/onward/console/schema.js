@@ -9,7 +9,8 @@ import { line, safe } from "./words.js";
 const DEEP = 5;
 
 /** A part of a form for a schema. */
-export function form(schema, root = schema, { name = "Value", required = true, depth = 0 } = {}) {
+export function form(schema, above = schema, { name = "Value", required = true, depth = 0 } = {}) {
+  const root = schema?.$defs ? schema : above; // pydantic puts the definitions where they are needed
   const found = resolved(schema, root);
   const options = { name: title(found, name), required, hint: found.description && line(found.description, 300), initial: found.default };
   if (found.const !== undefined) return fixed(found.const);
@@ -118,9 +119,10 @@ function numeric(schema, { name, required, hint, initial }) {
   );
 }
 
-function tick({ name, hint, initial }) {
-  const field = fields.tick(name, { checked: initial === true }, { hint });
-  return part(field, () => field.input.checked, (value) => (field.input.checked = value === true));
+function tick({ name, hint, initial, required }) {
+  let touched = required; // what nobody touched is left to the handler: its own default may be yes
+  const field = fields.tick(name, { checked: initial === true, onchange: () => (touched = true) }, { hint });
+  return part(field, () => (touched ? field.input.checked : absent), (value) => ((field.input.checked = value === true), (touched = true)));
 }
 
 function choice(options, { name, required, hint, initial }) {

@@ -25,7 +25,7 @@ export function value(found, { name = "value", first = FIRST, label = "Value" } 
     const left = text.length - shown;
     return h(
       "div",
-      { class: "value-tools" },
+      { class: ["value-tools", left > 0 && "cut"] },
       left > 0 && h("span", { class: "faint" }, `${bytes(shown)} of ${bytes(text.length)}`),
       left > 0 && button("More", () => ((shown += Math.min(left, shown < PIECE ? PIECE : shown)), draw()), { small: true, kind: "quiet" }),
       button("", () => attempt(() => copied(text)), { icon: "copy", title: "Copy", small: true, kind: "quiet" }),

@@ -136,6 +136,7 @@ export async function show(root, place) {
         task.worker && fact("worker", h("span", { class: "mono" }, short(task.worker))),
         task.key && fact("key", h("span", { class: "mono" }, line(task.key, 60))),
         task.tenant && fact("tenant", safe(task.tenant)),
+        task.usage?.calls > 0 && fact("model calls", number((task.usage.with_children || task.usage).calls)),
         task.group && fact("group", line(task.group, 60)),
         Object.entries(task.labels || {}).map(([name, value]) => tag(name, value)),
       ),
@@ -183,7 +184,6 @@ function metersOf({ task, budget }) {
     some("Tokens", "llm_tokens", tokens, compact),
     some("Cost", "cost_usd", usage ? usage.cost_usd : undefined, money),
     some("Time", "wall_time", undefined, span),
-    usage?.calls ? meter("Model calls", usage.calls, null) : null,
   ];
 }
 

@@ -52,7 +52,6 @@ export async function conversation(root, context, signal) {
         h("div", { class: ["talk-turn", turn.turn === chosen && "chosen"], role: "option", "aria-selected": String(turn.turn === chosen), data: { turn: String(turn.turn) }, onclick: () => context.moveTo({ turn: turn.turn, tab: "conversation" }) || take(turn.turn) }, h("span", { class: "talk-number" }, number(turn.turn)), h("span", { class: "clip" }, line(turn.text || (turn.tools || []).join(", ") || "…", 100)), h("span", { class: "faint num" }, `${compact(turn.input_tokens)} → ${compact(turn.output_tokens)}`)),
       ),
     );
-    picker.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
   }
 
   async function take(number) {
@@ -64,12 +63,15 @@ export async function conversation(root, context, signal) {
     }
     if (!number) return put(body);
     if (drawn === number) return undefined;
+    const main = root.closest("main");
+    const below = drawn > 0 && main.scrollTop + main.clientHeight >= main.scrollHeight - 40;
     try {
       const turn = await context.ask(`/turns/${number}`);
       if (chosen !== number || signal.aborted) return undefined;
       drawn = number;
-      put(body, about(turn), turn.messages.map((message) => bubble(message)), bubble(turn.reply, true));
-      body.lastElementChild?.scrollIntoView({ block: "nearest" });
+      const names = new Map([...turn.messages, turn.reply].flatMap((message) => (message.tool_calls || []).map((one) => [one.id, one.function?.name])));
+      put(body, about(turn), turn.messages.map((message) => bubble(message, names)), bubble(turn.reply, names, true));
+      if (below) main.scrollTop = main.scrollHeight; // who reads along at the end stays there
     } catch (error) {
       if (error.name !== "AbortError") put(body, failure(error));
     }
@@ -112,10 +114,11 @@ function about(turn) {
   return h("p", { class: "faint" }, [`Turn ${number(turn.turn)}`, safe(turn.model), moment(turn.at), turn.took_s === null ? "" : span(turn.took_s), `${compact(turn.input_tokens)} tokens in, ${compact(turn.output_tokens)} out`, money(turn.cost_usd), `saw ${count(turn.messages.length, "message")}`].filter(Boolean).join(" · "));
 }
 
-function bubble(message, latest = false) {
+function bubble(message, names, latest = false) {
   const text = typeof message.content === "string" ? message.content : message.content ? JSON.stringify(message.content, null, 2) : "";
   const calls = message.tool_calls || [];
-  const who = ROLES[message.role] || safe(message.role);
+  const tool = names.get(message.tool_call_id);
+  const who = message.role === "tool" && tool ? line(tool, 80) : ROLES[message.role] || safe(message.role);
   const folded = (message.role === "system" || message.role === "tool") && text.length > 300;
   const body = [text && (text.length > LONG ? value(text, { first: LONG, name: "message", label: who }) : h("pre", { class: "text" }, safe(text))), calls.map(call)];
   return h("div", { class: ["bubble", ROLES[message.role] ? message.role : "other", latest && "latest"] }, folded ? h("details", null, h("summary", null, who, h("span", { class: "faint" }, ` · ${line(text, 120)}`)), body) : [h("header", null, who), body]);

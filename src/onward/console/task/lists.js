@@ -10,7 +10,7 @@ import { at, brief, line, number, safe, short, span } from "../words.js";
 
 const PAGE = 200;
 
-/** All records, in order, the newest page first. */
+/** All records, the newest first. */
 export async function events(root, context, signal) {
   put(root, busy());
   let after = Number(here().one("from")) ? Math.max(0, Number(here().one("from")) - 1) : null;
@@ -23,9 +23,8 @@ export async function events(root, context, signal) {
       const { records, next } = await context.ask("/events", { after: start, limit: PAGE });
       if (signal.aborted) return;
       last = next === null;
-      put(body, bar(start, records, next), records.length ? h("div", { class: "events", role: "list" }, records.map(row)) : empty("No records here"));
+      put(body, bar(start, records, next), records.length ? h("div", { class: "events", role: "list" }, records.toReversed().map(row)) : empty("No records here"));
       if (!root.contains(body)) put(root, body);
-      if (after === null) root.closest("main").scrollTop = 1e9;
     } catch (error) {
       if (error.name !== "AbortError" && !signal.aborted) put(root, failure(error, read));
     }
@@ -33,7 +32,7 @@ export async function events(root, context, signal) {
   function bar(start, records, next) {
     const shown = records.length ? `Records ${number(records[0].seq)} to ${number(records[records.length - 1].seq)}` : "";
     const to = (from) => () => ((after = from), read());
-    return h("div", { class: "row" }, h("span", { class: "faint grow" }, shown), button("First", to(0), { small: true, kind: "quiet", disabled: start === 0 }), button("", to(Math.max(0, start - PAGE)), { icon: "left", title: "Earlier", small: true, disabled: start === 0 }), button("", to(next ?? 0), { icon: "right", title: "Later", small: true, disabled: next === null }), button("Newest", to(null), { small: true, kind: "quiet", disabled: after === null }));
+    return h("div", { class: "row" }, h("span", { class: "faint grow" }, shown), button("Newest", to(null), { small: true, kind: "quiet", disabled: after === null }), button("", to(next ?? 0), { icon: "left", title: "Later", small: true, disabled: next === null }), button("", to(Math.max(0, start - PAGE)), { icon: "right", title: "Earlier", small: true, disabled: start === 0 }), button("First", to(0), { small: true, kind: "quiet", disabled: start === 0 }));
   }
   let due = 0;
   live.on(`task:${context.id}`, () => (clearTimeout(due), (due = setTimeout(() => !signal.aborted && last && after === null && read(), 400))), signal);

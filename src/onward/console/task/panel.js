@@ -35,10 +35,10 @@ function told(bar, { id }) {
   if (bar.mark) return facts([["at", clock(bar.at)], ["record", number(bar.seq)]]);
   return [
     h("div", { class: "row" }, badge(bar.state === "ok" ? "done" : bar.state.replace("_", " "), TONES[bar.state]), h("span", { class: "faint" }, bar.kind)),
-    bar.text && bar.kind !== "model" && h("p", { class: "text" }, line(bar.text, 400)),
+    bar.text && bar.kind !== "model" && !["failed", "retried"].includes(bar.state) && h("p", { class: "text" }, line(bar.text, 400)),
     facts([
       ["began", clock(bar.start)],
-      ["took", bar.end ? span(bar.end - bar.start) : h("span", null, "not over yet")],
+      ["took", bar.end ? (bar.end > bar.start ? span(bar.end - bar.start) : null) : "not over yet"],
       ["until", bar.until ? moment(bar.until) : null],
       ["attempt", bar.attempt > 1 ? number(bar.attempt) : null],
       ["child", bar.child_id ? taskLink(bar.child_id) : null],

@@ -1,0 +1,121 @@
+"""Keys in the console, and the console under a prefix."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import Server, Visit
+
+pytestmark = pytest.mark.slow
+
+
+def expect(found: Any) -> Any:
+    from playwright.sync_api import expect
+
+    return expect(found)
+
+
+@pytest.fixture(scope="module")
+def keys(server: Server) -> dict[str, str]:
+    """A key for each scope; from here on the server wants one."""
+    task = server.submit("order", {"name": "before", "lines": [{"sku": "mug"}]})
+    server.ended(task)
+
+    def make(name: str, scopes: str) -> str:
+        command = [sys.executable, "-m", "onward", "keys", "create", "--name", name, "--scope", scopes, "--json"]
+        said = subprocess.run(command, env=server.env, capture_output=True, text=True, check=True).stdout
+        found = re.search(r"onw_\w+", said)
+        assert found, said
+        return found[0]
+
+    made = {"all": make("Ada", "admin,read,submit,decide"), "read": make("Bo", "read"), "task": task}
+    server.client.headers["Authorization"] = f"Bearer {made['all']}"
+    return made
+
+
+def test_a_key_is_asked_for_and_only_ever_sent_as_a_header(visit: Visit, keys: dict[str, str]) -> None:
+    page = visit.go(f"/tasks/{keys['task']}")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.get_by_label("Key").fill("onw_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("The server does not know this key.")).to_be_visible()
+    page.get_by_label("Key").fill(keys["all"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("h1 .chip")).to_have_text("completed")
+    page.wait_for_selector(".lamp[data-is=live]")
+    secret = keys["all"]
+    assert all(secret not in one.url for one in visit.requests)
+    stream = [one for one in visit.requests if "/api/progress" in one.url][-1]
+    assert stream.headers["authorization"] == f"Bearer {secret}"
+    assert page.evaluate("sessionStorage.getItem('onward.key')") == secret
+    assert page.evaluate("JSON.stringify({...localStorage}) + document.cookie").find(secret) == -1
+    page.reload()
+    expect(page.locator("h1 .chip")).to_have_text("completed")
+    page.get_by_role("button", name="Ada").click()
+    page.get_by_role("menuitem", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_who_may_only_read_is_offered_nothing_else(visit: Visit, keys: dict[str, str]) -> None:
+    page = visit.go(f"/tasks/{keys['task']}")
+    page.get_by_label("Key").fill(keys["read"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("h1 .chip")).to_have_text("completed")
+    assert page.get_by_role("button", name="More").count() == 0
+    visit.go("/new")
+    expect(page.get_by_text("To submit tasks, a key needs the scope submit.")).to_be_visible()
+
+
+MOUNTED = """
+import asyncio, contextlib, socket, uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from tests.console.stage import app
+
+@contextlib.asynccontextmanager
+async def lifespan(_):
+    async with app, app.worker():
+        yield
+
+bound = socket.socket()
+bound.bind(("127.0.0.1", 0))
+print(f" ready: http://127.0.0.1:{bound.getsockname()[1]}/deep/ops", flush=True)
+server = uvicorn.Server(uvicorn.Config(Starlette(routes=[Mount("/deep/ops", app.asgi())], lifespan=lifespan), log_level="error"))
+asyncio.run(server.serve([bound]))
+"""
+
+
+@pytest.fixture
+def mounted(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
+    folder = tmp_path_factory.mktemp("mounted")
+    (folder / "mounted.py").write_text(MOUNTED)
+    found = Server.__new__(Server)
+    found.folder, found._processes = folder, []
+    import os
+
+    found.env = {**os.environ, "ONWARD_DB": f"sqlite:///{folder}/m.db", "STAGE": str(folder), "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}{os.pathsep}{os.getcwd()}"}
+    address, _ = found.start(module="mounted")
+    context = browser.new_context()
+    context.set_default_timeout(15_000)
+    visit = Visit(context.new_page(), address)
+    yield visit
+    visit.check()
+    context.close()
+    found.stop()
+
+
+def test_it_works_under_a_prefix(mounted: Visit) -> None:
+    page = mounted.go("/new?name=order")
+    page.get_by_label("name *").fill("Ada")
+    page.get_by_label("sku *").fill("mug")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator("h1 .chip")).to_have_text("completed")
+    page.wait_for_selector(".lamp[data-is=live]")
+    page.reload()
+    expect(page.locator(".tl-row:visible")).to_have_count(1)

@@ -1,0 +1,104 @@
+"""What agents, tools and people write is shown as text, whatever it is; nothing of it runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.console import stage
+from tests.console.conftest import Server, Visit
+
+pytestmark = pytest.mark.slow
+
+TABS = ["timeline", "conversation", "state", "artifacts", "events", "children", "deliveries"]
+
+
+def expect(found: Any) -> Any:
+    from playwright.sync_api import expect
+
+    return expect(found)
+
+
+def harmless(page: Any) -> None:
+    """No element came out of a text, no address leads to a script, and nothing invisible is left."""
+    assert page.evaluate("document.querySelectorAll('main script, main iframe, main object, main svg[onload], main img[onerror]').length") == 0
+    assert page.evaluate("[...document.querySelectorAll('[href],[src]')].filter((one) => /^\\s*(javascript|data):/i.test(one.getAttribute('href') || one.getAttribute('src'))).length") == 0
+    assert page.evaluate("/[\\u001b\\u202a-\\u202e\\u2066-\\u2069\\u200b]/.test(document.body.innerText)") is False
+
+
+@pytest.fixture(scope="module")
+def villain(server: Server) -> str:
+    task = server.submit("villain", f"{stage.HTML} {stage.BIDI}", labels={stage.HTML[:40]: stage.CLOSING})
+    assert server.ended(task)["state"] == "completed"
+    return task
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_an_agent_that_says_hostile_things(visit: Visit, villain: str, tab: str) -> None:
+    page = visit.go(f"/tasks/{villain}?tab={tab}")
+    expect(page.locator("h1 .chip")).to_have_text("completed")
+    page.wait_for_timeout(300)
+    harmless(page)
+    if tab in {"conversation", "state"}:
+        expect(page.locator("main")).to_contain_text("<script>window.__ran=1</script>")
+        expect(page.locator("main")).to_contain_text("\\u202e")
+    if tab == "events":
+        for one in page.locator(".event").all():
+            one.click()
+        harmless(page)
+    if tab == "timeline":
+        for n in range(page.locator(".tl-row:visible").count()):
+            page.locator(".tl-row:visible").nth(n).click()
+            harmless(page)
+
+
+def test_only_what_begins_like_an_image_is_shown_as_one(visit: Visit, server: Server) -> None:
+    task = server.submit("gallery", {})
+    server.ended(task)
+    page = visit.go(f"/tasks/{task}?tab=artifacts")
+    expect(page.locator(".artifact")).to_have_count(5)
+    shown = page.locator(".artifact", has_text="<img src=x")
+    expect(shown).to_have_count(5)
+    expect(page.locator(".artifact img")).to_have_count(1)  # the fake is taken away by the browser that cannot read it
+    assert page.locator(".artifact img").evaluate("(one) => [one.naturalWidth, one.src.startsWith('blob:')]") == [1, True]
+    expect(page.locator(".artifact pre.text").filter(has_text="<svg xmlns")).to_be_visible()
+    expect(page.locator(".artifact .hex")).to_contain_text("000010")
+    harmless(page)
+
+
+@pytest.mark.parametrize("name", sorted(stage.HOSTILE))
+def test_hostile_inputs_keys_labels_errors_and_searches(visit: Visit, server: Server, name: str) -> None:
+    text = stage.HOSTILE[name]
+    task = server.submit("breaks", {"text": text}, labels={"x": text})
+    assert server.ended(task)["state"] == "failed"
+    page = visit.go()
+    expect(page.locator(f'.task-row[data-id="{task}"]')).to_be_visible()
+    harmless(page)
+    page.locator("#search").fill(text)
+    page.locator("#search").press("Enter")
+    page.wait_for_timeout(500)
+    harmless(page)
+    visit.go(f"/tasks/{task}")
+    expect(page.locator(".sentence")).to_contain_text("Failed after")
+    harmless(page)
+
+
+def test_ten_megabytes_are_shown_in_pieces(visit: Visit, server: Server) -> None:
+    task = server.submit("breaks", {"text": "x" * 3_000_000 + stage.HTML})
+    server.ended(task)
+    page = visit.go(f"/tasks/{task}")
+    expect(page.locator(".side .value").first).to_be_visible()
+    assert page.evaluate("document.querySelector('main').innerText.length") < 30_000
+    page.get_by_role("button", name="More", exact=True).last.click()
+    harmless(page)
+
+
+def test_the_address_of_a_page_is_hostile_too(visit: Visit) -> None:
+    for where in ("/tasks/%3Cscript%3E", "/tasks?state=%3Cb%3E&q=%22%3E%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E", "/new?name=%3Cb%3Ex", "/nothing/<b>", "/tasks/%E0%A4%A"):
+        page = visit.go(where)
+        page.reload()
+        page.wait_for_selector("main > *")
+        harmless(page)
+        assert json.dumps(page.title())
