@@ -39,7 +39,7 @@ export async function show(root, place) {
         const found = await get("/api/deliveries", { ...chosen, limit: LIMIT }, { signal: stop });
         redraw(bar, chosen, () => filters(chosen));
         redraw(box, [found, chosen], () => [deliveries(found.deliveries, chosen, view.again), turn(found, chosen)]);
-      }, stop, { gap: 1500, every: 8000 });
+      }, stop, { gap: 1500, every: 4000 });
     });
   }
 
