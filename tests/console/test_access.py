@@ -42,10 +42,10 @@ def keys(server: Server) -> dict[str, str]:
 def test_a_key_is_asked_for_and_only_ever_sent_as_a_header(visit: Visit, keys: dict[str, str]) -> None:
     page = visit.go(f"/tasks/{keys['task']}")
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-    page.get_by_label("Key").fill("onw_wrong")
+    page.get_by_role("textbox", name="Key").fill("onw_wrong")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_text("The server does not know this key.")).to_be_visible()
-    page.get_by_label("Key").fill(keys["all"])
+    page.get_by_role("textbox", name="Key").fill(keys["all"])
     page.get_by_role("button", name="Sign in").click()
     expect(page.locator("h1 .chip")).to_have_text("completed")
     page.wait_for_selector(".lamp[data-is=live]")
@@ -64,7 +64,7 @@ def test_a_key_is_asked_for_and_only_ever_sent_as_a_header(visit: Visit, keys: d
 
 def test_who_may_only_read_is_offered_nothing_else(visit: Visit, keys: dict[str, str]) -> None:
     page = visit.go(f"/tasks/{keys['task']}")
-    page.get_by_label("Key").fill(keys["read"])
+    page.get_by_role("textbox", name="Key").fill(keys["read"])
     page.get_by_role("button", name="Sign in").click()
     expect(page.locator("h1 .chip")).to_have_text("completed")
     assert page.get_by_role("button", name="More").count() == 0
@@ -85,6 +85,7 @@ async def lifespan(_):
 
 bound = socket.socket()
 bound.bind(("127.0.0.1", 0))
+bound.listen()
 print(f" ready: http://127.0.0.1:{bound.getsockname()[1]}/deep/ops", flush=True)
 server = uvicorn.Server(uvicorn.Config(Starlette(routes=[Mount("/deep/ops", app.asgi())], lifespan=lifespan), log_level="error"))
 asyncio.run(server.serve([bound]))

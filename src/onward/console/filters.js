@@ -24,7 +24,7 @@ export function asked(place) {
   const { age, ...rest } = kept(place);
   const found = AGES[age?.[0]];
   if (found) rest.since = [new Date(Date.now() - found[1] * 1000).toISOString()];
-  for (const name of ["q", "parent", "since", "until"]) if (rest[name]) [rest[name]] = rest[name];
+  for (const name of ["q", "parent", "tenant", "since", "until"]) if (rest[name]) [rest[name]] = rest[name];
   return rest;
 }
 

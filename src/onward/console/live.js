@@ -100,6 +100,7 @@ async function read() {
   } catch (error) {
     if (reading !== mine) return;
     if (error.status === 401) set("cut", "Sign in to see what happens.");
+    else if (error.status === 404 && followed.size) (followed.clear(), restart()); // one of them is gone
     else if (!document.hidden) later(error.status ? error.message : "The line to the server is cut.", error.retryAfter);
   } finally {
     clearTimeout(dead);

@@ -174,7 +174,7 @@ export function timeline({ pick, signal }) {
     element.id = `tl-${bar.kind}-${bar.seq}-${bar.attempt}`;
     element.style.transform = `translateY(${i * ROW}px)`;
     element.className = `tl-row k-${bar.kind} s-${bar.state}${same(bar, chosen) ? " chosen" : ""}`;
-    element.setAttribute("aria-selected", String(same(bar, chosen)));
+    element.setAttribute("aria-selected", String(Boolean(same(bar, chosen))));
     element.setAttribute("aria-posinset", i + 1);
     element.setAttribute("aria-setsize", rows.length);
     one.label.style.paddingLeft = `${10 + Math.min(8, Math.max(0, bar.depth - 1)) * 14}px`;

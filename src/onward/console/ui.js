@@ -3,7 +3,7 @@
 import { add, h, put, unique } from "./dom.js";
 import { icon } from "./icons.js";
 import { link } from "./router.js";
-import { about, at, exactly, line, moment, number, safe, short, standing } from "./words.js";
+import { about, at, ENDED, exactly, line, moment, number, safe, short, standing } from "./words.js";
 
 /** A button. `kind`: "main", "danger", "quiet" or nothing. */
 export function button(text, onclick, { kind = "", icon: name, title, disabled, small, type = "button", ...more } = {}) {
@@ -13,8 +13,23 @@ export function button(text, onclick, { kind = "", icon: name, title, disabled, 
 /** The state of a task: a dot, a word, and, where there is one, the reason why it is not going on. */
 export function chip(task, { why = false } = {}) {
   const { word, tone } = standing(task);
-  const text = why && task.why?.text ? task.why.text : "";
-  return h("span", { class: "standing" }, badge(word, tone), text && h("span", { class: "why", title: safe(text) }, line(text, 160)));
+  return h("span", { class: "standing" }, badge(word, tone), why && reasoned(task));
+}
+
+const SAID = /^(waits for (approval( of|:)|signal|budget:|a? ?child( task)?)|asks:|in doubt:) */;
+const TIMED = new Set(["asleep", "delayed", "retrying", "quota"]);
+
+/** Why it is not going on, beside its chip: what the chip does not say, and since or until when. */
+export function reasoned(task) {
+  const { text = "", since, until, behind } = task.why || {};
+  const { word } = standing(task);
+  const rest = text.replace(SAID, "");
+  const said = [word, task.reason, task.state, "not due yet"].includes(rest) ? "" : line(rest, 160);
+  const when = ENDED.has(task.state) ? null : TIMED.has(task.reason) && until ? ["until ", clock(until)] : task.state === "running" || (since && !behind) ? [age(since, { ago: false })] : null;
+  const more = behind ? `behind ${number(behind)}` : "";
+  const parts = [said, said.startsWith("behind") ? "" : more, when].filter((one) => one && one.length);
+  if (!parts.length) return null;
+  return h("span", { class: "why", title: safe(text) }, parts.map((one, i) => [i ? " · " : "", one]));
 }
 
 /** A word in a tone: "idle", "run", "wait", "warn", "good", "bad", "undo". */
@@ -62,7 +77,7 @@ export function taskLink(id, text) {
 
 /** Where there is nothing: what would be here, and what to do. */
 export function empty(title, text, ...more) {
-  return h("div", { class: "empty" }, h("h3", null, title), text && h("p", null, text), more);
+  return h("div", { class: "empty" }, h("h2", null, title), text && h("p", null, text), more);
 }
 
 /** What went wrong, in a sentence, and a way on. */

@@ -9,7 +9,7 @@ import * as filters from "../filters.js";
 import * as live from "../live.js";
 import { may } from "../me.js";
 import { go, here, link } from "../router.js";
-import { age, button, chip, empty, failure, menu, pager, tag } from "../ui.js";
+import { age, button, chip, empty, failure, menu, pager, reasoned, tag } from "../ui.js";
 import { at, brief, compact, count, exactly, line, money, number, safe, short, span } from "../words.js";
 
 const PAGE = 50;
@@ -49,6 +49,7 @@ export async function show(root, place) {
   function draw(found, place) {
     const chosen = list.querySelector(".chosen")?.dataset.id;
     const focused = list.contains(document.activeElement);
+    list.setAttribute("role", seen.length ? "list" : "region");
     if (!seen.length) put(list, place.one("cursor") ? empty("Nothing more", "These were all.") : nothing(place));
     else {
       const old = new Map([...list.children].map((one) => [one.dataset.id, one]));
@@ -89,6 +90,8 @@ export async function show(root, place) {
   };
   live.on("task", soon, signal);
   live.on("reset", soon, signal);
+  const slow = setInterval(soon, 15_000); // what no stream tells: places in queues
+  signal.addEventListener("abort", () => clearInterval(slow), { once: true });
 
   // ── the keyboard ──
   function choose(one, focus = true) {
@@ -132,7 +135,7 @@ function row(task, old) {
     "div",
     { class: ["task-row", old?.classList.contains("chosen") && "chosen"], role: "listitem", data: { id: task.task_id } },
     h("a", { class: "cover", href: link(`/tasks/${encodeURIComponent(task.task_id)}`), "aria-label": `${safe(task.task)} ${short(task.task_id)}, ${task.state}` }),
-    h("div", { class: "c-state" }, chip(task), h("span", { class: "why", title: task.why?.text ? safe(task.why.text) : null }, said(task))),
+    h("div", { class: "c-state" }, chip(task), said(task)),
     h("div", { class: "c-task" }, h("span", { class: "name clip" }, line(task.task, 80), task.parent && h("span", { class: "faint" }, " · child")), h("span", { class: "brief clip" }, brief(task.input, 160))),
     h("div", { class: "c-labels" }, labels.slice(0, 3).map(([name, value]) => tag(name, value)), labels.length > 3 && h("span", { class: "faint" }, `+${labels.length - 3}`)),
     h("div", { class: "c-queue clip faint" }, task.queue === "default" ? "" : safe(task.queue), task.priority ? h("span", { title: "priority" }, ` ${task.priority > 0 ? "↑" : "↓"}${Math.abs(task.priority)}`) : null),
@@ -148,10 +151,8 @@ const total = (usage) => (usage.input_tokens === null || usage.output_tokens ===
 
 /** Why it is not going on, or how it ended, in one line. */
 function said(task) {
-  if (task.why?.text) return line(task.why.text, 120);
-  if (task.error) return line(`${task.error.type || "Error"}: ${task.error.message || ""}`, 120);
-  if (task.state === "completed") return brief(task.result, 100);
-  return "";
+  if (task.state !== "completed") return reasoned(task);
+  return h("span", { class: "why" }, brief(task.result, 100));
 }
 
 function nothing(place) {

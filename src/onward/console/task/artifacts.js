@@ -77,7 +77,7 @@ function preview(buffer, name, signal) {
     return image;
   }
   const text = readable(data);
-  return text === null ? h("pre", { class: "hex" }, dump(data.slice(0, 512)), data.length > 512 ? `\n… ${bytes(data.length)}` : "") : value(json(text) ?? text, { first: 3000, name, label: `Contents of ${name}` });
+  return text === null ? h("pre", { class: "hex", tabindex: "0", role: "region", "aria-label": `Bytes of ${name}` }, dump(data.slice(0, 512)), data.length > 512 ? `\n… ${bytes(data.length)}` : "") : value(json(text) ?? text, { first: 3000, name, label: `Contents of ${name}` });
 }
 
 function readable(data) {

@@ -74,4 +74,4 @@ function whole(task) {
   );
 }
 
-const section = (title, ...children) => h("section", { class: "sub" }, h("h3", null, title), children);
+const section = (title, ...children) => h("section", { class: "sub" }, h("h2", null, title), children);

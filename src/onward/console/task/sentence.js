@@ -57,7 +57,7 @@ function waiting(task, bar, open) {
 const WHY = { queued: "In the queue, ready to be started.", delayed: "Not to be started yet.", paused: "Paused: nobody goes on with it until it is resumed.", parked: "Parked: its code cannot go on with what was recorded. Look at the last event, then resume it.", quarantined: "In quarantine: it broke its workers too often. Resume it once the cause is gone.", cancelling: "On its way to its end: what is owed is undone first.", quota: "Waits until a quota of somebody else's is there again." };
 
 function why(task) {
-  const text = task.why?.text;
+  const text = task.why?.behind ? `Behind ${task.why.behind} others` : task.reason === "queued" ? "" : task.why?.text;
   const due = task.due_at && ["delayed", "retrying", "quota"].includes(task.reason) ? [" Due ", age(task.due_at), "."] : "";
   return [WHY[task.reason] || `${safe(task.state)}.`, text ? ` ${line(text, 200)}.` : "", due];
 }
