@@ -8,10 +8,10 @@ import { button } from "./ui.js";
 import { compact, safe } from "./words.js";
 
 /** Keep something up to date: `load` runs now (what it throws is the page's), whenever the stream tells of a task, though not more
- *  often than every `gap` ms, and every `every` ms for what no stream tells of. Never twice at once, and not while nobody looks.
+ *  often than every `gap` ms and less where it takes long, and every `every` ms for what no stream tells of. Never twice at once, and not while nobody looks.
  *  Returns a function that has it run at once. */
 export async function kept(load, signal, { gap = 1000, every = 0 } = {}) {
-  let [running, wanted, forced, last, timer] = [true, false, false, Date.now(), 0];
+  let [running, wanted, forced, last, timer, took] = [true, false, false, Date.now(), 0, 0];
   async function run() {
     timer = 0;
     if (signal.aborted) return;
@@ -21,7 +21,7 @@ export async function kept(load, signal, { gap = 1000, every = 0 } = {}) {
     } catch (error) {
       if (error.name !== "AbortError" && !error.status && error.code !== "unreachable") console.error(error); // the lamp tells of the line
     }
-    running = false;
+    [running, took] = [false, Date.now() - last];
     if (wanted) (forced ? now : soon)();
   }
   /** At once: somebody has pressed something. */
@@ -32,7 +32,7 @@ export async function kept(load, signal, { gap = 1000, every = 0 } = {}) {
   }
   function soon() {
     if (running || document.hidden) wanted = true;
-    else if (!timer) timer = setTimeout(run, Math.max(60, gap - (Date.now() - last)));
+    else if (!timer) timer = setTimeout(run, Math.max(60, Math.max(gap, 4 * took) - (Date.now() - last)));
   }
   on("task", soon, signal);
   on("reset", soon, signal);

@@ -119,7 +119,7 @@ function subscriptions(rows, again) {
     { name: "Events", cell: (one) => h("span", { class: "row" }, one.types.slice(0, 8).map((type) => h("span", { class: "tag" }, line(type, 60))), one.types.length > 8 && h("span", { class: "faint" }, `and ${one.types.length - 8} more`)) },
     { name: "Of", cell: (one) => (one.tenant === null ? "all tasks" : one.tenant === "" ? "tasks without a tenant" : line(one.tenant, 60)) },
     { name: "Dropped", class: "end", cell: (one) => (one.dropped ? h("span", { class: "tone-bad toned", title: "Too many waited" }, number(one.dropped)) : "0") },
-    { name: "Last", cell: (one) => (one.offered_at ? age(one.offered_at) : h("span", { class: "faint" }, "nothing yet")) },
+    { name: "Made", cell: (one) => age(one.created_at) },
     { name: "", class: "tight end", cell: (one) => h("span", { class: "row nowrap" }, h("a", { class: "button small quiet", href: link("/deliveries", { subscription: one.id }) }, "Deliveries"), may("admin") && button("Remove…", () => gone(one, again), { small: true, kind: "quiet", data: { key: `gone:${one.id}` }, "aria-label": `Remove the subscription to ${line(one.sink, 80)}` })) },
   ];
   return table(columns, rows, { label: "Subscriptions", none: empty("Nobody hears of anything", "A subscription sends events to a URL, signed.") });

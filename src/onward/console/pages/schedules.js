@@ -6,8 +6,8 @@ import { add, h } from "../dom.js";
 import { may, me } from "../me.js";
 import { kept, redraw } from "../parts.js";
 import { link } from "../router.js";
-import { age, badge, button, chip, clock, empty, heading, table } from "../ui.js";
-import { brief, line, safe, span } from "../words.js";
+import { age, badge, button, chip, empty, heading, table } from "../ui.js";
+import { at, brief, exactly, line, moment, safe, span } from "../words.js";
 
 const LOOKED = 60; // schedules whose last task is looked at
 
@@ -34,8 +34,8 @@ function drawn(schedules, last, again) {
   const columns = [
     { name: "Schedule", cell: (one) => h("span", { class: "two" }, h("b", null, line(one.name, 80)), h("span", { class: "faint clip", title: safe(brief(one.input, 400)) }, line(one.task, 60), one.input !== null && one.input !== undefined && ` · ${brief(one.input, 60)}`)) },
     { name: "When", cell: rhythm },
-    { name: "Next", cell: (one) => (one.paused ? badge("paused", "wait") : one.next_at ? h("span", { class: "two" }, age(one.next_at), h("span", { class: "faint" }, clock(one.next_at), later(one))) : h("span", { class: "faint" }, "never")) },
-    { name: "Last tick", cell: (one) => (one.last_at ? h("span", { class: "two" }, age(one.last_at), h("span", { class: "faint" }, clock(one.last_at))) : h("span", { class: "faint" }, "not yet")) },
+    { name: "Next", cell: (one) => (one.paused ? badge("paused", "wait") : one.next_at ? h("span", { class: "two" }, age(one.next_at), h("span", { class: "faint" }, [one.next_at, ...(one.upcoming || []).slice(1, 3)].map((time, i) => [["", ", then ", ", "][i], tick(time)]))) : h("span", { class: "faint" }, "never")) },
+    { name: "Last tick", cell: (one) => (one.last_at ? h("span", { class: "two" }, age(one.last_at), h("span", { class: "faint" }, tick(one.last_at))) : h("span", { class: "faint" }, "not yet")) },
     { name: "Last task", cell: (one) => outcome(newest.get(one.name), one) },
     runs && { name: "", class: "tight end", cell: (one) => h("span", { class: "row nowrap" }, button("Trigger now", () => trigger(one, again), { small: true, icon: "play", data: { key: `trigger:${one.name}` }, "aria-label": `Trigger ${line(one.name, 60)} now` }), one.paused ? button("Let go on", () => attempt(() => post(`/api/schedules/${part(one.name)}/unpause`), `${line(one.name, 60)} goes on`).then(again), { small: true, data: { key: `pause:${one.name}` }, "aria-label": `Let ${line(one.name, 60)} go on` }) : button("Pause", () => attempt(() => post(`/api/schedules/${part(one.name)}/pause`), `${line(one.name, 60)} is paused`).then(again), { small: true, kind: "quiet", data: { key: `pause:${one.name}` }, "aria-label": `Pause ${line(one.name, 60)}` })) },
   ].filter(Boolean);
@@ -44,14 +44,11 @@ function drawn(schedules, last, again) {
 
 function rhythm(one) {
   const missed = { once: "missed ticks are made up for once", all: "every missed tick is made up for", skip: "missed ticks are left out" }[one.missed] || "";
-  return h("span", { class: "two" }, one.cron ? h("code", null, line(one.cron, 60)) : h("span", null, `every ${span(one.every).replace(/ 0+ (s|min|h)$/, "")}`), h("span", { class: "faint", title: missed }, one.cron ? line(one.timezone, 40) : missed));
+  return h("span", { class: "two" }, one.cron ? h("code", null, line(one.cron, 60)) : h("span", null, `every ${span(one.every).replace(/ 0+ (s|min|h)$/, "")}`), h("span", { class: "faint", title: missed }, one.cron ? line(one.timezone, 40) : ""));
 }
 
-/** The ticks after the next, where the server tells them. */
-function later(one) {
-  const more = (one.upcoming || []).slice(1, 3);
-  return more.length > 0 && h("span", null, ", then ", more.map((time, i) => [i ? ", " : "", clock(time)]));
-}
+/** A tick, to the minute where it is at a whole one. */
+const tick = (time) => h("span", { class: "tick", title: exactly(time) }, moment(time, { seconds: at(time) % 60 !== 0 }));
 
 /** The last task with its state, and those before it as dots. */
 function outcome(tasks, schedule) {
