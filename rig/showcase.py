@@ -52,7 +52,11 @@ class Item(BaseModel):
 
 @app.task(name="order.fulfil", retry=2)
 async def fulfil(
-    ctx: Context, order: str, items: list[Item], shipping: Literal["standard", "express"] = "standard", gift: bool = False
+    ctx: Context,
+    order: str,
+    items: list[Item],
+    shipping: Literal["standard", "express"] = "standard",
+    gift: bool = False,
 ) -> dict[str, Any]:
     """Charge, pack and ship an order; if it cannot be shipped, everything is undone."""
     rng = random.Random(order)
@@ -145,7 +149,9 @@ async def payout(ctx: Context, batch: str, usd: float) -> str:
 async def onboard(ctx: Context, seller: str) -> str:
     """Ask for papers, check them, open the shop."""
     await ctx.step(lambda: takes(0.05), name="open file")
-    size = await ctx.ask(f"Which plan does {seller} get?", choices=["Starter", "Growth", "Scale"], timeout="3d", default="Starter")
+    size = await ctx.ask(
+        f"Which plan does {seller} get?", choices=["Starter", "Growth", "Scale"], timeout="3d", default="Starter"
+    )
     await ctx.sleep("30 d")
     return f"{seller} on {size}"
 
@@ -197,7 +203,13 @@ def says(text: str, *calls: tuple[str, str]) -> Any:
 async def search_tickets(query: str, most: int = 5) -> list[dict[str, Any]]:
     """Search the support tickets."""
     await takes(0.3)
-    words = ["cannot sign in after the update", "sign-in loops on Android", "2FA code never arrives", "session ends at once", "blank page after sign-in"]
+    words = [
+        "cannot sign in after the update",
+        "sign-in loops on Android",
+        "2FA code never arrives",
+        "session ends at once",
+        "blank page after sign-in",
+    ]
     return [{"ticket": 4100 + n, "title": words[n % 5], "age_days": n + 1} for n in range(most)]
 
 
@@ -205,7 +217,9 @@ async def search_tickets(query: str, most: int = 5) -> list[dict[str, Any]]:
 async def read_logs(service: str, minutes: int = 30) -> str:
     """The last lines of a service's log."""
     await takes(0.25)
-    rows = [f"12:{n:02}:07 WARN  auth  token rejected: clock skew of {300 + n} s (node auth-{n % 3})" for n in range(24)]
+    rows = [
+        f"12:{n:02}:07 WARN  auth  token rejected: clock skew of {300 + n} s (node auth-{n % 3})" for n in range(24)
+    ]
     return "\n".join(rows)
 
 
@@ -232,24 +246,81 @@ async def send_email(ctx: Context, to: str, subject: str, body: str) -> str:
 
 PLAN = '{"plan": ["Find out what people report", "Read the logs of the auth service", "Restart the nodes with a wrong clock", "Tell the team"]}'
 TRIAGE = [
-    says("I begin with what people report, and then look at the service itself.", ("update_plan", PLAN), ("search_tickets", '{"query": "sign in", "most": 5}')),
-    says("Five tickets in two days, all about **sign-in**. The titles differ, the cause may not: tokens that are refused. I look into the logs of `auth`.", ("read_logs", '{"service": "auth", "minutes": 30}'), ("plot", '{"metric": "auth.rejected"}')),
-    says("The clock of one node is off by five minutes, so it takes fresh tokens for expired ones.", ("record_fact", '{"key": "cause", "value": "auth-2: clock skew of about 300 s since 12:00", "source": "read_logs"}'), ("record_fact", '{"key": "tickets", "value": [4100, 4101, 4102, 4103, 4104], "source": "search_tickets"}')),
-    says("A restart makes the node fetch the time anew. That touches production, so somebody has to allow it.", ("restart_service", '{"service": "auth", "nodes": ["auth-2"]}')),
-    says("The node is back with the right time. I tell the team what happened.", ("send_email", '{"to": "oncall@example.com", "subject": "auth-2: clock skew, restarted", "body": "auth-2 refused fresh tokens because its clock was 300 s behind. It was restarted; tickets 4100-4104 can be closed."}')),
-    says("The cause of all five tickets was a clock that ran 300 s behind on auth-2. The node was restarted and takes tokens again; on-call was told, and tickets 4100–4104 can be closed."),
+    says(
+        "I begin with what people report, and then look at the service itself.",
+        ("update_plan", PLAN),
+        ("search_tickets", '{"query": "sign in", "most": 5}'),
+    ),
+    says(
+        "Five tickets in two days, all about **sign-in**. The titles differ, the cause may not: tokens that are refused. I look into the logs of `auth`.",
+        ("read_logs", '{"service": "auth", "minutes": 30}'),
+        ("plot", '{"metric": "auth.rejected"}'),
+    ),
+    says(
+        "The clock of one node is off by five minutes, so it takes fresh tokens for expired ones.",
+        (
+            "record_fact",
+            '{"key": "cause", "value": "auth-2: clock skew of about 300 s since 12:00", "source": "read_logs"}',
+        ),
+        ("record_fact", '{"key": "tickets", "value": [4100, 4101, 4102, 4103, 4104], "source": "search_tickets"}'),
+    ),
+    says(
+        "A restart makes the node fetch the time anew. That touches production, so somebody has to allow it.",
+        ("restart_service", '{"service": "auth", "nodes": ["auth-2"]}'),
+    ),
+    says(
+        "The node is back with the right time. I tell the team what happened.",
+        (
+            "send_email",
+            '{"to": "oncall@example.com", "subject": "auth-2: clock skew, restarted", "body": "auth-2 refused fresh tokens because its clock was 300 s behind. It was restarted; tickets 4100-4104 can be closed."}',
+        ),
+    ),
+    says(
+        "The cause of all five tickets was a clock that ran 300 s behind on auth-2. The node was restarted and takes tokens again; on-call was told, and tickets 4100–4104 can be closed."
+    ),
 ]
 RESEARCH = [
-    says("I split this: one look at prices, one at reviews.", ("update_plan", '{"plan": ["Collect prices", "Read reviews", "Compare"]}'), ("search_tickets", '{"query": "price", "most": 3}')),
-    says("", ("read_logs", '{"service": "prices"}'), ("record_fact", '{"key": "cheapest", "value": "Nordlicht, 39.90", "source": "read_logs"}')),
-    says("Nordlicht is the cheapest at 39.90 and has the best reviews; Brise costs 8 more and is delivered a day sooner."),
+    says(
+        "I split this: one look at prices, one at reviews.",
+        ("update_plan", '{"plan": ["Collect prices", "Read reviews", "Compare"]}'),
+        ("search_tickets", '{"query": "price", "most": 3}'),
+    ),
+    says(
+        "",
+        ("read_logs", '{"service": "prices"}'),
+        ("record_fact", '{"key": "cheapest", "value": "Nordlicht, 39.90", "source": "read_logs"}'),
+    ),
+    says(
+        "Nordlicht is the cheapest at 39.90 and has the best reviews; Brise costs 8 more and is delivered a day sooner."
+    ),
 ]
-ENDLESS = [says(f"Page {n + 1} read. There is more.", ("search_tickets", f'{{"query": "page {n + 1}"}}')) for n in range(30)]
+ENDLESS = [
+    says(f"Page {n + 1} read. There is more.", ("search_tickets", f'{{"query": "page {n + 1}"}}')) for n in range(30)
+]
 
 
-app.agent("support.triage", model=Speaking(TRIAGE, "demo-large"), instructions="You find out why people cannot use the product, and put it right. Look before you touch anything.", tools=[search_tickets, read_logs, plot, restart_service, send_email], approve=["external_action"], budget=Budget(max_steps=40, max_llm_tokens=60_000, max_cost_usd=0.50))
-app.agent("market.research", model=Speaking(RESEARCH, "demo-small"), instructions="You compare offers.", tools=[search_tickets, read_logs], budget=Budget(max_llm_tokens=40_000))
-app.agent("archive.reader", model=Speaking(ENDLESS, "demo-small"), instructions="You read everything.", tools=[search_tickets], budget=Budget(max_steps=6))
+app.agent(
+    "support.triage",
+    model=Speaking(TRIAGE, "demo-large"),
+    instructions="You find out why people cannot use the product, and put it right. Look before you touch anything.",
+    tools=[search_tickets, read_logs, plot, restart_service, send_email],
+    approve=["external_action"],
+    budget=Budget(max_steps=40, max_llm_tokens=60_000, max_cost_usd=0.50),
+)
+app.agent(
+    "market.research",
+    model=Speaking(RESEARCH, "demo-small"),
+    instructions="You compare offers.",
+    tools=[search_tickets, read_logs],
+    budget=Budget(max_llm_tokens=40_000),
+)
+app.agent(
+    "archive.reader",
+    model=Speaking(ENDLESS, "demo-small"),
+    instructions="You read everything.",
+    tools=[search_tickets],
+    budget=Budget(max_steps=6),
+)
 
 
 @app.task(name="launch.plan")
@@ -267,29 +338,44 @@ def picture(width: int, height: int) -> bytes:
     """A small PNG: bars that rise."""
     rng = random.Random(7)
     heights = [int(height * min(1, 0.15 + x / width * rng.uniform(0.5, 1.1))) for x in range(0, width, 8)]
-    rows = b"".join(b"\0" + b"".join(b"\x2f\x5f\xd0" if height - y < heights[x // 8] and x % 8 < 6 else b"\xf4\xf4\xf2" for x in range(width)) for y in range(height))
+    rows = b"".join(
+        b"\0"
+        + b"".join(
+            b"\x2f\x5f\xd0" if height - y < heights[x // 8] and x % 8 < 6 else b"\xf4\xf4\xf2" for x in range(width)
+        )
+        for y in range(height)
+    )
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
 # ── making it ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def fill(folder: Path) -> dict[str, str]:
+async def fill() -> dict[str, str]:
     """Run all of it. Returns the ids of what is worth a look."""
     shown: dict[str, str] = {}
     async with app:
-        crashing = await app.submit("import.catalog", {"url": "https://example.com/catalog.csv", "rows": 600}, labels={"team": "catalog"})
+        crashing = await app.submit(
+            "import.catalog", {"url": "https://example.com/catalog.csv", "rows": 600}, labels={"team": "catalog"}
+        )
         shown["crash"] = crashing.id
         await _killed(crashing.id)
         async with app.worker(slots=8):
             shown |= await _submit_all()
             await _settled(shown)
         for n in range(5):  # with nobody there to start them
-            await app.submit("invoice.send", {"customer": f"zeta-{n}", "month": "2026-12"}, labels={"team": "billing"}, priority=-n)
+            await app.submit(
+                "invoice.send", {"customer": f"zeta-{n}", "month": "2026-12"}, labels={"team": "billing"}, priority=-n
+            )
         await app.submit("report.nightly", {"region": "west"}, delay="6h", labels={"team": "numbers"})
     return shown
 
@@ -301,10 +387,28 @@ async def _submit_all() -> dict[str, str]:
         ids[name] = (await app.submit(task, given, **options)).id
 
     for n in range(8):
-        await submit(f"order{n}", "order.fulfil", {"order": f"A-10{n}", "items": [{"sku": "shirt-blue", "count": n % 3 + 1}, {"sku": "mug", "count": 1}]}, key=f"order:A-10{n}", labels={"team": "shop", "channel": "web" if n % 2 else "app"})
-    await submit("undone", "order.fulfil", {"order": "A-113", "items": [{"sku": "lamp", "count": 1}, {"sku": "bulb", "count": 4}], "shipping": "express"}, key="order:A-113", labels={"team": "shop", "channel": "web"})
+        await submit(
+            f"order{n}",
+            "order.fulfil",
+            {"order": f"A-10{n}", "items": [{"sku": "shirt-blue", "count": n % 3 + 1}, {"sku": "mug", "count": 1}]},
+            key=f"order:A-10{n}",
+            labels={"team": "shop", "channel": "web" if n % 2 else "app"},
+        )
+    await submit(
+        "undone",
+        "order.fulfil",
+        {"order": "A-113", "items": [{"sku": "lamp", "count": 1}, {"sku": "bulb", "count": 4}], "shipping": "express"},
+        key="order:A-113",
+        labels={"team": "shop", "channel": "web"},
+    )
     for n, customer in enumerate(("acme", "birch", "cedar", "dorn", "nobody")):
-        await submit(f"invoice-{customer}", "invoice.send", {"customer": customer, "month": "2026-11"}, labels={"team": "billing"}, priority=n)
+        await submit(
+            f"invoice-{customer}",
+            "invoice.send",
+            {"customer": customer, "month": "2026-11"},
+            labels={"team": "billing"},
+            priority=n,
+        )
     for region in ("north", "south", "east"):
         await submit(f"report-{region}", "report.nightly", {"region": region}, labels={"team": "numbers"})
     await submit("launch", "launch.plan", {"product": "a lamp that dims with the sun"}, labels={"team": "market"})
@@ -314,8 +418,16 @@ async def _submit_all() -> dict[str, str]:
     await submit("asleep", "onboard.seller", {"seller": "Old Mill"}, labels={"team": "sellers"})
     await submit("signal", "cleanup.images", {"bucket": "eu-images"}, labels={"team": "catalog"})
     await submit("budget", "archive.reader", "Read the whole archive and say what is in it.", labels={"team": "market"})
-    await submit("agent", "support.triage", "Since yesterday people cannot sign in. Find out why and put it right.", labels={"team": "support", "severity": "high"}, priority=8)
-    await submit("agent-done", "support.triage", "Five tickets about sign-in. What is wrong?", labels={"team": "support"})
+    await submit(
+        "agent",
+        "support.triage",
+        "Since yesterday people cannot sign in. Find out why and put it right.",
+        labels={"team": "support", "severity": "high"},
+        priority=8,
+    )
+    await submit(
+        "agent-done", "support.triage", "Five tickets about sign-in. What is wrong?", labels={"team": "support"}
+    )
     await submit("cancelled", "onboard.seller", {"seller": "Never Mind Ltd"}, labels={"team": "sellers"})
     await submit("paused", "cleanup.images", {"bucket": "us-images"}, labels={"team": "catalog"})
     return ids
@@ -335,7 +447,11 @@ async def _settled(shown: dict[str, str]) -> None:
                 await app.answer(ask.id, "Growth")
                 decided.add(ask.id)
         states = {name: (await app.get(one)) for name, one in shown.items()}
-        if all(task.state in {"completed", "failed", "cancelled", "waiting"} for task in states.values()) and states["agent-done"].state != "waiting" and states["asleep"].reason == "asleep":
+        if (
+            all(task.state in {"completed", "failed", "cancelled", "waiting"} for task in states.values())
+            and states["agent-done"].state != "waiting"
+            and states["asleep"].reason == "asleep"
+        ):
             break
         await asyncio.sleep(0.25)
     await app.cancel(shown["cancelled"])
@@ -345,7 +461,11 @@ async def _settled(shown: dict[str, str]) -> None:
 
 async def _killed(task_id: str) -> None:
     """A worker that is killed in the middle of this task."""
-    process = subprocess.Popen([sys.executable, "-m", "onward", "worker", "rig.showcase:app"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(  # noqa: ASYNC220 -- it starts within a moment
+        [sys.executable, "-m", "onward", "worker", "rig.showcase:app"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         for _ in range(400):
             if len(await app.service.journal(task_id, 0, 1000)) > 120:
@@ -363,11 +483,17 @@ def main() -> None:
     parser.add_argument("--port", default="8765")
     asked = parser.parse_args()
     database = f"sqlite:///{asked.folder.resolve()}/showcase.db"
-    if os.environ.get("SHOWCASE_DB") != database:  # the app is made when this module is read, and its workers read it too
+    if (
+        os.environ.get("SHOWCASE_DB") != database
+    ):  # the app is made when this module is read, and its workers read it too
         asked.folder.mkdir(parents=True, exist_ok=True)
-        os.execve(sys.executable, [sys.executable, "-m", "rig.showcase", *sys.argv[1:]], {**os.environ, "SHOWCASE_DB": database, "ONWARD_DB": database})
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "rig.showcase", *sys.argv[1:]],
+            {**os.environ, "SHOWCASE_DB": database, "ONWARD_DB": database},
+        )
     if not (asked.folder / "showcase.db").exists():
-        for name, one in asyncio.run(fill(asked.folder)).items():
+        for name, one in asyncio.run(fill()).items():
             print(f"{name}\t{one}")
     if asked.serve:
         os.execv(sys.executable, [sys.executable, "-m", "onward", "serve", "rig.showcase:app", "--port", asked.port])

@@ -46,7 +46,9 @@ def browser() -> Iterator[Any]:
         try:
             found = playwright.chromium.launch(executable_path=path, args=["--disable-dev-shm-usage"])
         except Error as error:
-            pytest.skip(f"no browser starts here ({str(error).splitlines()[0]}); apt install chromium, or name one in ONWARD_CHROMIUM")
+            pytest.skip(
+                f"no browser starts here ({str(error).splitlines()[0]}); apt install chromium, or name one in ONWARD_CHROMIUM"
+            )
         yield found
         found.close()
 
@@ -63,7 +65,11 @@ class Server:
 
     def start(self, *command: str, module: str = "onward") -> tuple[str, subprocess.Popen[str]]:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *command], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [sys.executable, "-m", module, *command],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         self._processes.append(process)
         assert process.stdout is not None
@@ -71,7 +77,9 @@ class Server:
         for line in process.stdout:
             seen.append(line)
             if " ready:" in line:
-                threading.Thread(target=process.stdout.read, daemon=True).start()  # or it would stop when the pipe is full
+                threading.Thread(
+                    target=process.stdout.read, daemon=True
+                ).start()  # or it would stop when the pipe is full
                 address = re.search(r"http://\S+", line)
                 return address[0] if address else "", process
         raise AssertionError(f"{command} did not start: {''.join(seen)}")
@@ -129,7 +137,7 @@ class Visit:
         self.requests: list[Any] = []
         self.dialogs: list[str] = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request))
+        page.on("request", lambda request: self.requests.append(request))  # noqa: PLW0108 -- playwright wants a function
         page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
         page.add_init_script(WATCH)
 

@@ -22,7 +22,9 @@ ANSI = "\x1b[31mred\x1b]0;title\x07"
 BIDI = "safe\u202egnp.exe\u2066\u200b"
 CLOSING = "</script></pre></textarea>'\"`><svg onload=window.__ran=1>"
 HOSTILE = {"html": HTML, "address": ADDRESS, "ansi": ANSI, "bidi": BIDI, "closing": CLOSING}
-PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" onload="window.__ran=1"><script>window.__ran=1</script></svg>'
 
 
@@ -34,7 +36,9 @@ class Line(BaseModel):
 
 
 @app.task
-async def order(ctx: Context, name: str, lines: list[Line], speed: Literal["slow", "fast"] = "slow", gift: bool = False) -> dict[str, Any]:
+async def order(
+    ctx: Context, name: str, lines: list[Line], speed: Literal["slow", "fast"] = "slow", gift: bool = False
+) -> dict[str, Any]:
     """Pack an order."""
     for line in lines:
         await ctx.step(lambda sku=line.sku, count=line.count: f"{count} × {sku}", name=f"pack {line.sku}")
@@ -50,7 +54,7 @@ async def rows(ctx: Context, name: str, count: int) -> int:
     """Steps that come one by one, each when a file says so."""
 
     async def row(n: int) -> int:
-        while not gate(f"{name}-{n}").exists():
+        while not gate(f"{name}-{n}").exists():  # noqa: ASYNC110 -- another process makes it
             await asyncio.sleep(0.02)
         return n
 
@@ -89,7 +93,13 @@ async def breaks(ctx: Context, text: str) -> None:
 @app.task
 async def gallery(ctx: Context) -> int:
     """Leave pictures behind, and what only says that it is one."""
-    left = {"image/svg+xml": SVG, "text/html": HTML.encode(), "image/png": b"\x89PNG\r\n\x1a\n" + HTML.encode(), HTML: PIXEL, "x/y": bytes(range(256))}
+    left = {
+        "image/svg+xml": SVG,
+        "text/html": HTML.encode(),
+        "image/png": b"\x89PNG\r\n\x1a\n" + HTML.encode(),
+        HTML: PIXEL,
+        "x/y": bytes(range(256)),
+    }
     for type_, data in left.items():
         await ctx.artifact(data, type=type_, summary=f"{type_} {HTML} {BIDI}")
     return len(left)
@@ -104,7 +114,11 @@ def look(what: str) -> str:
 def script() -> list[Any]:
     facts = [{"key": HTML, "value": CLOSING, "source": ADDRESS}]
     return [
-        [("update_plan", {"plan": [HTML, BIDI]}), *[("record_fact", fact) for fact in facts], ("look", {"what": CLOSING})],
+        [
+            ("update_plan", {"plan": [HTML, BIDI]}),
+            *[("record_fact", fact) for fact in facts],
+            ("look", {"what": CLOSING}),
+        ],
         f"{HTML} {CLOSING} {ANSI} {BIDI}",
     ]
 

@@ -100,7 +100,12 @@ def mounted(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     found.folder, found._processes = folder, []
     import os
 
-    found.env = {**os.environ, "ONWARD_DB": f"sqlite:///{folder}/m.db", "STAGE": str(folder), "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}{os.pathsep}{os.getcwd()}"}
+    found.env = {
+        **os.environ,
+        "ONWARD_DB": f"sqlite:///{folder}/m.db",
+        "STAGE": str(folder),
+        "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}{os.pathsep}{os.getcwd()}",
+    }
     address, _ = found.start(module="mounted")
     context = browser.new_context()
     context.set_default_timeout(15_000)

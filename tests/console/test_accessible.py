@@ -13,7 +13,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def places(server: Server) -> dict[str, str]:
-    order = server.submit("order", {"name": "a", "lines": [{"sku": "mug"}, {"sku": "lamp"}]}, labels={"team": "shop"}, priority=3)
+    order = server.submit(
+        "order", {"name": "a", "lines": [{"sku": "mug"}, {"sku": "lamp"}]}, labels={"team": "shop"}, priority=3
+    )
     agent = server.submit("villain", "look around")
     failed = server.submit("breaks", {"text": "no luck"})
     asks = server.submit("pay", {"usd": 7})
@@ -21,8 +23,21 @@ def places(server: Server) -> dict[str, str]:
         server.ended(task)
     gallery = server.submit("gallery", {})
     server.ended(gallery)
-    tabs = {f"agent, {tab}": f"/tasks/{agent}?tab={tab}" for tab in ("conversation", "state", "events", "children", "deliveries")}
-    return {"list": "/tasks", "none": "/tasks?q=nothing-at-all", "task": f"/tasks/{order}?step=3", "failed": f"/tasks/{failed}", "asks": f"/tasks/{asks}", "artifacts": f"/tasks/{gallery}?tab=artifacts", "new": "/new?name=order", "lost": "/nowhere", **tabs}
+    tabs = {
+        f"agent, {tab}": f"/tasks/{agent}?tab={tab}"
+        for tab in ("conversation", "state", "events", "children", "deliveries")
+    }
+    return {
+        "list": "/tasks",
+        "none": "/tasks?q=nothing-at-all",
+        "task": f"/tasks/{order}?step=3",
+        "failed": f"/tasks/{failed}",
+        "asks": f"/tasks/{asks}",
+        "artifacts": f"/tasks/{gallery}?tab=artifacts",
+        "new": "/new?name=order",
+        "lost": "/nowhere",
+        **tabs,
+    }
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
@@ -41,4 +56,9 @@ def test_nothing_serious_is_found(visit: Visit, places: dict[str, str], scheme: 
 
 
 def _serious(response: dict[str, Any]) -> list[str]:
-    return [f"{one['id']}: {node['html'][:120]} {node['failureSummary'][:200]}" for one in response["violations"] if one["impact"] in {"serious", "critical"} for node in one["nodes"][:3]]
+    return [
+        f"{one['id']}: {node['html'][:120]} {node['failureSummary'][:200]}"
+        for one in response["violations"]
+        if one["impact"] in {"serious", "critical"}
+        for node in one["nodes"][:3]
+    ]

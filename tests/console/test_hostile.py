@@ -23,8 +23,18 @@ def expect(found: Any) -> Any:
 
 def harmless(page: Any) -> None:
     """No element came out of a text, no address leads to a script, and nothing invisible is left."""
-    assert page.evaluate("document.querySelectorAll('main script, main iframe, main object, main svg[onload], main img[onerror]').length") == 0
-    assert page.evaluate("[...document.querySelectorAll('[href],[src]')].filter((one) => /^\\s*(javascript|data):/i.test(one.getAttribute('href') || one.getAttribute('src'))).length") == 0
+    assert (
+        page.evaluate(
+            "document.querySelectorAll('main script, main iframe, main object, main svg[onload], main img[onerror]').length"
+        )
+        == 0
+    )
+    assert (
+        page.evaluate(
+            "[...document.querySelectorAll('[href],[src]')].filter((one) => /^\\s*(javascript|data):/i.test(one.getAttribute('href') || one.getAttribute('src'))).length"
+        )
+        == 0
+    )
     assert page.evaluate("/[\\u001b\\u202a-\\u202e\\u2066-\\u2069\\u200b]/.test(document.body.innerText)") is False
 
 
@@ -62,7 +72,10 @@ def test_only_what_begins_like_an_image_is_shown_as_one(visit: Visit, server: Se
     shown = page.locator(".artifact", has_text="<img src=x")
     expect(shown).to_have_count(5)
     expect(page.locator(".artifact img")).to_have_count(1)  # the fake is taken away by the browser that cannot read it
-    assert page.locator(".artifact img").evaluate("(one) => [one.naturalWidth, one.src.startsWith('blob:')]") == [1, True]
+    assert page.locator(".artifact img").evaluate("(one) => [one.naturalWidth, one.src.startsWith('blob:')]") == [
+        1,
+        True,
+    ]
     expect(page.locator(".artifact pre.text").filter(has_text="<svg xmlns")).to_be_visible()
     expect(page.locator(".artifact .hex")).to_contain_text("000010")
     harmless(page)
@@ -96,7 +109,13 @@ def test_ten_megabytes_are_shown_in_pieces(visit: Visit, server: Server) -> None
 
 
 def test_the_address_of_a_page_is_hostile_too(visit: Visit) -> None:
-    for where in ("/tasks/%3Cscript%3E", "/tasks?state=%3Cb%3E&q=%22%3E%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E", "/new?name=%3Cb%3Ex", "/nothing/<b>", "/tasks/%E0%A4%A"):
+    for where in (
+        "/tasks/%3Cscript%3E",
+        "/tasks?state=%3Cb%3E&q=%22%3E%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E",
+        "/new?name=%3Cb%3Ex",
+        "/nothing/<b>",
+        "/tasks/%E0%A4%A",
+    ):
         page = visit.go(where)
         page.reload()
         page.wait_for_selector("main > *")

@@ -34,7 +34,9 @@ def test_files_are_asked_for_again_and_sent_once(server: Server) -> None:
     assert again.headers["content-security-policy"]
 
 
-@pytest.mark.parametrize("path", ["nothing.js", "../edge/console.py", "%2e%2e/errors.py", "..%2f..%2ferrors.py", "", "pages"])
+@pytest.mark.parametrize(
+    "path", ["nothing.js", "../edge/console.py", "%2e%2e/errors.py", "..%2f..%2ferrors.py", "", "pages"]
+)
 def test_there_is_nothing_else(server: Server, path: str) -> None:
     assert server.client.get(f"/console/{path}").status_code == 404
 
@@ -48,7 +50,10 @@ def test_it_only_tells(server: Server) -> None:
 def test_no_module_has_a_way_to_make_anything_but_text(path: Path) -> None:
     text = path.read_text()
     code = re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|createContextualFragment|localStorage\.setItem\(\"onward\.key", code)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|createContextualFragment|localStorage\.setItem\(\"onward\.key",
+        code,
+    )
     assert text.startswith("// "), "open a file by teaching it"
     assert len(text.splitlines()) <= 450
     for name in re.findall(r'^(?:import|export) .*? from "([^"]+)"|import\("([^"]+)"\)', code, re.MULTILINE):

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+
 from tests.console.conftest import STAGE, Server, Visit
 
 pytestmark = pytest.mark.slow
@@ -58,7 +59,11 @@ def test_a_form_is_made_of_the_schema_and_can_be_written_as_json(visit: Visit, s
     page.get_by_role("button", name="Submit").click()
     expect(page.locator("h1 .chip")).to_have_text("completed")
     made = server.get(page.url.rpartition("/")[2])
-    assert made["input"] == {"name": "Bo", "lines": [{"sku": "mug", "count": 4}, {"sku": "lamp", "count": 1}], "speed": "fast"}
+    assert made["input"] == {
+        "name": "Bo",
+        "lines": [{"sku": "mug", "count": 4}, {"sku": "lamp", "count": 1}],
+        "speed": "fast",
+    }
     assert made["result"]["lines"] == 2
 
 

@@ -29,6 +29,7 @@ export function timeline({ pick, signal }) {
   let only = "";
   let trouble = false;
   let now = null;
+  let drawn = 0; // a row that was drawn at this number is still right
 
   const axis = h("div", { class: "tl-axis" });
   const lane = h("div", { class: "tl-lane" });
@@ -90,6 +91,7 @@ export function timeline({ pick, signal }) {
     width = Math.max(200, body.clientWidth - names());
     space.style.setProperty("height", `${rows.length * ROW}px`);
     element.style.setProperty("--chart", `${width}px`);
+    drawn += 1;
     drawAxis();
     drawLane();
     place();
@@ -165,6 +167,9 @@ export function timeline({ pick, signal }) {
 
   function show(one, i) {
     const bar = rows[i];
+    const picked = Boolean(same(bar, chosen));
+    if (one.drawn === drawn && one.index === i && one.picked === picked && !one.element.hidden) return;
+    Object.assign(one, { drawn, picked });
     const open = bar.end === null || bar.end === undefined;
     const [a, b] = [x(bar.start), x(open ? now : bar.end)];
     const wide = Math.max(3, b - a);
@@ -173,8 +178,8 @@ export function timeline({ pick, signal }) {
     element.hidden = false;
     element.id = `tl-${bar.kind}-${bar.seq}-${bar.attempt}`;
     element.style.transform = `translateY(${i * ROW}px)`;
-    element.className = `tl-row k-${bar.kind} s-${bar.state}${same(bar, chosen) ? " chosen" : ""}`;
-    element.setAttribute("aria-selected", String(Boolean(same(bar, chosen))));
+    element.className = `tl-row k-${bar.kind} s-${bar.state}${picked ? " chosen" : ""}`;
+    element.setAttribute("aria-selected", String(picked));
     element.setAttribute("aria-posinset", i + 1);
     element.setAttribute("aria-setsize", rows.length);
     one.label.style.paddingLeft = `${10 + Math.min(8, Math.max(0, bar.depth - 1)) * 14}px`;

@@ -17,13 +17,15 @@ export function chip(task, { why = false } = {}) {
 }
 
 const SAID = /^(waits for (approval( of|:)|signal|budget:|a? ?child( task)?)|asks:|in doubt:) */;
+const LACKS = /^the budget of .* has not enough (.*?) for .*?\((.*)\)$/;
+const TRIED = /^StepFailed: step '(?:\[[^\]]*\])?(.*?)' was tried (?:once|\d+ times) and failed: (.*)$/s;
 const TIMED = new Set(["asleep", "delayed", "retrying", "quota"]);
 
 /** Why it is not going on, beside its chip: what the chip does not say, and since or until when. */
 export function reasoned(task) {
   const { text = "", since, until, behind } = task.why || {};
   const { word } = standing(task);
-  const rest = text.replace(SAID, "");
+  const rest = text.replace(SAID, "").replace(LACKS, "$1: $2").replace(TRIED, "$1: $2");
   const said = [word, task.reason, task.state, "not due yet"].includes(rest) ? "" : line(rest, 160);
   const when = ENDED.has(task.state) ? null : TIMED.has(task.reason) && until ? ["until ", clock(until)] : task.state === "running" || (since && !behind) ? [age(since, { ago: false })] : null;
   const more = behind ? `behind ${number(behind)}` : "";
