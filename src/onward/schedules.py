@@ -162,7 +162,8 @@ def _view(row: ScheduleRow) -> Schedule:
 
 
 def _upcoming(row: ScheduleRow, several: int = 3) -> tuple[float, ...]:
-    found, tick = [], row.next_at
+    found: list[float] = []
+    tick = row.next_at
     while tick is not None and len(found) < several:
         found.append(tick)
         tick = row.rhythm.after(tick)

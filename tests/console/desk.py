@@ -30,7 +30,14 @@ As a small apology we have credited your account with 15.00. There is nothing yo
 With kind regards
 Birch & Daughters"""
 
-app = Onward(lease_s=5.0, heartbeat_s=0.5, poll_s=0.05, grace_s=0.5, webhook_allow_private="true", webhook_secret="whsec_QSBzZWNyZXQgb2YgdGhlIGRlc2ssIGxvbmcgZW5vdWdoIQ==")
+app = Onward(
+    lease_s=5.0,
+    heartbeat_s=0.5,
+    poll_s=0.05,
+    grace_s=0.5,
+    webhook_allow_private="true",
+    webhook_secret="whsec_QSBzZWNyZXQgb2YgdGhlIGRlc2ssIGxvbmcgZW5vdWdoIQ==",
+)
 app.limit_queue("gpu", concurrency=2)
 
 
@@ -41,7 +48,9 @@ class Priced(ScriptedModel):
 
 
 @tool(risk="external_action", idempotent=True)
-async def send_email(ctx: Context, to: list[str], subject: str, body: str, options: dict[str, Any] | None = None) -> str:
+async def send_email(
+    ctx: Context, to: list[str], subject: str, body: str, options: dict[str, Any] | None = None
+) -> str:
     """Send a mail."""
     return f"sent {subject!r} to {', '.join(to)}"
 
@@ -56,22 +65,62 @@ MAIL = {
     "to": ["c.okafor@example.com"],
     "subject": "Your order A-1042",
     "body": LETTER,
-    "options": {"track_opens": False, "reply_to": "help@example.com", "headers": {"X-Ticket": "4100"}, "retries": [1, 5, 30]},
+    "options": {
+        "track_opens": False,
+        "reply_to": "help@example.com",
+        "headers": {"X-Ticket": "4100"},
+        "retries": [1, 5, 30],
+    },
 }
 HARM = {"to": [HOSTILE], "subject": HOSTILE, "body": HOSTILE * 40, "options": {HOSTILE: [HOSTILE]}}
 
-app.agent("support.reply", model=Priced([[("send_email", MAIL)], "The customer was told."], "demo-large"), instructions="You answer customers.", tools=[send_email, refund], approve=["external_action"], approval_timeout="2h", queue="agents")
-app.agent("support.twice", model=Priced([[("refund", {"order": f"A-{n}", "amount": 15.0 + n, "why": "late"}) for n in (1, 2)], "Both were paid back."], "demo-large"), tools=[send_email, refund], approve=["external_action"], queue="agents")
-app.agent("harm.agent", model=ScriptedModel([[("send_email", HARM)], "done"], HOSTILE[:60]), tools=[send_email], approve=["external_action"], approval_timeout="3h", queue="agents")
+app.agent(
+    "support.reply",
+    model=Priced([[("send_email", MAIL)], "The customer was told."], "demo-large"),
+    instructions="You answer customers.",
+    tools=[send_email, refund],
+    approve=["external_action"],
+    approval_timeout="2h",
+    queue="agents",
+)
+app.agent(
+    "support.twice",
+    model=Priced(
+        [[("refund", {"order": f"A-{n}", "amount": 15.0 + n, "why": "late"}) for n in (1, 2)], "Both were paid back."],
+        "demo-large",
+    ),
+    tools=[send_email, refund],
+    approve=["external_action"],
+    queue="agents",
+)
+app.agent(
+    "harm.agent",
+    model=ScriptedModel([[("send_email", HARM)], "done"], HOSTILE[:60]),
+    tools=[send_email],
+    approve=["external_action"],
+    approval_timeout="3h",
+    queue="agents",
+)
 app.agent("free.thinker", model=ScriptedModel(["I thought about it."], "house-model"), queue="agents")
 app.agent("priced.thinker", model=Priced(["I thought about it, at a price. " * 30], "demo-large"), queue="agents")
-app.agent("spender", model=ScriptedModel([[("refund", {"order": "x", "amount": 1.0, "why": "y"})]] * 9, "house-model"), tools=[refund], budget=Budget(max_steps=2), queue="agents")
+app.agent(
+    "spender",
+    model=ScriptedModel([[("refund", {"order": "x", "amount": 1.0, "why": "y"})]] * 9, "house-model"),
+    tools=[refund],
+    budget=Budget(max_steps=2),
+    queue="agents",
+)
 
 
 @app.task(name="payout.run")
 async def payout(ctx: Context, batch: str, usd: float) -> str:
     """A person says yes, then money moves once."""
-    await ctx.approve(f"Pay batch {batch}: ${usd:,.2f} to 214 sellers?", risk="external_action", timeout="8m", data={"batch": batch, "usd": usd, "sellers": 214, "account": {"bank": "Nordbank", "last four": "4471"}})
+    await ctx.approve(
+        f"Pay batch {batch}: ${usd:,.2f} to 214 sellers?",
+        risk="external_action",
+        timeout="8m",
+        data={"batch": batch, "usd": usd, "sellers": 214, "account": {"bank": "Nordbank", "last four": "4471"}},
+    )
     return f"paid {batch}"
 
 
@@ -150,7 +199,9 @@ class Receiver:
 async def fill(receiver: str) -> None:
     """Something for every page."""
     await app.service.subscriptions.make(f"{receiver}/ok", ["task.completed"], tenant=None)
-    await app.service.subscriptions.make(f"{receiver}/busy?token=abc", ["task.failed", "approval.requested"], tenant=None)
+    await app.service.subscriptions.make(
+        f"{receiver}/busy?token=abc", ["task.failed", "approval.requested"], tenant=None
+    )
     await app.service.subscriptions.make(f"{receiver}/gone", ["task.*"], tenant=None)
     await app.save_schedules()
     for name, given, options in [

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
+
 from tests.console.conftest import Server, Visit
 from tests.console.desk import HOSTILE, Receiver, made
 
@@ -176,7 +177,11 @@ def test_always_answers_what_is_asked_beside_it(visit: Visit, server: Desk) -> N
 
 
 def test_the_first_to_expire_is_on_top_and_j_and_k_go_up_and_down(visit: Visit, server: Desk) -> None:
-    tasks = [server.submit("seller.describe", {"seller": "A"}), server.submit("seller.onboard", {"seller": "B & C"}), server.submit("payout.run", {"batch": "B-1", "usd": 5.0})]
+    tasks = [
+        server.submit("seller.describe", {"seller": "A"}),
+        server.submit("seller.onboard", {"seller": "B & C"}),
+        server.submit("payout.run", {"batch": "B-1", "usd": 5.0}),
+    ]
     asks = [server.asked(tasks[0], "questions"), server.asked(tasks[1], "questions"), server.asked(tasks[2])]
     page = visit.go("/inbox")
     rows = page.locator(".inbox-row")
@@ -367,7 +372,9 @@ def test_a_key_for_looking_sees_no_buttons(stranger: Visit, locked: Desk) -> Non
 
 
 def test_a_key_of_a_tenant_sees_what_is_its_own(stranger: Visit, locked: Desk) -> None:
-    page = signed_in(stranger, key(locked, "acme-admin", "read", "submit", "decide", "admin", tenant="acme"), "/overview")
+    page = signed_in(
+        stranger, key(locked, "acme-admin", "read", "submit", "decide", "admin", tenant="acme"), "/overview"
+    )
     expect(page.get_by_text("Nobody has to do anything.")).to_be_visible()
     expect(page.locator(".rail").get_by_role("link", name=re.compile("Queues|Schedules"))).to_have_count(0)
     stranger.go("/system")
@@ -378,7 +385,19 @@ def test_a_key_of_a_tenant_sees_what_is_its_own(stranger: Visit, locked: Desk) -
 
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-PAGES = ["/overview", "/inbox", "/queues", "/schedules", "/deliveries", "/deliveries?tab=subscriptions", "/usage", "/usage?by=day", "/system", "/system?tab=keys", "/system?tab=audit"]
+PAGES = [
+    "/overview",
+    "/inbox",
+    "/queues",
+    "/schedules",
+    "/deliveries",
+    "/deliveries?tab=subscriptions",
+    "/usage",
+    "/usage?by=day",
+    "/system",
+    "/system?tab=keys",
+    "/system?tab=audit",
+]
 
 
 @pytest.fixture(scope="module")
@@ -389,7 +408,9 @@ def full(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterat
         aside.submit(made, f"sqlite:///{folder}/stage.db", receiver.address).result()
     found = Desk(folder)
     for _ in range(400):
-        if {"harm.agent", "payout.run", "support.reply"} <= {one["task"] for one in found.all("/api/approvals", "approvals")}:
+        if {"harm.agent", "payout.run", "support.reply"} <= {
+            one["task"] for one in found.all("/api/approvals", "approvals")
+        }:
             break
     yield found
     found.stop()
@@ -415,7 +436,11 @@ def settled(page: Any) -> None:
 
 def serious(response: dict[str, Any]) -> list[str]:
     found = [one for one in response["violations"] if one["impact"] in {"serious", "critical"}]
-    return [f"{one['id']}: {node['html'][:160]} {node['failureSummary'][:300]}" for one in found for node in one["nodes"][:3]]
+    return [
+        f"{one['id']}: {node['html'][:160]} {node['failureSummary'][:300]}"
+        for one in found
+        for node in one["nodes"][:3]
+    ]
 
 
 def test_every_page_is_accessible_and_shows_hostile_things_as_text(eyes: Visit, full: Desk) -> None:
@@ -426,7 +451,12 @@ def test_every_page_is_accessible_and_shows_hostile_things_as_text(eyes: Visit, 
         page = eyes.go(where)
         settled(page)
         wrong += [f"{where}: {line}" for line in serious(axe.Axe().run(page).response)]
-        assert page.evaluate("document.querySelectorAll('main img, main script, main iframe, main object, main [onerror]').length") == 0
+        assert (
+            page.evaluate(
+                "document.querySelectorAll('main img, main script, main iframe, main object, main [onerror]').length"
+            )
+            == 0
+        )
         wide = page.evaluate("[document.querySelector('main').scrollWidth, document.querySelector('main').clientWidth]")
         assert wide[0] <= wide[1], f"{where} is wider than the screen"
     assert wrong == []
@@ -441,4 +471,3 @@ def test_hostile_arguments_are_there_to_the_last_letter(browser: Any, full: Desk
     assert shown == HOSTILE.replace("\u202e", "\\u202e").replace("\u2066", "\\u2066").replace("\x1b", "\\u001b")
     visit.check()
     context.close()
-

@@ -8,8 +8,8 @@ import { button } from "./ui.js";
 import { compact, safe } from "./words.js";
 
 /** Keep something up to date: `load` runs now (what it throws is the page's), whenever the stream tells of a task, though not more
- *  often than every `gap` ms and less where it takes long, and every `every` ms for what no stream tells of. Never twice at once, and not while nobody looks.
- *  Returns a function that has it run at once. */
+ *  often than every `gap` ms and less where it takes long, and every `every` ms for what no stream tells of. Never twice at once, and
+ *  not while nobody looks. Returns a function that has it run at once. */
 export async function kept(load, signal, { gap = 1000, every = 0 } = {}) {
   let [running, wanted, forced, last, timer, took] = [true, false, false, Date.now(), 0, 0];
   async function run() {
