@@ -68,7 +68,9 @@ class Access(Protocol):
 
 def audit_statement(whose: str | None, before: int | None) -> str:
     """Which statement lists the entries of the audit."""
-    return ("audit" if whose is None else "audit_tenant") + ("" if before is None else "_before")
+    if before is None:
+        return "audit" if whose is None else "audit_tenant"
+    return "audit_before" if whose is None else "audit_tenant_before"
 
 
 def seen_by(whose: str | None) -> dict[str, Any]:
