@@ -9,7 +9,7 @@ import { may } from "../me.js";
 import { kept, redraw, secret, segments, where } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, button, clock, empty, heading, pager, table, tabs, taskLink } from "../ui.js";
-import { count, line, number, safe, short } from "../words.js";
+import { at, count, line, number, safe, short } from "../words.js";
 
 const STATES = [["", "All"], ["pending", "On the way"], ["failed", "Failed"], ["delivered", "Delivered"]];
 const TONES = { pending: "run", delivered: "good", failed: "bad" };
@@ -17,7 +17,7 @@ const LIMIT = 50;
 
 export async function show(root, place) {
   const { signal } = place;
-  let at = place;
+  let here = place;
   const head = heading("Deliveries", "Events that leave, and who hears of them", may("admin") && button("Subscribe…", () => subscribe(() => view.again()), { icon: "plus" }));
   const view = { again: () => {} };
   const parts = tabs(
@@ -35,7 +35,7 @@ export async function show(root, place) {
     add(panel, bar, box);
     await guarded(panel, async () => {
       view.again = await kept(async () => {
-        const chosen = { state: at.one("state"), task: at.one("task"), subscription: at.one("subscription"), cursor: at.one("cursor") };
+        const chosen = { state: here.one("state"), task: here.one("task"), subscription: here.one("subscription"), cursor: here.one("cursor") };
         const found = await get("/api/deliveries", { ...chosen, limit: LIMIT }, { signal: stop });
         redraw(bar, chosen, () => filters(chosen));
         redraw(box, [found, chosen], () => [deliveries(found.deliveries, chosen, view.again), turn(found, chosen)]);
@@ -57,7 +57,7 @@ export async function show(root, place) {
   parts.take(place.one("tab") || "deliveries");
   return {
     changed(next) {
-      at = next;
+      here = next;
       parts.take(next.one("tab") || "deliveries");
       view.again();
     },
@@ -86,7 +86,7 @@ function deliveries(rows, chosen, again) {
     { name: "Event", cell: (one) => h("span", { class: "two" }, h("b", null, line(one.type, 60)), h("span", { class: "faint" }, taskLink(one.task_id), ` · record ${number(one.seq)}`)) },
     { name: "To", class: "to", cell: (one) => (one.sink ? where(one.sink) : h("span", { class: "faint" }, "a receiver that is gone")) },
     { name: "Attempts", class: "end", cell: (one) => number(one.attempts) },
-    { name: "Answer", class: "said", cell: (one) => (one.said ? h("span", { title: safe(one.said) }, line(one.said, 160)) : h("span", { class: "faint" }, "none yet")) },
+    { name: "Answer", class: "answer", cell: (one) => (one.said ? h("span", { title: safe(one.said) }, line(one.said, 160)) : h("span", { class: "faint" }, "none yet")) },
     { name: "When", cell: (one) => when(one) },
     may("admin") && { name: "", class: "tight end", cell: (one) => one.state !== "pending" && button("Send again", () => attempt(() => post(`/api/deliveries/${part(one.id)}/redeliver`), "It is sent again").then(again), { small: true, data: { key: `again:${one.id}` }, "aria-label": `Send ${line(one.type, 60)} of ${short(one.task_id)} again` }) },
   ].filter(Boolean);
@@ -96,7 +96,7 @@ function deliveries(rows, chosen, again) {
 
 function state(one) {
   if (one.sending) return badge("sending", "run");
-  if (one.state === "pending") return one.attempts ? badge("tries again", "warn") : badge("on the way", "run");
+  if (one.state === "pending") return one.attempts ? badge("tries again", "warn") : at(one.due_at) > Date.now() / 1000 + 5 ? badge("held back", "warn") : badge("on the way", "run");
   return badge(one.state, TONES[one.state]);
 }
 

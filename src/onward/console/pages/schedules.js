@@ -54,7 +54,7 @@ const tick = (time) => h("span", { class: "tick", title: exactly(time) }, moment
 function outcome(tasks, schedule) {
   if (!tasks?.length) return h("span", { class: "faint" }, "–");
   const tone = (task) => ({ completed: "good", failed: "bad", running: "run", cancelled: "idle" })[task.state] || "idle";
-  return h("span", { class: "two" }, h("a", { href: link(`/tasks/${part(tasks[0].task_id)}`), class: "plain" }, chip(tasks[0])), h("a", { class: "dots", href: link("/tasks", { label: `schedule:${schedule.name}` }), "aria-label": `The last ${tasks.length} tasks of ${line(schedule.name, 60)}`, title: "All its tasks" }, [...tasks].reverse().map((task) => h("i", { class: ["dot", `tone-${tone(task)}`] }))));
+  return h("span", { class: "two" }, h("a", { href: link(`/tasks/${part(tasks[0].task_id)}`), class: "quiet-link" }, chip(tasks[0])), h("a", { class: "dots", href: link("/tasks", { label: `schedule:${schedule.name}` }), "aria-label": `The last ${tasks.length} tasks of ${line(schedule.name, 60)}`, title: "All its tasks" }, [...tasks].reverse().map((task) => h("i", { class: ["dot", `tone-${tone(task)}`] }))));
 }
 
 function trigger(one, again) {

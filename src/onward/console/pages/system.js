@@ -72,7 +72,7 @@ function drawn(found) {
       ...numbers(found),
     ),
     h("div", { class: "grid-2" }, h("section", { class: "card", "aria-label": "Checks" }, h("header", null, h("h2", null, "Checks"), h("span", { class: "faint" }, "as ", h("code", null, "onward doctor"), " makes them")), h("ul", { class: "findings" }, checks.map(check))), h("section", { class: "card", "aria-label": "About" }, h("header", null, h("h2", null, "About")), h("div", { class: "body" }, facts(about(found))))),
-    settings.length > 0 && section("Settings", { text: "What holds for this server. Secrets are never shown." }, h("div", { class: "stacked" }, table([{ name: "Setting", cell: (one) => h("span", { class: "mono" }, line(one.name, 60)) }, { name: "Value", class: "said", cell: (one) => (one.value === null || one.value === undefined || one.value === "" ? h("span", { class: "faint" }, "none") : h("span", { class: "mono" }, brief(one.value, 300))) }, settings.some((one) => one.from) && { name: "From", cell: (one) => line(one.from || "", 60) }].filter(Boolean), settings, { label: "Settings" }))),
+    settings.length > 0 && section("Settings", { text: "What holds for this server. Secrets are never shown." }, h("div", { class: "stacked" }, table([{ name: "Setting", cell: (one) => h("span", { class: "mono" }, line(one.name, 60)) }, { name: "Value", class: "answer", cell: (one) => (one.value === null || one.value === undefined || one.value === "" ? h("span", { class: "faint" }, "none") : h("span", { class: "mono" }, brief(one.value, 300))) }, settings.some((one) => one.from) && { name: "From", cell: (one) => line(one.from || "", 60) }].filter(Boolean), settings, { label: "Settings" }))),
   ];
 }
 
@@ -195,7 +195,7 @@ function entries(rows) {
     { name: "Who", cell: (one) => (one.name ? h("span", { title: one.key || "" }, line(one.name, 60)) : h("span", { class: "faint" }, "without a key")) },
     { name: "Did", cell: (one) => h("b", null, line(String(one.action).replaceAll("_", " "), 60)) },
     { name: "To", cell: subject },
-    { name: "With", class: "said", cell: (one) => (one.data && Object.keys(one.data).length ? h("span", { title: safe(brief(one.data, 1000)) }, brief(one.data, 120)) : h("span", { class: "faint" }, "–")) },
+    { name: "With", class: "answer", cell: (one) => (one.data && Object.keys(one.data).length ? h("span", { title: safe(brief(one.data, 1000)) }, brief(one.data, 120)) : h("span", { class: "faint" }, "–")) },
     { name: "Hash", cell: (one) => h("span", { class: "mono faint", title: one.hash }, one.hash.slice(0, 10)) },
   ];
   return table(columns, rows, { label: "Audit", none: empty("Nothing was done yet", "Whoever decides, steers, or changes the place is written down here.") });
