@@ -166,6 +166,7 @@ async def fails(ctx: Context, why: str = "the courier has no van") -> None:
 
 
 app.schedule("digest", "echo", {"team": "red"}, cron="0 8 * * mon", timezone="Europe/Berlin", missed="once")
+app.schedule(f"harm {HOSTILE[:34]}", "echo", HOSTILE, cron="0 0 29 2 *")
 app.schedule("probe", "echo", {"site": "shop.example.com"}, every="15m", queue="probes")
 app.schedule("invoices", "fails", {"why": "the printer is out of paper"}, cron="30 6 1 * *")
 
@@ -223,6 +224,7 @@ async def fill(receiver: str) -> None:
         await app.submit("free.thinker", f"Think about {n}, for free.")
         await app.submit("echo", n)
         await app.submit("echo", n, queue="nightly")
+    await app.submit("echo", HOSTILE, queue=HOSTILE[:60], delay="1h")
     await app.pause_queue("nightly")
     for n in range(3):
         await app.submit("echo", {"frame": n}, delay="3h")

@@ -176,6 +176,24 @@ def test_always_answers_what_is_asked_beside_it(visit: Visit, server: Desk) -> N
     gone(page, ask)
 
 
+def test_what_comes_next_is_not_decided_by_pressing_twice_and_what_is_read_stays(visit: Visit, server: Desk) -> None:
+    later = server.submit("support.twice", "Pay both back.")
+    server.asked(later)
+    page = visit.go("/inbox")
+    expect(title(page)).to_have_text("Call refund?")
+    sooner = server.submit("support.reply", "Where is it?")
+    expect(page.locator(".inbox-row").first).to_contain_text("send_email")
+    expect(title(page)).to_have_text("Call refund?")
+    page.get_by_role("button", name="Approve", exact=True).dblclick()
+    expect(page.locator(".inbox-row")).to_have_count(2)
+    expect(page.locator(".inbox-detail:not([inert])")).to_be_visible()
+    asks = server.all("/api/approvals", "approvals")
+    assert sorted(one["task"] for one in asks) == ["support.reply", "support.twice"]
+    for ask in asks:
+        server.client.post(f"/api/approvals/{ask['id']}", json={"decision": "deny", "hash": ask["hash"]})
+    assert {server.ended(later)["state"], server.ended(sooner)["state"]} == {"completed"}
+
+
 def test_the_first_to_expire_is_on_top_and_j_and_k_go_up_and_down(visit: Visit, server: Desk) -> None:
     tasks = [
         server.submit("seller.describe", {"seller": "A"}),
@@ -193,6 +211,7 @@ def test_the_first_to_expire_is_on_top_and_j_and_k_go_up_and_down(visit: Visit, 
     page.get_by_role("button", name="Growth").click()
     assert server.ended(tasks[1])["result"] == "Growth"
     expect(title(page)).to_contain_text("How would you describe A")
+    expect(page.locator(".inbox-detail:not([inert])")).to_be_visible()
     page.keyboard.press("k")
     expect(title(page)).to_contain_text("Pay batch B-1")
     page.reload()
@@ -315,7 +334,8 @@ def stranger(browser: Any, locked: Desk) -> Iterator[Visit]:
     context.set_default_timeout(15_000)
     found = Visit(context.new_page(), locked.address)
     yield found
-    found.check()
+    if found.page.url.startswith("http"):
+        found.check()
     context.close()
 
 
@@ -328,7 +348,9 @@ def signed_in(stranger: Visit, token: str, where: str) -> Any:
 
 
 def test_a_key_is_made_shown_once_and_revoked(stranger: Visit, locked: Desk) -> None:
+    key(locked, HOSTILE[:60], "read")
     page = signed_in(stranger, key(locked, "ada", "read", "admin"), "/system?tab=keys")
+    expect(page.get_by_role("row", name=re.compile("^<img src=x onerror"))).to_be_visible()
     page.get_by_role("button", name="New key…").click()
     page.get_by_role("button", name="Make the key").click()
     expect(page.get_by_text("It needs a name.")).to_be_visible()

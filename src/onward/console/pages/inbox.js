@@ -11,7 +11,7 @@ import { kept, readOnly, redraw } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, button, clock, empty, heading, tag, taskLink } from "../ui.js";
 import { value } from "../values.js";
-import { at, brief, count, line, safe } from "../words.js";
+import { at, brief, count, line, number, safe } from "../words.js";
 import { arguments_, asked, changed } from "./arguments.js";
 
 const KINDS = {
@@ -24,15 +24,17 @@ const KINDS = {
 };
 const OTHERS = ["budget", "parked", "quarantined"];
 const MOST = 300; // rows of the list
+const UNREAD = 600; // ms in which nothing can be pressed on the one that comes by itself
 const SOON = 600; // seconds before its end that an approval is shown as urgent
 
 export async function show(root, place) {
   const { signal } = place;
-  const state = { items: [], chosen: place.one("id"), shown: null };
+  const state = { items: [], chosen: place.one("id"), view: null };
   const list = h("div", { class: "inbox-list", role: "listbox", "aria-label": "What waits for somebody", tabindex: "0" });
   const detail = h("div", { class: "inbox-detail", "aria-live": "polite" });
   const head = h("div");
   const panes = h("div", { class: "inbox" }, list, detail);
+  const beside = () => matchMedia("(min-width: 761px)").matches; // there is room for the list and one of it
   add(root, head, panes);
 
   async function load() {
@@ -41,26 +43,22 @@ export async function show(root, place) {
   }
 
   function draw() {
-    const chosen = state.chosen || (matchMedia("(min-width: 761px)").matches ? state.items[0]?.id : "");
-    const items = state.items;
+    const { items } = state;
+    // Whoever reads one is never shown another in its place, whatever comes: what is pressed is meant for what was read.
+    if (!state.chosen && beside()) state.chosen = items[0]?.id || "";
+    const { chosen } = state;
     const tasks = new Set(items.map((one) => one.task_id)).size;
     redraw(head, [items.length, tasks], () => heading("Approvals and questions", items.length ? `${count(items.length, "thing waits", "things wait")} for somebody${tasks < items.length ? `, in ${count(tasks, "task")}` : ""}; the one that expires first is on top` : ""));
-    panes.classList.toggle("none", !items.length && !state.shown);
-    panes.classList.toggle("one", Boolean(state.chosen));
-    redraw(list, [items.slice(0, MOST).map((one) => [one.id, one.title, one.until]), chosen, items.length], () => [items.slice(0, MOST).map((one) => row(one, one.id === chosen)), items.length > MOST && h("p", { class: "faint center" }, `and ${count(items.length - MOST, "more", "more")}`)]);
+    panes.classList.toggle("none", !items.length && !chosen);
+    panes.classList.toggle("one", Boolean(chosen));
+    redraw(list, [items.slice(0, MOST).map((one) => [one.id, one.title, one.until]), chosen, items.length], () => [items.slice(0, MOST).map((one) => row(one, one.id === chosen)), items.length > MOST && h("p", { class: "faint center" }, `and ${number(items.length - MOST)} more`)]);
     const found = items.find((one) => one.id === chosen);
-    if (found && state.shown?.id !== found.id) {
-      state.shown = found;
-      panel(detail, found, done, signal);
-    } else if (!found && state.shown && !state.gone) {
-      state.gone = true;
-      if (state.shown.id === chosen) put(detail, empty("This is no longer open", "Somebody has decided it, or its time is up, or its task has ended.", h("a", { href: link(`/tasks/${part(state.shown.task_id)}`) }, "Look at the task")));
-    } else if (!found && !state.shown) {
-      if (chosen) put(detail, empty("This is not open", "It was decided, or its time is up, or its task has ended."));
-      else put(detail, items.length ? empty("Nothing is chosen", "Take one from the list.") : nothing());
-      panes.classList.toggle("none", !items.length && !chosen);
-    }
-    if (found) state.gone = false;
+    const view = `${found ? "open" : chosen ? "closed" : items.length ? "choose" : "none"} ${chosen}`;
+    if (view === state.view) return;
+    state.view = view;
+    if (found) panel(detail, found, done, signal);
+    else if (chosen) put(detail, back(), empty("This is no longer open", "It was decided, or its time is up, or its task has ended.", h("a", { href: link(`/tasks/${part(chosen.split(".")[0])}`) }, "Look at the task")));
+    else put(detail, items.length ? empty("Nothing is chosen", "Take one from the list.") : nothing());
   }
 
   function row(one, on) {
@@ -80,14 +78,15 @@ export async function show(root, place) {
   function done(one, said) {
     const index = state.items.findIndex((other) => other.id === one.id);
     state.items = state.items.filter((other) => other.id !== one.id);
-    state.shown = null;
     toast(said, { tone: "good", href: link(`/tasks/${part(one.task_id)}`), more: "Show the task" });
     const next = state.items[Math.min(index, state.items.length - 1)];
-    state.chosen = "";
-    go("/inbox", next && matchMedia("(min-width: 761px)").matches ? { id: next.id } : {}, { replace: true });
+    state.chosen = next && beside() ? next.id : "";
+    go("/inbox", { id: state.chosen }, { replace: true });
     draw();
+    detail.inert = true; // who pressed twice has not read what has just come
+    setTimeout(() => (detail.inert = false), UNREAD);
     list.focus({ preventScroll: true });
-    soon();
+    again();
   }
 
   function moved(step) {
@@ -105,7 +104,7 @@ export async function show(root, place) {
       const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
       const arrow = event.key.startsWith("Arrow");
       if (step && (!arrow || list.contains(event.target))) (event.preventDefault(), moved(step));
-      else if (!arrow && event.key.length === 1 && "ader".includes(event.key)) {
+      else if (!arrow && !event.repeat && !detail.inert && event.key.length === 1 && "ader".includes(event.key)) {
         event.preventDefault(); // or the letter would be typed into the dialog that it opens
         detail.querySelector(`[data-press="${event.key}"]:not(:disabled)`)?.click();
       }
@@ -113,16 +112,16 @@ export async function show(root, place) {
     { signal },
   );
 
-  const soon = await kept(load, signal, { gap: 700, every: 20_000 });
+  const again = await kept(load, signal, { gap: 700, every: 20_000 });
   return {
     changed(next) {
       state.chosen = next.one("id");
-      if (state.shown?.id !== state.chosen) state.shown = null;
       draw();
     },
   };
 }
 
+const back = () => h("a", { class: "inbox-back", href: link("/inbox") }, icon("left"), "All");
 const nothing = () => empty("Nobody has to do anything", "Approvals that agents need, questions, and effects of which nobody knows whether they happened come here.");
 
 // ── what waits ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -154,7 +153,7 @@ function panel(box, one, done, signal) {
   const body = { approval, question, doubt: doubted }[one.kind] || held;
   put(
     box,
-    h("a", { class: "inbox-back", href: link("/inbox") }, icon("left"), "All"),
+    back(),
     h(
       "article",
       { class: "ask", "aria-label": line(one.title, 120), data: { ask: one.id } },
