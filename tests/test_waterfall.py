@@ -57,6 +57,27 @@ def test_a_worker_that_died_leaves_what_it_did_broken_off_at_its_last_sign_of_li
     assert {bar.parent for bar in fall.bars if bar.kind == "step"} == {2, 6}
 
 
+def test_a_step_that_was_told_a_moment_late_began_when_it_began() -> None:
+    fall = fallen(SUBMITTED, SHIFT, (r.STEP_STARTED, "a", {}, 2.2), (r.STEP_DONE, "a", {"ms": 700, "result": 1}, 2.5))
+    assert told(fall.bars)[-1] == ("step", "a", 1.8, 2.5, "ok")
+
+
+def test_turns_stand_side_by_side() -> None:
+    def said(turn: int) -> dict[str, Any]:
+        return {"ms": 100, "result": {"turn": turn, "asked": {"model": "m"}, "id": "x", "bytes": 1}}
+
+    fall = fallen(
+        SUBMITTED,
+        SHIFT,
+        (r.STEP_STARTED, "model", {}, 2.0),
+        (r.STEP_DONE, "model", said(1), 2.1),
+        (r.STEP_STARTED, "model#2", {}, 3.0),
+        (r.STEP_DONE, "model#2", said(2), 3.1),
+    )
+    turns = [(bar.name, bar.depth, bar.parent) for bar in fall.bars if bar.kind == "turn"]
+    assert turns == [("1", 1, 2), ("2", 1, 2)]
+
+
 def test_attempts_of_a_step_and_the_pauses_between_them() -> None:
     error = {"error": {"type": "OSError", "message": "no"}}
     fall = fallen(

@@ -101,12 +101,12 @@ def test_a_deep_link_opens_what_it_names(visit: Visit, server: Server) -> None:
     server.ended(task)
     page = visit.go(f"/tasks/{task}")
     row(page, "pack lamp").click()
-    expect(page.locator(".side h2")).to_have_text("pack lamp")
+    expect(page.locator(".side header h2")).to_have_text("pack lamp")
     expect(page.locator(".side")).to_contain_text("1 × lamp")
     expect(page.locator(".side")).to_contain_text(f"{task}:pack lamp")
     assert "step=" in page.url
     page.reload()
-    expect(page.locator(".side h2")).to_have_text("pack lamp")
+    expect(page.locator(".side header h2")).to_have_text("pack lamp")
     page.get_by_role("tab", name="Events").click()
     page.reload()
     expect(page.get_by_role("tab", name="Events")).to_have_attribute("aria-selected", "true")
@@ -164,6 +164,71 @@ def test_the_list_is_live_and_walked_with_the_keyboard(visit: Visit, server: Ser
     expect(page.locator(".crumbs")).to_contain_text(second[-8:])
     page.keyboard.press("/")
     expect(page.locator("#search")).to_be_focused()
+
+
+def test_filters_are_combined_kept_in_the_address_and_searched_with_a_text(visit: Visit, server: Server) -> None:
+    ended = server.submit("order", {"name": "filter-a", "lines": []}, labels={"team": "filter"})
+    failed = server.submit("breaks", {"text": "filter-b"}, labels={"team": "filter"})
+    asks = server.submit("pay", {"usd": 8}, labels={"team": "filter"})
+    server.ended(ended)
+    server.ended(failed)
+    page = visit.go("/tasks?label=team:filter")
+
+    def shown(*tasks: str) -> None:
+        expect(page.locator(".task-row")).to_have_count(len(tasks))
+        assert {one.get_attribute("data-id") for one in page.locator(".task-row").all()} == set(tasks)
+
+    shown(ended, failed, asks)
+    expect(page.locator(".total")).to_have_text("3")
+    page.locator("details[data-name=state] summary").click()
+    page.get_by_role("checkbox", name="failed").click()
+    shown(failed)
+    expect(page.get_by_role("checkbox", name="failed")).to_be_focused()
+    page.get_by_role("checkbox", name="waiting").click()
+    shown(failed, asks)
+    assert "state=failed&state=waiting" in page.url
+    page.reload()
+    shown(failed, asks)
+    page.locator("#search").fill("FILTER-B")
+    shown(failed)
+    page.go_back()
+    shown(failed, asks)
+    expect(page.locator(".task-row .why").first).to_be_visible()
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator(".task-row").nth(3)).to_be_visible()
+    page.locator("#search").fill(asks[-8:])
+    shown(asks)
+    expect(page.locator(".task-row .c-state")).to_contain_text("Pay $8?")
+
+
+def test_all_that_match_are_cancelled_after_a_count(visit: Visit, server: Server) -> None:
+    tasks = [server.submit("pay", {"usd": n}, labels={"batch": "7"}) for n in range(3)]
+    other = server.submit("pay", {"usd": 99}, labels={"batch": "8"})
+    page = visit.go("/tasks")
+    page.get_by_role("button", name="All matching").click()
+    expect(page.get_by_role("menuitem", name="Cancel all matching…")).to_be_disabled()
+    page.keyboard.press("Escape")
+    visit.go("/tasks?label=batch:7")
+    expect(page.locator(".task-row")).to_have_count(3)
+    page.get_by_role("button", name="All matching").click()
+    page.get_by_role("menuitem", name="Cancel all matching…").click()
+    page.get_by_role("button", name="Cancel 3 tasks").click()
+    expect(page.locator(".toast")).to_contain_text("Done with 3 of 3.")
+    expect(page.locator(".task-row .chip", has_text="cancelled")).to_have_count(3)
+    assert [server.get(task)["state"] for task in (*tasks, other)] == ["cancelled"] * 3 + ["waiting"]
+
+
+def test_the_stream_is_closed_while_nobody_looks(visit: Visit, server: Server) -> None:
+    visit.page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => window.__away === true })")
+    page = visit.go()
+    page.wait_for_selector(".lamp[data-is=live]")
+    page.evaluate("window.__away = true; document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_selector(".lamp[data-is=paused]")
+    task = server.submit("order", {"name": "unseen", "lines": []})
+    server.ended(task)
+    assert page.locator(f'.task-row[data-id="{task}"]').count() == 0
+    page.evaluate("window.__away = false; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator(f'.task-row[data-id="{task}"]')).to_be_visible()
 
 
 def test_ten_thousand_records_are_a_handful_of_rows(visit: Visit, server: Server) -> None:

@@ -276,6 +276,28 @@ async def test_all_tasks_in_one_stream(steps: Onward, monkeypatch: pytest.Monkey
         assert over.id not in {event.data["task_id"] for event in found[1:]}, "what had ended tells nothing"
 
 
+async def test_the_stream_of_all_tasks_tells_of_an_older_one_that_is_named(
+    steps: Onward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "MOST_TASKS", 1)
+    async with served(steps) as (client, _, _):
+        old, new = await steps.submit("waits"), await steps.submit("waits")
+        async for event in events(client, PROGRESS, all="true"):
+            assert set(event.data["tasks"]) == {new.id}
+            break
+        async for event in events(client, PROGRESS, all="true", task_id=old.id):
+            if event.name == "reset":
+                assert set(event.data["tasks"]) == {new.id, old.id}
+                await steps.cancel(old.id)
+            else:
+                assert event.data["task_id"] == old.id
+                break
+        with pytest.raises(Refused, match="404"):
+            await all_events(client, PROGRESS, all="true", task_id="nobody")
+        with pytest.raises(Refused, match="422"):
+            await all_events(client, PROGRESS, all="true", task_id=[old.id, new.id])
+
+
 # ── what a model says ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

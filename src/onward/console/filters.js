@@ -42,6 +42,7 @@ export async function choices(signal) {
 /** The controls, as the place has them. */
 export function draw(bar, place, known) {
   const open = bar.querySelector("details[open]")?.dataset.name;
+  const focused = bar.contains(document.activeElement) ? document.activeElement.value : null;
   put(
     bar,
     several(place, "state", "State", Object.entries(STATES).map(([is, { word, tone }]) => [is, badge(word, tone)])),
@@ -53,7 +54,10 @@ export function draw(bar, place, known) {
     ["parent", "tenant", "since", "until"].filter((name) => place.one(name)).map((name) => h("span", { class: "filter-on" }, `${name} ${line(place.one(name), 40)}`, clear(place, name))),
     any(place) && button("Clear", () => go("/tasks"), { kind: "quiet", small: true, icon: "close" }),
   );
-  if (open) bar.querySelector(`details[data-name="${open}"]`)?.setAttribute("open", "");
+  const again = open && bar.querySelector(`details[data-name="${open}"]`);
+  if (!again) return;
+  again.open = true;
+  if (focused) again.querySelector(`input[value="${CSS.escape(focused)}"]`)?.focus();
 }
 
 const with_ = (all, more) => [...new Set([...all, ...more])].sort().map((one) => [one, line(one, 60)]);

@@ -82,10 +82,11 @@ export function timeline({ pick, signal }) {
 
   function draw() {
     now = end();
-    const shifts = [...bars.values()].filter((bar) => bar.kind === "shift").map((bar) => [bar.start, bar.end ?? now]);
+    // what its children do is work as well
+    const shifts = [...bars.values()].filter((bar) => bar.kind === "shift" || bar.kind === "child").map((bar) => [bar.start, bar.end ?? now]);
     const ratio = foldable(about.from, now, shifts);
     foldLabel.hidden = ratio < 1.3;
-    const folded = fold ?? ratio > 2;
+    const folded = fold ?? ratio > 3;
     folding.checked = folded;
     scaled = scale(about.from, now, shifts, folded);
     width = Math.max(200, body.clientWidth - names());

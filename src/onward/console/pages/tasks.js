@@ -163,7 +163,7 @@ function nothing(place) {
 // ── all that match ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 const DEEDS = {
-  cancel: { text: "Cancel", icon: "stop", says: "They end, and so do the tasks that they started. What is owed is undone first.", danger: true },
+  cancel: { text: "Cancel", icon: "stop", says: "They end, and so do the tasks that they started; what is owed is undone first. Those that have ended stay as they are.", danger: true },
   pause: { text: "Pause", icon: "pause", says: "Nobody goes on with them until they are resumed." },
   resume: { text: "Resume", icon: "play", says: "Those that failed, are parked, quarantined or paused go on where they stopped." },
   priority: { text: "Change the priority of", icon: "up", says: "Higher goes first." },
@@ -192,6 +192,7 @@ async function all(action, deed) {
     text: deed.says,
     fields: [h("div", { class: "row" }, filters.words(place).map((one) => h("span", { class: "tag" }, one))), priority],
     name: `${deed.text} ${n}`,
+    cancel: "Leave them",
     kind: deed.danger ? "danger" : "main",
     act: () => post("/api/tasks/actions", { action, filter, count: found.count, ...(priority ? { priority: Number(priority.input.value) } : {}) }),
   });

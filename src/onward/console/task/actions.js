@@ -68,7 +68,7 @@ const LIMITS = { steps: ["max_steps", "Steps", 1], llm_tokens: ["max_llm_tokens"
 async function budget(context) {
   const { meters, task_id: holder } = await get(`${context.path}/budget`);
   const rows = Object.entries(LIMITS).filter(([kind]) => meters[kind]?.limit);
-  const inputs = rows.map(([kind, [name, title, step]]) => [name, meters[kind].limit, fields.numeric(title, { value: meters[kind].limit, min: 0, step }, { hint: `${number(meters[kind].spent)} spent` })]);
+  const inputs = rows.map(([kind, [name, title, step]]) => [name, meters[kind].limit, fields.numeric(title, { value: meters[kind].spent >= meters[kind].limit ? meters[kind].limit * 2 : meters[kind].limit, min: 0, step }, { hint: `${number(meters[kind].spent)} of ${number(meters[kind].limit)} are spent` })]);
   const done = await dialog("Raise the budget", {
     text: holder === context.id ? "All that wait for it go on." : `This is the budget of ${short(holder)}, which this task spends from. All that wait for it go on.`,
     fields: inputs.map(([, , field]) => field),

@@ -55,8 +55,8 @@ export async function children(root, context, signal) {
   put(root, busy());
   async function read() {
     try {
-      const found = await context.ask("/children", { limit: 200 });
-      const rows = found.tasks || found.children || [];
+      const found = await get("/api/tasks", { parent: context.id, limit: 200 }, { signal });
+      const rows = found.tasks;
       if (signal.aborted) return;
       put(
         root,
