@@ -308,6 +308,47 @@ def test_events_are_subscribed_to_sent_and_sent_again(visit: Visit, server: Desk
     expect(page.get_by_text("Nobody hears of anything")).to_be_visible()
 
 
+def test_an_unknown_price_is_said_to_be_unknown(visit: Visit, server: Desk) -> None:
+    for name in ("priced.thinker", "free.thinker", "free.thinker"):
+        server.ended(server.submit(name, "Think."))
+    page = visit.go("/usage")
+    priced, free = (
+        page.get_by_role("row", name=re.compile("^priced.thinker")),
+        page.get_by_role("row", name=re.compile("^free.thinker")),
+    )
+    expect(priced).to_contain_text(re.compile(r"\$0\.00\d\d"))
+    expect(free).to_contain_text("unknown")
+    expect(free).to_contain_text("2 tasks")
+    expect(free).not_to_contain_text("$0")
+    expect(page.locator(".bars li", has_text="free.thinker")).to_contain_text("unknown")
+    expect(page.locator(".tile", has_text="Cost")).to_contain_text("≥ $")
+    page.get_by_role("link", name="Model").click()
+    expect(page.get_by_role("row", name=re.compile("^house-model"))).to_contain_text("2 calls")
+    page.get_by_role("link", name="Tokens", exact=True).click()
+    page.get_by_role("link", name="Day").click()
+    expect(page.locator(".days li")).to_have_count(1)
+    assert "by=day" in page.url
+    assert "measure=tokens" in page.url
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as CSV").click()
+    lines = Path(saved.value.path()).read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "group,tasks,calls,tokens_in,tokens_out,usd,unknown"
+    assert len(lines) == 2
+
+
+def test_the_system_tells_how_it_is(visit: Visit, server: Desk) -> None:
+    page = visit.go("/system")
+    expect(page.locator(".tile", has_text="Health")).to_contain_text("nothing wrong")
+    expect(page.locator(".tile", has_text="Store")).to_contain_text("SQLite")
+    expect(page.locator(".findings")).to_contain_text("quick_check says ok")
+    expect(page.locator(".facts")).to_contain_text("webhook_secret")
+    expect(page.locator(".facts")).not_to_contain_text("whsec_")
+    page.get_by_role("tab", name="Audit").click()
+    expect(page.get_by_role("region", name="Audit")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("tab", name="Audit")).to_have_attribute("aria-selected", "true")
+
+
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -11,6 +11,7 @@ import { about, at, brief, compact, count, line, money, number, safe } from "../
 import { gathered } from "./inbox.js";
 
 const DAY = 86_400;
+const COSTLY = 30_000; // ms for which the usage of today is good enough: it is a sum over many tasks
 
 export async function show(root, { signal }) {
   const [numbers, people, attention, recent, strip] = [h("div"), h("div"), h("div"), h("div"), h("div")];
@@ -21,8 +22,9 @@ export async function show(root, { signal }) {
     numbers,
     h("div", { class: "halves" }, h("div", { class: "stack" }, section("Waits for somebody", { actions: h("a", { href: "#/inbox" }, "All of it") }, people), section("Needs a look", {}, attention)), h("div", { class: "stack" }, !tenant && section("Workers", { actions: h("a", { href: "#/queues" }, "Queues and workers") }, strip), section("Newest", { actions: h("a", { href: "#/tasks" }, "All tasks") }, recent))),
   );
+  const known = { usage: null, at: 0 };
   await kept(async () => {
-    const found = await all(signal);
+    const found = await all(signal, known);
     redraw(numbers, [found.stats, found.usage, Math.floor(Date.now() / 10_000)], () => figures(found));
     redraw(people, found.asks.slice(0, 6).map((one) => one.id).concat(found.asks.length), () => waiting(found.asks));
     redraw(attention, concerns(found).map((one) => [one.text, one.note]), () => looks(concerns(found)));
@@ -32,7 +34,7 @@ export async function show(root, { signal }) {
 }
 
 /** Everything that this key may see. What it may not, or what the server does not have, is left out. */
-async function all(signal) {
+async function all(signal, known) {
   const ask = (path, query, otherwise) => get(path, query, { signal }).catch((error) => {
     if (error.name === "AbortError" || error.status === 401 || error.status === 0) throw error;
     return otherwise;
@@ -49,9 +51,10 @@ async function all(signal) {
     gathered(signal),
     admin ? ask("/api/deliveries", { state: "failed", limit: 20 }, { deliveries: [] }) : { deliveries: [] },
     admin ? ask("/api/subscriptions", { limit: 200 }, { subscriptions: [] }) : { subscriptions: [] },
-    ask("/api/usage", { by: "model", since: today }, null),
+    Date.now() - known.at < COSTLY ? known.usage : ask("/api/usage", { by: "model", since: today }, null),
     ask("/api/schedules", {}, { schedules: [] }),
   ]);
+  if (usage !== known.usage) Object.assign(known, { usage, at: Date.now() });
   return { stats, queues: queues.queues, workers: workers.workers, tasks: recent.tasks, failed: failed.tasks, asks, sent: sent.deliveries, heard: heard.subscriptions, usage: usage?.rows || null, schedules: schedules.schedules };
 }
 
@@ -69,12 +72,9 @@ function figures({ stats, queues, usage, asks, failed }) {
 }
 
 function spent(rows) {
-  const known = rows.filter((row) => row.usd !== null && row.usd !== undefined);
-  const unknown = rows.reduce((sum, row) => sum + (row.unknown || 0), 0);
-  const calls = rows.reduce((sum, row) => sum + (row.calls || 0), 0);
-  const tokens = rows.reduce((sum, row) => sum + (row.tokens_in || 0) + (row.tokens_out || 0), 0);
-  const nothing = unknown > 0 && unknown >= calls;
-  return tile("Cost today", nothing ? "unknown" : money(known.reduce((sum, row) => sum + row.usd, 0)), { note: unknown && !nothing ? `and ${count(unknown, "call")} of unknown price` : `${compact(tokens)} tokens`, href: link("/usage", { by: "model", span: "24h" }), drawing: "coin" });
+  const sum = (name) => rows.reduce((all, row) => all + row[name], 0);
+  const [usd, unknown] = [sum("usd"), sum("unknown")];
+  return tile("Cost today", unknown && !usd ? "unknown" : `${unknown ? "≥ " : ""}${money(usd)}`, { note: unknown ? `${count(unknown, "call")} of unknown price` : `${compact(sum("tokens_in") + sum("tokens_out"))} tokens`, href: link("/usage", { by: "model", span: "24h" }), drawing: "coin" });
 }
 
 const lead = (one) => h("span", { class: "lead" }, one);

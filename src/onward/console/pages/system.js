@@ -1,12 +1,12 @@
 // System: how the place is, who may ask (keys), who did what (the audit).
 
 import { get, part, post } from "../api.js";
-import { dialog, toast } from "../dialog.js";
+import { attempt, dialog, toast } from "../dialog.js";
 import { add, h, put } from "../dom.js";
 import { choice, text } from "../fields.js";
 import { icon } from "../icons.js";
 import { me } from "../me.js";
-import { kept, redraw, secret, section, tile, tiles } from "../parts.js";
+import { kept, redraw, secret, tile, tiles } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, busy, button, clock, empty, facts, failure, heading, pager, table, tabs, taskLink } from "../ui.js";
 import { brief, bytes, count, line, number, safe, short } from "../words.js";
@@ -37,7 +37,9 @@ export async function show(root, place) {
     const box = h("div");
     put(panel, busy());
     try {
-      view.again = await kept(() => tab(box, stop, () => at, () => view.again()), stop, { gap: 3000, every: 15_000 });
+      const load = () => tab(box, stop, () => at, () => view.again());
+      if (tab === wellness) (await load(), (view.again = () => attempt(load)));
+      else view.again = await kept(load, stop, { gap: 3000, every: 15_000 });
       put(panel, box);
     } catch (error) {
       if (error.name !== "AbortError") put(panel, failure(error, () => shown(panel, stop, tab)));
@@ -48,70 +50,45 @@ export async function show(root, place) {
     changed(next) {
       at = next;
       parts.take(next.one("tab") || all[0].id);
-      view.again();
+      if (next.one("tab")) view.again();
     },
   };
 }
 
 // ── health ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-async function wellness(box, signal) {
+/** Read when somebody looks, and not again by itself: it reads the whole file of a small database. */
+async function wellness(box, signal, _place, again) {
   const found = await get("/api/system", {}, { signal });
-  redraw(box, found, () => drawn(found));
+  put(box, drawn(found, again));
 }
 
 const MARKS = { true: ["check", "good"], false: ["warn", "bad"], null: ["message", "idle"] };
+const STORES = { sqlite: "SQLite", postgres: "PostgreSQL" };
 
-function drawn(found) {
-  const checks = found.checks || found.findings || found.health || [];
-  const settings = listed(found.settings);
-  const wrong = checks.filter((one) => one.fine === false).length;
+function drawn(found, again) {
+  const wrong = found.checks.filter((one) => one.fine === false).length;
+  const old = found.tables !== found.tables_wanted;
+  const all = Object.values(found.stats.states).reduce((sum, n) => sum + n, 0);
   return [
     tiles(
-      tile("Health", wrong ? count(wrong, "thing") : "well", { note: wrong ? "to look at" : `${count(checks.length, "check")}, nothing wrong`, tone: wrong ? "bad" : "good" }),
-      ...numbers(found),
+      tile("Health", wrong ? count(wrong, "thing") : "well", { note: wrong ? "to look at" : `${count(found.checks.length, "check")}, nothing wrong`, tone: wrong ? "bad" : "good" }),
+      tile("Store", STORES[found.store] || line(found.store, 20), { note: `${bytes(found.bytes)} for ${found.stats.exact ? "" : "about "}${count(all, "task")}` }),
+      tile("Tables", `version ${found.tables}`, { note: old ? `this program wants ${found.tables_wanted}: onward migrate` : "as this program wants them", tone: old ? "bad" : "" }),
+      tile("Onward", line(found.version, 20), { note: `on Python ${line(found.python, 20)}` }),
     ),
-    h("div", { class: "grid-2" }, h("section", { class: "card", "aria-label": "Checks" }, h("header", null, h("h2", null, "Checks"), h("span", { class: "faint" }, "as ", h("code", null, "onward doctor"), " makes them")), h("ul", { class: "findings" }, checks.map(check))), h("section", { class: "card", "aria-label": "About" }, h("header", null, h("h2", null, "About")), h("div", { class: "body" }, facts(about(found))))),
-    settings.length > 0 && section("Settings", { text: "What holds for this server. Secrets are never shown." }, h("div", { class: "stacked" }, table([{ name: "Setting", cell: (one) => h("span", { class: "mono" }, line(one.name, 60)) }, { name: "Value", class: "answer", cell: (one) => (one.value === null || one.value === undefined || one.value === "" ? h("span", { class: "faint" }, "none") : h("span", { class: "mono" }, brief(one.value, 300))) }, settings.some((one) => one.from) && { name: "From", cell: (one) => line(one.from || "", 60) }].filter(Boolean), settings, { label: "Settings" }))),
+    h(
+      "div",
+      { class: "grid-2" },
+      h("section", { class: "card", "aria-label": "Checks" }, h("header", null, h("h2", null, "Checks"), h("span", { class: "faint grow" }, "as ", h("code", null, "onward doctor"), " makes them"), button("Look again", again, { small: true, kind: "quiet" })), h("ul", { class: "findings" }, found.checks.map(check))),
+      h("section", { class: "card", "aria-label": "Settings" }, h("header", null, h("h2", null, "Settings"), h("span", { class: "faint" }, "what is secret is never shown")), h("div", { class: "body" }, facts([["database", line(found.database, 300)], ["clock", `${Math.abs(found.skew_s).toFixed(3)} s ${found.skew_s < 0 ? "ahead of" : "behind"} the database's`], ...Object.entries(found.settings).filter(([name]) => name !== "db").map(([name, value]) => [h("span", { class: "mono" }, line(name, 60)), value === "" || value === null ? h("span", { class: "faint" }, "none") : h("span", { class: "mono" }, brief(String(value), 300))])]))),
+    ),
   ];
 }
 
 function check(one) {
-  const [drawing, tone] = MARKS[String(one.fine ?? null)] || MARKS.null;
-  return h("li", { class: `tone-${tone}` }, icon(drawing), h("div", null, h("b", null, line(one.name, 80)), h("div", { class: one.fine === false ? "toned" : "faint" }, safe(String(one.detail ?? "").slice(0, 1000)))));
-}
-
-function numbers(found) {
-  const store = found.store && typeof found.store === "object" ? found.store : {};
-  const tables = found.migrations || found.tables || {};
-  return [
-    store.kind && tile("Store", line(store.kind, 20), { note: line(store.version || store.library || "", 60) }),
-    tables.have !== undefined && tile("Tables", `version ${tables.have}`, { note: tables.have === tables.want ? "as this program wants them" : `this program wants ${tables.want}`, tone: tables.have === tables.want ? "" : "bad" }),
-    tile("Onward", line(me.version, 20), { note: found.python ? `Python ${line(found.python, 20)}` : "" }),
-  ].filter(Boolean);
-}
-
-/** Settings as rows, whether the server tells them as a list or by name. */
-const listed = (settings) => (Array.isArray(settings) ? settings : Object.entries(settings || {}).map(([name, value]) => ({ name, value })));
-
-/** Names of others as words: `clock_skew_s` is «clock skew s». */
-const words = (name) => line(String(name).replaceAll("_", " "), 60);
-
-function said(name, value) {
-  if (typeof value === "boolean") return value ? "yes" : "no";
-  if (typeof value === "number") return /bytes|size/.test(name) ? bytes(value) : /_s$|skew/.test(name) ? `${Math.round(value * 1000) / 1000} s` : number(value);
-  return brief(value, 300);
-}
-
-/** Everything else that the server tells, flat. */
-function about(found) {
-  const rows = [];
-  for (const [name, value] of Object.entries(found)) {
-    if (["checks", "findings", "health", "settings"].includes(name)) continue;
-    if (value && typeof value === "object" && !Array.isArray(value)) for (const [key, one] of Object.entries(value)) rows.push([`${words(name)}: ${words(key)}`, said(key, one)]);
-    else rows.push([words(name), said(name, value)]);
-  }
-  return rows;
+  const [drawing, tone] = MARKS[String(one.fine)] || MARKS.null;
+  return h("li", { class: `tone-${tone}` }, icon(drawing), h("div", null, h("b", null, line(one.name, 80)), h("div", { class: one.fine === false ? "toned" : "faint" }, safe(String(one.detail).slice(0, 1000)))));
 }
 
 // ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
