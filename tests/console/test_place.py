@@ -325,7 +325,7 @@ def test_an_unknown_price_is_said_to_be_unknown(visit: Visit, server: Desk) -> N
     page.get_by_role("link", name="Model").click()
     expect(page.get_by_role("row", name=re.compile("^house-model"))).to_contain_text("2 calls")
     page.get_by_role("link", name="Tokens", exact=True).click()
-    page.get_by_role("link", name="Day").click()
+    page.get_by_role("link", name="Day", exact=True).click()
     expect(page.locator(".days li")).to_have_count(1)
     assert "by=day" in page.url
     assert "measure=tokens" in page.url

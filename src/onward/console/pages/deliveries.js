@@ -36,8 +36,8 @@ export async function show(root, place) {
     await guarded(panel, async () => {
       view.again = await kept(async () => {
         const chosen = { state: here.one("state"), task: here.one("task"), subscription: here.one("subscription"), cursor: here.one("cursor") };
-        const found = await get("/api/deliveries", { ...chosen, limit: LIMIT }, { signal: stop });
         redraw(bar, chosen, () => filters(chosen));
+        const found = await get("/api/deliveries", { ...chosen, limit: LIMIT }, { signal: stop });
         redraw(box, [found, chosen], () => [deliveries(found.deliveries, chosen, view.again), turn(found, chosen)]);
       }, stop, { gap: 1500, every: 4000 });
     });

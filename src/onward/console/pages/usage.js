@@ -23,13 +23,14 @@ export async function show(root, place) {
   let shown = [];
   let names = new Map();
   add(root, heading("Usage and cost", "What models took", button("Save as CSV", () => saved(new Blob([csv(shown)], { type: "text/csv" }), `usage-by-${chosen(at).by}.csv`), { icon: "save" })), switches, numbers, chart, rows);
+  const turned = () => redraw(switches, chosen(at), () => switched(chosen(at)));
+  turned();
   const again = await kept(async () => {
     const now = chosen(at);
     const since = SECONDS[now.span] ? new Date(Math.floor(Date.now() / 60_000) * 60_000 - SECONDS[now.span] * 1000).toISOString() : null;
     const found = await get("/api/usage", { by: now.by, since }, { signal });
     names = now.by === "key" ? await named(names, signal) : names;
     shown = sorted(found.rows.map((row) => ({ ...row, group: now.by === "key" ? names.get(row.group) || row.group : row.group })), now);
-    redraw(switches, now, () => switched(now));
     redraw(numbers, [shown, now.by], () => totals(shown, now));
     redraw(chart, [shown, now], () => drawn(shown, now));
     redraw(rows, [shown, now.by, found.complete], () => [!found.complete && h("p", { class: "note bar-row" }, icon("warn"), "There are more tasks than the 10,000 newest, which are counted here. Choose a shorter time."), listed(shown, now)]);
@@ -37,6 +38,7 @@ export async function show(root, place) {
   return {
     changed(next) {
       at = next;
+      turned();
       again();
     },
   };
