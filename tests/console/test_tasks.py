@@ -127,6 +127,21 @@ def test_a_task_is_cancelled(visit: Visit, server: Server) -> None:
     expect(page.locator("h1 .chip")).to_have_text("cancelled")
 
 
+def test_a_task_is_forked_from_a_step_after_it_is_told_what_would_repeat(visit: Visit, server: Server) -> None:
+    task = server.submit("order", {"name": "fork", "lines": [{"sku": "mug"}, {"sku": "lamp"}, {"sku": "vase"}]})
+    server.ended(task)
+    page = visit.go(f"/tasks/{task}")
+    row(page, "pack mug").click()
+    page.get_by_role("button", name="Fork from here").click()
+    expect(page.get_by_role("dialog")).to_contain_text("2 things that this task did would happen again")
+    expect(page.locator(".warn-box li")).to_have_text([re.compile("pack lamp"), re.compile("pack vase")])
+    page.get_by_role("button", name="Fork", exact=True).click()
+    expect(page.locator(".toast")).to_contain_text("Forked as")
+    expect(page.locator(".crumbs")).not_to_contain_text(task[-8:])
+    expect(page.locator("h1 .chip")).to_have_text("completed")
+    expect(page.locator(".tl-flag", has_text="forked")).to_be_visible()
+
+
 def test_a_task_is_paused_resumed_prioritized_and_told_something(visit: Visit, server: Server) -> None:
     task = server.submit("pay", {"usd": 6})
     page = visit.go(f"/tasks/{task}")

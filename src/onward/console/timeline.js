@@ -5,7 +5,7 @@
 import { h, put } from "./dom.js";
 import { foldable, scale, ticks } from "./scale.js";
 import { button } from "./ui.js";
-import { exactly, line, moment, number, safe, short, span } from "./words.js";
+import { count, exactly, line, moment, number, safe, short, span } from "./words.js";
 
 const ROW = 26;
 const SPARE = 8; // rows above and below what can be seen
@@ -72,7 +72,7 @@ export function timeline({ pick, signal }) {
     const all = [...bars.values()].sort((one, other) => one.seq - other.seq || (RANK[one.kind] ?? 4) - (RANK[other.kind] ?? 4));
     const shown = all.filter((bar) => !laned(bar));
     rows = shown.filter((bar) => (!trouble || TROUBLE.has(bar.state)) && (!only || label(bar).toLowerCase().includes(only)));
-    put(counts, rows.length === shown.length ? `${number(shown.length)} rows` : `${number(rows.length)} of ${number(shown.length)}`);
+    put(counts, rows.length === shown.length ? count(shown.length, "row") : `${number(rows.length)} of ${number(shown.length)}`);
   }
 
   // ── drawing ──
@@ -190,16 +190,15 @@ export function timeline({ pick, signal }) {
     one.bar.style.left = `${a}px`;
     one.bar.style.width = `${wide}px`;
     const text = words(bar, open);
-    const room = width - (a + wide) - 10;
+    // after the bar, else before it, else in it: wherever there is room
+    const need = text.length * 6.6 + 10;
+    const after = width - (a + wide) > need;
+    const before = !after && a > need;
     one.took.textContent = text;
-    if (room > text.length * 6.6) {
-      one.took.style.left = `${Math.max(0, a + wide) + 6}px`;
-      one.took.style.right = "auto";
-    } else {
-      one.took.style.left = "auto";
-      one.took.style.right = `${Math.max(0, width - a) + 6}px`;
-    }
-    one.took.hidden = !inside(a, a + wide);
+    one.took.style.left = before ? "auto" : `${after ? Math.max(0, a + wide) + 6 : Math.max(0, a) + 5}px`;
+    one.took.style.right = before ? `${width - a + 6}px` : "auto";
+    one.took.classList.toggle("within", !after && !before);
+    one.took.hidden = !text || !inside(a, a + wide);
   }
 
   function words(bar, open) {
@@ -287,7 +286,7 @@ export function timeline({ pick, signal }) {
   return {
     element,
     take,
-    choose: (seq) => choose(rows.find((bar) => bar.seq === seq) || [...bars.values()].find((bar) => bar.seq === seq)),
+    choose: (seq) => choose(rows.find((bar) => bar.seq === seq) || [...bars.values()].find((bar) => bar.seq <= seq && seq <= bar.last && bar.kind !== "shift" && bar.kind !== "turn")),
     seq: () => about.seq,
     open: () => [...bars.values()].filter((bar) => OPEN.has(bar.state) && !laned(bar)),
     bars: () => [...bars.values()],

@@ -115,7 +115,8 @@ function followed(event, where) {
 
 /** Names and values, side by side. */
 export function facts(rows) {
-  return h("dl", { class: "facts" }, rows.filter((row) => row && row[1] !== null && row[1] !== undefined && row[1] !== "").map(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
+  const some = rows.filter((row) => row && row[1] !== null && row[1] !== undefined && row[1] !== "");
+  return some.length ? h("dl", { class: "facts" }, some.map(([name, value]) => [h("dt", null, name), h("dd", null, value)])) : null;
 }
 
 /** How much of a limit is gone. Without a limit, just how much. */
@@ -160,6 +161,7 @@ export function tabs(list, { label, chosen } = {}) {
     });
     panel.setAttribute("aria-labelledby", `${group}-${found.id}`);
     put(panel);
+    buttons[list.indexOf(found)].scrollIntoView({ block: "nearest", inline: "nearest" });
     found.show(panel, leave.signal);
     if (tell) chosen?.(found.id);
   }

@@ -98,11 +98,7 @@ export async function show(root, place) {
         const last = records.reverse().find((record) => record.kind === "progress" && record.data && (record.data.total || record.data.step));
         if (last && !found.progress) found.progress = { step: last.data.step, total: last.data.total, message: last.data.message };
       }),
-      ask("/artifacts").then((told) => shown.counts("artifacts", told.artifacts.length)),
     ]);
-    shown.counts("conversation", chart.bars().filter((bar) => bar.kind === "turn").length);
-    shown.counts("children", chart.bars().filter((bar) => bar.kind === "child").length);
-    shown.counts("events", chart.seq());
     if (!signal.aborted) draw();
   }
 
@@ -116,6 +112,11 @@ export async function show(root, place) {
 
   function draw() {
     const { task } = found;
+    const several = (kind) => chart.bars().filter((bar) => bar.kind === kind).length;
+    shown.counts("conversation", several("turn"));
+    shown.counts("children", several("child"));
+    shown.counts("events", chart.seq());
+    shown.counts("artifacts", chart.marks().filter((mark) => mark.kind === "artifact").length);
     const menus = head.querySelector(".menu-list:not([hidden])");
     if (menus) return; // somebody is choosing
     put(

@@ -6,8 +6,8 @@ import { attempt, dialog, toast } from "../dialog.js";
 import * as fields from "../fields.js";
 import { may } from "../me.js";
 import { go } from "../router.js";
-import { button, busy, menu } from "../ui.js";
-import { count, ENDED, number, safe, short } from "../words.js";
+import { badge, busy, button, menu } from "../ui.js";
+import { count, ENDED, line, number, safe, short } from "../words.js";
 
 const RESUMES = new Set(["parked", "quarantined", "paused"]);
 
@@ -83,17 +83,17 @@ async function budget(context) {
   context.refresh();
 }
 
-/** A new task from the first records of this one. First it is told which effects would happen again. */
+/** A new task from the first records of this one. First it is told what would happen again. */
 export async function forked(context, seq) {
   const { task } = context.found;
   const told = h("div", { class: "stack" }, busy("Looking at what would repeat"));
-  const where = fields.numeric("Keep everything up to record", { value: seq ?? "", min: 1, step: 1, placeholder: "the last one that can be kept" }, { hint: "Empty: as much as can be kept." });
+  const where = fields.numeric("Keep everything up to record", { value: seq ?? context.chart.seq(), min: 1, step: 1 }, { required: true });
   const other = fields.tick("With another input, from the beginning", { checked: false });
-  const input = fields.area("Input", { rows: 6, value: JSON.stringify(task.input, null, 2).slice(0, 100_000), "aria-label": "Input as JSON" });
+  const input = fields.area("Input", { rows: 6, value: JSON.stringify(task.input, null, 2).slice(0, 100_000) });
   input.hidden = true;
-  const body = () => (other.input.checked ? { input: parsed(input) } : where.input.value ? { at: Number(where.input.value) } : {});
+  const body = () => (other.input.checked ? { input: parsed(input) } : { at: Number(where.input.value) });
   let newest = 0;
-  async function look() {
+  async function look(first = false) {
     newest += 1;
     const mine = newest;
     input.hidden = !other.input.checked;
@@ -102,12 +102,19 @@ export async function forked(context, seq) {
       const found = await post(`${context.path}/fork`, { ...body(), preview: true });
       if (mine === newest) put(told, preview(found));
     } catch (error) {
-      if (mine === newest) put(told, h("p", { class: "form-trouble" }, error.message));
+      if (mine !== newest) return;
+      const near = (error.more?.near || []).filter((one) => Number.isInteger(one));
+      if (first && near.length) take(near[0]);
+      else put(told, h("p", { class: "form-trouble" }, safe(error.message)), h("div", { class: "row" }, near.map((one) => button(`Record ${one}`, () => take(one), { small: true }))));
     }
   }
-  where.input.addEventListener("change", look);
-  other.input.addEventListener("change", look);
-  look();
+  function take(record) {
+    where.input.value = record;
+    look();
+  }
+  where.input.addEventListener("change", () => look());
+  other.input.addEventListener("change", () => look());
+  look(true);
   const made = await dialog("Fork this task", { text: "A new task that begins with what this one has recorded, and goes on from there. This one stays as it is.", fields: [where, other, input, told], wide: true, name: "Fork", act: () => post(`${context.path}/fork`, body()) });
   if (made?.task_id) {
     toast(`Forked as ${short(made.task_id)}`, { tone: "good" });
@@ -116,11 +123,14 @@ export async function forked(context, seq) {
 }
 
 function preview({ keeps, would_repeat: repeats = [] }) {
+  const sorted = [...repeats].sort((one, other) => Number(other.effect) - Number(one.effect) || one.seq - other.seq);
+  const announced = repeats.filter((one) => one.effect).length;
+  const title = `${count(repeats.length, "thing")} that this task did would happen again${announced ? `, ${announced} of them never to be repeated silently` : ""}:`;
   return [
-    h("p", { class: "faint" }, keeps ? `${count(keeps, "record")} are kept.` : "Nothing is kept: it begins anew."),
+    h("p", { class: "faint" }, keeps ? `${count(keeps, "record")} ${keeps === 1 ? "is" : "are"} kept.` : "Nothing is kept: it begins anew."),
     repeats.length
-      ? h("div", { class: "warn-box" }, h("h3", null, `${count(repeats.length, "effect")} of this task would happen again:`), h("ul", { class: "plain" }, repeats.slice(0, 50).map((one) => h("li", null, h("span", { class: "mono" }, number(one.seq)), " ", safe(one.name), one.effect && h("span", { class: "faint" }, ` ${safe(one.effect)}`)))), repeats.length > 50 && h("p", { class: "faint" }, `and ${repeats.length - 50} more`))
-      : h("p", { class: "good-text" }, "No effect would happen again."),
+      ? h("div", { class: "warn-box", tabindex: "0", role: "region", "aria-label": "What would happen again" }, h("h3", null, title), h("ul", { class: "plain" }, sorted.slice(0, 100).map((one) => h("li", { class: "row" }, h("span", { class: "mono faint num" }, number(one.seq)), h("bdi", null, line(one.name.replace(/^\[[^\]]*\]|#\d+$/g, ""), 120)), one.kind !== "step" && !one.name.startsWith(one.kind) && h("span", { class: "faint" }, safe(one.kind)), one.effect && badge("effect", "bad")))), repeats.length > 100 && h("p", { class: "faint" }, `and ${number(repeats.length - 100)} more`))
+      : h("p", { class: "good-text" }, "Nothing that this task did would happen again."),
   ];
 }
 

@@ -5,7 +5,7 @@ import * as live from "../live.js";
 import { here } from "../router.js";
 import { busy, empty, failure } from "../ui.js";
 import { value } from "../values.js";
-import { compact, count, line, money, moment, number, safe, span } from "../words.js";
+import { compact, count, ENDED, line, money, moment, number, safe, span } from "../words.js";
 
 const ROLES = { system: "Instructions", user: "To the agent", assistant: "Model", tool: "Tool" };
 const LONG = 1500;
@@ -64,7 +64,8 @@ export async function conversation(root, context, signal) {
     if (!number) return put(body);
     if (drawn === number) return undefined;
     const main = root.closest("main");
-    const below = drawn > 0 && main.scrollTop + main.clientHeight >= main.scrollHeight - 40;
+    const first = drawn === 0 && !ENDED.has(context.found.task.state) && !here().one("turn");
+    const below = first || (drawn > 0 && main.scrollTop + main.clientHeight >= main.scrollHeight - 40);
     try {
       const turn = await context.ask(`/turns/${number}`);
       if (chosen !== number || signal.aborted) return undefined;
@@ -93,6 +94,8 @@ export async function conversation(root, context, signal) {
   function speak() {
     const open = [...said].filter(([name]) => !turns.some((turn) => turn.turn === Number(name.split(":")[0])));
     put(now, open.map(([name, text]) => h("div", { class: "bubble assistant speaking" }, h("header", null, `Model, turn ${name.split(":")[0]}`, h("span", { class: "spinner" })), h("pre", { class: "text" }, safe(text)))));
+    const main = root.closest("main");
+    if (open.length && main.scrollHeight - main.scrollTop - main.clientHeight < 160) main.scrollTop = main.scrollHeight;
   }
   live.on(
     `text:${context.id}`,
