@@ -7,7 +7,7 @@ it. A handler that no living worker has is shown too: its tasks would wait.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from onward.core import wire
@@ -61,7 +61,7 @@ class Handlers:
             told = {name: wire.decode(data) for name, data in (await self._store.offered()).items()} | told
         return {name: said["attempts"] for name, said in told.items() if name in names and "attempts" in said}
 
-    def _view(self, name: str, said: Mapping[str, Any], versions: list[str]) -> HandlerView:
+    def _view(self, name: str, said: Mapping[str, Any], versions: Sequence[str]) -> HandlerView:
         schema = dict(said.get("input", {}))
         doc = str(said.get("doc", schema.get("description", "")))
         kind = "agent" if said.get("agent") else "task"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import platform
-from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON, State, Tasks
@@ -60,12 +60,8 @@ class Health:
         return not any(check.fine is False for check in self.checks)
 
 
-class Lister(Protocol):
-    """Lists tasks, as `Lists.list` does."""
-
-    def __call__(self, **which: Any) -> Awaitable[tuple[Tasks, str | None]]:
-        """A page, and the cursor for the next."""
-        ...
+Lister = Callable[..., Awaitable[tuple[Tasks, str | None]]]
+"""Lists tasks, as `Lists.list` does: a page, and the cursor for the next."""
 
 
 class Doctor:

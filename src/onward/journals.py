@@ -123,9 +123,9 @@ class Journals:
         if not record.key:
             return RecordView(record, output=said.get("result"), error=_error(said))
         given, result = None, said.get("result")
-        if record.kind == STEP_DONE and is_call(result):
+        if record.kind == STEP_DONE and isinstance(result, dict) and is_call(result):
             given, result = await self._call(task_id, result)
-        elif record.kind == STEP_DONE and is_output(result):
+        elif record.kind == STEP_DONE and isinstance(result, dict) and is_output(result):
             given, result = await self._output(task_id, record, result)
         error = _error(said)
         attempts = said.get("attempts", said.get("attempt", (error or {}).get("attempts")))

@@ -98,8 +98,8 @@ class Registry:
             keep = checkpoints(checkpoint)
             handler = Handler(title, function, policy, allowed, queue, group, limit, keep, secrets=self.secrets.names)
             handler.takes  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
-            about = {"secrets": handler.secrets, "said": handler.said}
-            self._offers[title] = Offer(handler.check, handler.queue, handler.deadline, handler.grouping, **about)
+            offer = Offer(handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets)
+            self._offers[title] = dataclasses.replace(offer, said=handler.said)
             self.handlers[title] = handler
             return function
 

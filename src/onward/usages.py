@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
 
 from onward.core import wire
 from onward.core.record import Record
@@ -67,12 +66,8 @@ class Report:
     """False when there are more tasks than were looked at: these are the newest."""
 
 
-class Lister(Protocol):
-    """Lists tasks, as `Lists.list` does."""
-
-    def __call__(self, **which: Any) -> Awaitable[tuple[Tasks, str | None]]:
-        """A page, and the cursor for the next."""
-        ...
+Lister = Callable[..., Awaitable[tuple[Tasks, str | None]]]
+"""Lists tasks, as `Lists.list` does: a page, and the cursor for the next."""
 
 
 class Usages:

@@ -404,7 +404,7 @@ def test_the_words_are_those_of_the_app() -> None:
     words = {word for word in set(dir(Verbs)) - set(dir(Asking)) if not word.startswith("_")}
     own = {"tasks", "approvals", "questions", "follow"} | {
         *("whoami", "timeline", "record", "turns", "turn", "count", "act"),  # for who looks on
-        *("children", "fork_plan", "usage", "system", "drain_queue"),
+        *("handlers", "children", "fork_plan", "usage", "system", "drain_queue"),
         "result",
         "tail",
         "journal",

@@ -96,7 +96,8 @@ async def test_usage_by_agent_model_key_and_day(app: Onward, client: Client, end
         """Look."""
         return "x"
 
-    dear = ScriptedModel([[("look", {})], "done", "again"], name="dear", prices=Prices(1_000_000.0, 2_000_000.0))
+    dear = ScriptedModel([[("look", {})], "done"], name="dear")
+    dear.prices = Prices(1_000_000.0, 2_000_000.0)
     app.agent("fixer", model=dear, tools=[look])
     app.agent("helper", model=ScriptedModel(["done"], name="free"))
     made = await app.keys.create("ada", ["read", "submit"])
@@ -108,18 +109,18 @@ async def test_usage_by_agent_model_key_and_day(app: Onward, client: Client, end
     rows = {by: (await client.get("/api/usage", params={"by": by})).json() for by in ("agent", "model", "key", "day")}
     assert all(one["complete"] for one in rows.values())
     assert [(row["group"], row["tasks"], row["calls"]) for row in rows["agent"]["rows"]] == [
-        ("fixer", 2, 3),
+        ("fixer", 2, 4),
         ("helper", 1, 1),
     ]
     assert [(row["group"], row["tasks"], row["calls"]) for row in rows["model"]["rows"]] == [
-        ("dear", 2, 3),
+        ("dear", 2, 4),
         ("free", 1, 1),
     ]
     fixer, helper = rows["agent"]["rows"]
     assert fixer["usd"] == fixer["tokens_in"] + 2 * fixer["tokens_out"]
     assert (fixer["unknown"], helper["unknown"], helper["usd"]) == (0, 1, 0.0)
     (key,), (day,) = rows["key"]["rows"], rows["day"]["rows"]
-    assert (key["group"], key["tasks"], key["calls"], key["unknown"]) == ("ada", 3, 4, 1)
+    assert (key["group"], key["tasks"], key["calls"], key["unknown"]) == ("ada", 3, 5, 1)
     today = {
         (datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=back)).date().isoformat() for back in (0, 1)
     }

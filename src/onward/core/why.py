@@ -149,7 +149,7 @@ def _sentence(one: Open) -> str:
             return "asleep"
 
 
-_PLAIN = {
+_PLAIN: dict[str, str] = {
     Reason.QUOTA: "waits for its limit",
     Reason.BUDGET: "waits for a budget",
     Reason.APPROVAL: "waits for an approval",

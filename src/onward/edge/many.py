@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from onward.edge.calls import Answer, Asked, Call, Shape
-from onward.edge.shapes import Priority, TaskFilter, Whole
+from onward.edge.shapes import Priority, Whole
+from onward.edge.task_shapes import TaskFilter
 from onward.lists import COUNTED
 
 

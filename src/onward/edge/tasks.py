@@ -11,7 +11,7 @@ from onward.core.budget import Budget
 from onward.core.caller import READ
 from onward.core.task import Task, Tasks
 from onward.core.why import Why
-from onward.edge import live, shapes
+from onward.edge import live, shapes, task_shapes
 from onward.edge.calls import Answer, Asked, Call
 from onward.edge.problem import Problem
 from onward.errors import ResultTimeout
@@ -70,7 +70,7 @@ async def get(asked: Asked) -> Answer:
 
 async def list_(asked: Asked) -> Answer:
     """`GET /api/tasks`."""
-    query: shapes.TaskQuery = asked.query
+    query: task_shapes.TaskQuery = asked.query
     found, cursor = await asked.door.list(limit=query.limit, cursor=query.cursor, **query.asked())
     return await _page(asked, found, cursor)
 
@@ -120,7 +120,7 @@ async def priority(asked: Asked) -> Answer:
 
 async def fork(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/fork`."""
-    body: shapes.NewFork = asked.body
+    body: task_shapes.NewFork = asked.body
     given = body.input if "input" in body.model_fields_set else SAME
     if body.preview:
         plan = await asked.door.fork_plan(asked.path["id"], body.at, input=given)
@@ -211,8 +211,8 @@ CALLS = [
         "list",
         list_,
         "Tasks, newest first, and why each is where it is. All that is asked for has to hold.",
-        {200: ("A page of tasks.", shapes.TaskPage)},
-        query=shapes.TaskQuery,
+        {200: ("A page of tasks.", task_shapes.TaskPage)},
+        query=task_shapes.TaskQuery,
     ),
     Call(
         "GET",
@@ -220,7 +220,7 @@ CALLS = [
         "get",
         get,
         "One task, with its usage, and why it is where it is.",
-        {200: ("The task.", shapes.PlacedTask)},
+        {200: ("The task.", task_shapes.PlacedTask)},
         headers={"Prefer": "`wait=N` holds the answer back until it has ended, for up to N seconds (60 at most)."},
         errors=(404,),
     ),
@@ -230,8 +230,8 @@ CALLS = [
         "children",
         children,
         "What a task has started, newest first, ended or not.",
-        {200: ("A page of tasks.", shapes.TaskPage)},
-        query=shapes.PageQuery,
+        {200: ("A page of tasks.", task_shapes.TaskPage)},
+        query=task_shapes.PageQuery,
         errors=(404,),
     ),
     Call(
@@ -302,8 +302,8 @@ CALLS = [
         "fork",
         fork,
         "A new task from the first records of another; with `preview`, what it would do again.",
-        {200: ("The new task, or what it would come to.", shapes.Forked)},
-        body=shapes.NewFork,
+        {200: ("The new task, or what it would come to.", task_shapes.Forked)},
+        body=task_shapes.NewFork,
         errors=(404, 409, 413, 415, 422),
     ),
     Call(
