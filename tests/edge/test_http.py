@@ -35,7 +35,9 @@ async def test_a_task_from_submit_to_result(app: Onward, client: Client, ends: E
         {"a": "b"},
     )
     assert task["finished_at"].endswith("Z")
-    assert (await client.get(f"/api/tasks/{task_id}")).json() == task
+    found = (await client.get(f"/api/tasks/{task_id}")).json()
+    assert found.pop("why")["since"] is not None
+    assert found == task
     records = (await client.get(f"/api/tasks/{task_id}/events")).json()
     assert [record["seq"] for record in records["records"]] == list(range(1, len(records["records"]) + 1))
     assert records["records"][-1]["kind"] == "task.completed"

@@ -84,6 +84,7 @@ async def test_what_is_asked_is_shown_to_its_tenant(store: Store) -> None:
 async def test_a_tenant_among_many_is_found_through_its_index(store: Any) -> None:
     """However many tasks others have."""
     from onward.store.overview import listing
+    from onward.store.postgres_overview import escaped
     from onward.store.postgres_run import S as P
     from onward.store.sqlite_run import S as L
 
@@ -94,7 +95,9 @@ async def test_a_tenant_among_many_is_found_through_its_index(store: Any) -> Non
             lambda c: [row[3] for row in c.execute(f"EXPLAIN QUERY PLAN {L[name].sql}", L[name](**as_json(values)))]
         )
         assert any("onward_tasks_tenant (tenant=?" in line for line in plan), plan
-        assert not any(line.startswith("SCAN") or "TEMP B-TREE" in line for line in plan), plan
+        scans = [line for line in plan if line.startswith("SCAN") and "json_each" not in line]
+        assert not scans, plan
+        assert not any("TEMP B-TREE" in line for line in plan), plan
         return
     await sql(
         store,
@@ -104,7 +107,7 @@ async def test_a_tenant_among_many_is_found_through_its_index(store: Any) -> Non
     await sql(store, "ANALYZE onward_tasks")
     async with store._connection() as connection:
         statement = await connection.prepare(P[name].sql)
-        plan = str(await statement.explain(*P[name](**values)))
+        plan = str(await statement.explain(*P[name](**escaped(values))))
     assert "onward_tasks_tenant" in plan, plan
     assert "Seq Scan on onward_tasks" not in plan, plan
 

@@ -205,6 +205,7 @@ async function begin() {
   live.on("task", counted);
   live.on("reset", counted);
   lit(live.status);
+  router.ahead(pages); // its modules come while we ask who we are
   try {
     await known();
   } catch {

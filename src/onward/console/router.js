@@ -46,6 +46,12 @@ export function start(pages, page, hooks) {
   arrive();
 }
 
+/** Begin to load what is shown here, before anything else is known. */
+export function ahead(pages) {
+  table = pages;
+  match(here().path)?.row.load().catch(() => {});
+}
+
 /** Show the place anew, whatever has been there. */
 export function again() {
   shown = null;

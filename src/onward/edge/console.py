@@ -8,7 +8,7 @@ mistake in the page would allow.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -45,6 +45,9 @@ HEADERS = {
 
 PAGE = "index.html"
 
+CheckOrigin = Callable[[str, str | None], None]
+"""Refuses a host or an origin that is not ours."""
+
 
 class File(NamedTuple):
     """One file of the console."""
@@ -74,9 +77,13 @@ def _read(folder: Traversable, above: str) -> list[tuple[str, File]]:
 class _Files:
     """The page, or a module of it."""
 
+    def __init__(self, check: CheckOrigin) -> None:
+        self._check = check
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
+            self._check(request.headers.get("host", ""), request.headers.get("origin"))
             response = _answer(request)
         except OnwardError as error:
             response = problem.response(error)
@@ -86,7 +93,6 @@ class _Files:
 def _answer(request: Request) -> Response:
     if request.method not in {"GET", "HEAD"}:
         raise Problem(405, "wrong_method", f"{request.method:.20} is not for this; GET is", {"Allow": "GET, HEAD"})
-    request.app.state.edge.check_origin(request.headers.get("host", ""), request.headers.get("origin"))
     path = request.path_params.get("path", PAGE)
     file = files().get(path)
     if file is None:
@@ -97,5 +103,6 @@ def _answer(request: Request) -> Response:
     return Response(file.data, 200, {**headers, "Content-Type": file.type})
 
 
-ROUTES = (Route("/", endpoint=_Files()), Route("/console/{path:path}", endpoint=_Files()))
-"""Not in the table of calls: they are files, and the API is the same without them."""
+def routes(check: CheckOrigin) -> list[Route]:
+    """Not in the table of calls: they are files, and the API is the same without them."""
+    return [Route("/", endpoint=_Files(check)), Route("/console/{path:path}", endpoint=_Files(check))]

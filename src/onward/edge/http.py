@@ -132,7 +132,7 @@ def asgi(edge: Edge, calls: Sequence[Call] = CALLS, more: Sequence[BaseRoute] = 
     routes = [Route(path, endpoint=_Place(edge, rows)) for path, rows in _by_path(calls).items()]
     routes += [Route("/openapi.json", endpoint=described)]
     sockets = [WebSocketRoute("/api/tasks/{id}/ws", Sockets(edge).__call__)]
-    app = Starlette(routes=[*routes, *sockets, *console.ROUTES, *more], exception_handlers=_HANDLERS)
+    app = Starlette(routes=[*routes, *sockets, *console.routes(edge.check_origin), *more], exception_handlers=_HANDLERS)
     app.state.edge = edge
     return app
 

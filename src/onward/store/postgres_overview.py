@@ -49,12 +49,12 @@ class PostgresOverview:
     async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
         parts = []
         for name, values in listings(limit, before, which):
-            parts.append([rows.task(row) for row in await self._fetch(name, **_escaped(values))])
+            parts.append([rows.task(row) for row in await self._fetch(name, **escaped(values))])
         return newest(parts, limit)
 
     async def ids(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Sequence[tuple[str, bytes]]:
         asked = listings(limit, before, which)
-        return newest_ids([await self._fetch(IDS[name], **_escaped(values)) for name, values in asked], limit)
+        return newest_ids([await self._fetch(IDS[name], **escaped(values)) for name, values in asked], limit)
 
     async def model_calls(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
         return [(row[0], row[1]) for row in await self._fetch("model_calls", ids=list(task_ids))]
@@ -69,7 +69,7 @@ class PostgresOverview:
         return by_task(await self._fetch("lately", ids=list(task_ids), back=back, most=most))
 
 
-def _escaped(values: dict[str, Any]) -> dict[str, Any]:
+def escaped(values: dict[str, Any]) -> dict[str, Any]:
     """Patterns for bytes, as `encode(…, 'escape')` writes those: what is not ASCII by its octal numbers."""
     told = {name: value for name, value in values.items() if name.startswith(("within", "labelled"))}
     return values | {name: _octal(value) for name, value in told.items()} | {"pairs": _pairs(*values["bare"])}
