@@ -175,7 +175,7 @@ async function surroundings(box, one, signal) {
   const task = one.about || (await get(`/api/tasks/${part(one.task_id)}`, {}, { signal }).catch(() => null));
   if (!task) return;
   const labels = Object.entries(task.labels || {});
-  put(box, h("h3", null, "What the task was asked for"), value(task.input, { name: `${one.task_id}-input`, first: 1200, label: "Input of the task" }), labels.length > 0 && h("p", { class: "row" }, labels.slice(0, 12).map(([name, one_]) => tag(name, one_))));
+  put(box, h("h3", null, "What the task was asked for"), value(task.input, { name: `${one.task_id}-input`, first: 1200, label: "Input of the task" }), labels.length > 0 && h("div", { class: "row" }, labels.slice(0, 12).map(([name, one_]) => tag(name, one_))));
 }
 
 /** The row of buttons; nothing for a key that may not. */

@@ -74,7 +74,7 @@ function drawn(found, again) {
     tiles(
       tile("Health", wrong ? count(wrong, "thing") : "well", { note: wrong ? "to look at" : `${count(found.checks.length, "check")}, nothing wrong`, tone: wrong ? "bad" : "good" }),
       tile("Store", STORES[found.store] || line(found.store, 20), { note: `${bytes(found.bytes)} for ${found.stats.exact ? "" : "about "}${count(all, "task")}` }),
-      tile("Tables", `version ${found.tables}`, { note: old ? `this program wants ${found.tables_wanted}: onward migrate` : "as this program wants them", tone: old ? "bad" : "" }),
+      tile("Tables", `v${found.tables}`, { note: old ? `this program wants ${found.tables_wanted}: onward migrate` : "as this program wants them", tone: old ? "bad" : "" }),
       tile("Onward", line(found.version, 20), { note: `on Python ${line(found.python, 20)}` }),
     ),
     h(
