@@ -64,7 +64,7 @@ function figures({ stats, queues, usage, asks, failed }) {
   const lately = failed.filter((task) => Date.now() / 1000 - at(task.finished_at || task.updated_at) < DAY).length;
   return tiles(
     stats && tile("Running", compact(stats.states.running || 0), { note: `on ${count(stats.workers, "worker")}${stats.rate ? `, ${rate(stats.rate)} done` : ""}`, href: link("/tasks", { state: "running" }), drawing: "play" }),
-    stats && tile("Waiting to start", compact(waiting), { note: oldest ? `the oldest for ${about(oldest)}` : "nothing is kept waiting", tone: oldest > 300 ? "wait" : "", href: "#/queues", drawing: "queues" }),
+    stats && tile("Waiting", compact(waiting), { note: oldest ? `the oldest for ${about(oldest)}` : "nothing is kept waiting", tone: oldest > 300 ? "wait" : "", href: "#/queues", drawing: "queues" }),
     tile("For people", compact(new Set(asks.map((one) => one.task_id)).size), { note: asks[0]?.until ? ["the first ends ", age(asks[0].until)] : asks.length ? "none of it expires" : "nobody has to do anything", tone: asks.length ? "wait" : "", href: "#/inbox", drawing: "inbox" }),
     tile("Failed", failed.length >= 20 && lately >= 20 ? "20+" : String(lately), { note: "in the last 24 hours", tone: lately ? "bad" : "", href: link("/tasks", { state: "failed" }), drawing: "warn" }),
     usage && spent(usage),

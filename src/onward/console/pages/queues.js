@@ -39,7 +39,7 @@ function numbers(queues, workers) {
   const oldest = Math.max(0, ...queues.map((one) => one.oldest_s || 0));
   const paused = queues.filter((one) => one.paused).length;
   return tiles(
-    tile("Waiting to start", compact(sum(queues, "waiting")), { note: oldest ? `the oldest for ${about(oldest)}` : "nothing is kept waiting", tone: oldest > 300 ? "wait" : "" }),
+    tile("Waiting", compact(sum(queues, "waiting")), { note: oldest ? `the oldest for ${about(oldest)}` : "nothing is kept waiting", tone: oldest > 300 ? "wait" : "" }),
     tile("Running", compact(running), { note: slots ? `of ${count(slots, "slot")}` : "no worker" }),
     tile("Done", rate(sum(alive, "rate")), { note: "over all workers" }),
     tile("Workers", compact(alive.length), { note: workers.length > alive.length ? `and ${workers.length - alive.length} silent` : paused ? `${count(paused, "queue")} paused` : "all well", tone: !alive.length || workers.length > alive.length ? "bad" : "" }),
