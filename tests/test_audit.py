@@ -198,5 +198,10 @@ async def test_pages_and_tenants(app: Onward) -> None:
     assert [entry.number for entry in await app.audit(after=3, limit=4)] == [4, 5, 6, 7]
     own = await Door(app.service, caller("acme")).audit(after=2)
     assert [entry.number for entry in own] == [4, 6, 8, 10, 12]
+    newest = await app.service.audit.list(limit=3, before=2**53)
+    assert [entry.number for entry in newest] == [12, 11, 10]
+    assert [entry.number for entry in await app.service.audit.list(limit=3, before=10)] == [9, 8, 7]
+    own = await Door(app.service, caller("acme")).audit(before=9, limit=2)
+    assert [entry.number for entry in own] == [8, 6]
     with pytest.raises(OnwardError, match="between 1 and 1000"):
         await app.audit(limit=0)

@@ -42,11 +42,13 @@ class Audit:
         """Add a deed."""
         await self._store.write_down(deed)
 
-    async def list(self, after: int = 0, limit: int = 100, whose: str | None = None) -> Entries:
-        """Entries after a number, in order; of one tenant, or of all."""
+    async def list(
+        self, after: int = 0, limit: int = 100, whose: str | None = None, before: int | None = None
+    ) -> Entries:
+        """Entries after a number, in order, or before one, the newest first; of one tenant, or of all."""
         if not 1 <= limit <= PAGE:
             raise BadSetting("limit", limit, f"between 1 and {PAGE}")
-        return await self._store.audit(after, limit, whose)
+        return await self._store.audit(after, limit, whose, before)
 
     async def verify(self, seen: str | None = None) -> Verdict:
         """Look at every entry. With `seen`, a head (`NUMBER:HASH`) that was noted before, also whether the chain still leads

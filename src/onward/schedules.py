@@ -35,6 +35,8 @@ class Schedule:
     labels: dict[str, str]
     next_at: float | None
     """The next tick; None while it is paused."""
+    upcoming: tuple[float, ...]
+    """The next ticks, that one first: up to three."""
     last_at: float | None
     """The last tick for which a task was submitted."""
     paused: bool
@@ -153,6 +155,16 @@ def _view(row: ScheduleRow) -> Schedule:
         deadline=options.get("deadline"),
         labels=options.get("labels", {}),
         next_at=row.next_at,
+        upcoming=_upcoming(row),
         last_at=row.last_at,
         paused=row.paused,
     )
+
+
+def _upcoming(row: ScheduleRow, several: int = 3) -> tuple[float, ...]:
+    found: list[float] = []
+    tick = row.next_at
+    while tick is not None and len(found) < several:
+        found.append(tick)
+        tick = row.rhythm.after(tick)
+    return tuple(found)

@@ -159,6 +159,7 @@ def schedule_json(schedule: Schedule) -> dict[str, Any]:
         "deadline": schedule.deadline,
         "labels": schedule.labels,
         "next_at": iso(schedule.next_at),
+        "upcoming": [iso(tick) for tick in schedule.upcoming],
         "last_at": iso(schedule.last_at),
         "paused": schedule.paused,
     }

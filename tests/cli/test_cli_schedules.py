@@ -47,6 +47,11 @@ def test_the_list_is_a_table(onward: Run, three: str) -> None:
 def test_the_list_for_programs(onward: Run, three: str) -> None:
     nightly, _, often = onward("schedules", "--db", three, "--json").json["schedules"]
     assert nightly["next_at"].endswith(":00:00.000Z")
+    ticks = [nightly.pop("upcoming"), often.pop("upcoming")]
+    assert [(len(times), times == sorted(times), times[0]) for times in ticks] == [
+        (3, True, nightly["next_at"]),
+        (3, True, often["next_at"]),
+    ]
     del nightly["next_at"], often["next_at"]
     assert nightly == {
         "name": "nightly",

@@ -5,7 +5,7 @@ import { h, put } from "./dom.js";
 import { dialog } from "./dialog.js";
 import { icon } from "./icons.js";
 import * as live from "./live.js";
-import { may, me } from "./me.js";
+import { me } from "./me.js";
 import { pages } from "./pages.js";
 import * as router from "./router.js";
 import { badge, button, empty, failure, menu, tick } from "./ui.js";
@@ -42,7 +42,7 @@ let stats = null;
 let current = null;
 
 function railed() {
-  const items = pages.filter((page) => page.nav && (!page.admin || (may("admin") && !me.tenant)));
+  const items = pages.filter((page) => page.nav && (!page.shown || page.shown()));
   put(
     rail,
     items.map((page) => {
@@ -91,12 +91,18 @@ function counted() {
   pending = setTimeout(async () => {
     asked = Date.now();
     try {
-      stats = await get("/api/stats");
+      stats = await (me.tenant ? asks() : get("/api/stats"));
       railed();
     } catch {
       // who may not see them, or a server that is away: the rail goes without
     }
   }, Math.max(50, 2000 - (Date.now() - asked)));
+}
+
+/** What a key of a tenant sees of them: what waits for its people. */
+async function asks() {
+  const [{ approvals }, { questions }] = await Promise.all([get("/api/approvals"), get("/api/questions")]);
+  return { states: {}, people: approvals.length + questions.length };
 }
 
 const LAMPS = { live: ["good", "Live"], connecting: ["idle", "Connecting"], paused: ["idle", "Paused"], cut: ["bad", "Offline"] };
@@ -175,7 +181,7 @@ async function known() {
 
 // ── the keyboard ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-const KEYS = [["/", "search"], ["j  k", "down, up in a list"], ["Enter", "open"], ["n", "new task"], ["g", "to the tasks"], ["?", "this help"], ["Esc", "close"]];
+const KEYS = [["/", "search"], ["j  k", "down, up in a list"], ["Enter", "open"], ["a  d  e", "in the inbox: approve, deny, change"], ["n", "new task"], ["g", "to the tasks"], ["?", "this help"], ["Esc", "close"]];
 
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || signing) return;

@@ -3,6 +3,7 @@
 import { svg } from "./dom.js";
 
 const PATHS = {
+  overview: "M3.500 3.500h5.500v7H3.500zM11 3.500h5.500v4H11zM11 9.500h5.500v7H11zM3.500 12.500h5.500v4H3.500z",
   tasks: "M4 5h2M4 10h2M4 15h2M9 5h7M9 10h7M9 15h7",
   inbox: "M3 11l2.5-6.5h9L17 11v5H3zM3 11h4l1.2 2h3.6L13 11h4",
   queues: "M3 5h14M3 10h10M3 15h6M16 8v7m0 0l-2.5-2.5M16 15l2.5-2.5",

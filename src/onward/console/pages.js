@@ -17,17 +17,19 @@
 //     style.css  tokens at the top; a page needs few classes of its own
 //
 // `nav`: its place in the rail (the name, the icon in icons.js); without it a page is only linked to. `count(stats)` is shown beside it;
-// `stats` is `/api/stats`. `admin`: only for keys of that scope without a tenant.
+// `stats` is `/api/stats`. `shown()`: whether it is for this key.
+
+import { may, me } from "./me.js";
 
 export const pages = [
+  { path: "/overview", title: "Overview", nav: "Overview", icon: "overview", load: () => import("./pages/overview.js") },
   { path: "/tasks", title: "Tasks", nav: "Tasks", icon: "tasks", load: () => import("./pages/tasks.js"), count: (stats) => (stats.states.running || 0) + (stats.states.pending || 0) },
   { path: "/tasks/:id", title: "Task", within: "/tasks", load: () => import("./pages/task.js") },
   { path: "/new", title: "New task", within: "/tasks", load: () => import("./pages/new.js") },
-  // { path: "/inbox", title: "Approvals and questions", nav: "Inbox", icon: "inbox", load: () => import("./pages/inbox.js"), count: (stats) => stats.people, tone: "wait" },
-  // { path: "/queues", title: "Queues", nav: "Queues", icon: "queues", load: () => import("./pages/queues.js") },
-  // { path: "/workers", title: "Workers", nav: "Workers", icon: "workers", load: () => import("./pages/workers.js") },
-  // { path: "/schedules", title: "Schedules", nav: "Schedules", icon: "schedules", load: () => import("./pages/schedules.js") },
-  // { path: "/deliveries", title: "Deliveries", nav: "Deliveries", icon: "deliveries", load: () => import("./pages/deliveries.js") },
-  // { path: "/usage", title: "Usage and cost", nav: "Usage", icon: "usage", load: () => import("./pages/usage.js") },
-  // { path: "/system", title: "System", nav: "System", icon: "system", load: () => import("./pages/system.js"), admin: true },
+  { path: "/inbox", title: "Approvals and questions", nav: "Inbox", icon: "inbox", load: () => import("./pages/inbox.js"), count: (stats) => stats.people, tone: "wait" },
+  { path: "/queues", title: "Queues and workers", nav: "Queues", icon: "queues", load: () => import("./pages/queues.js"), shown: () => !me.tenant },
+  { path: "/schedules", title: "Schedules", nav: "Schedules", icon: "schedules", load: () => import("./pages/schedules.js"), shown: () => !me.tenant },
+  { path: "/deliveries", title: "Deliveries", nav: "Deliveries", icon: "deliveries", load: () => import("./pages/deliveries.js"), shown: () => may("admin") },
+  { path: "/usage", title: "Usage and cost", nav: "Usage", icon: "usage", load: () => import("./pages/usage.js") },
+  { path: "/system", title: "System", nav: "System", icon: "system", load: () => import("./pages/system.js"), shown: () => may("admin") },
 ];

@@ -347,7 +347,8 @@ class Door(Looking):
         self.need(ADMIN)
         return await self.service.keys.revoke(key_id, whose=self.caller.sees, by=self.caller)
 
-    async def audit(self, after: int = 0, limit: int = 100) -> Entries:
-        """Who did what, in order; for a caller of a tenant, what was done to what is the tenant's."""
+    async def audit(self, after: int = 0, limit: int = 100, before: int | None = None) -> Entries:
+        """Who did what, in order, or before a number, the newest first; for a caller of a tenant, what was done to what is the
+        tenant's."""
         self.need(ADMIN)
-        return await self.service.audit.list(after, limit, self.caller.sees)
+        return await self.service.audit.list(after, limit, self.caller.sees, before)

@@ -66,16 +66,17 @@ class EntryShape(Shape):
 
 
 class EntryPage(Shape):
-    """Entries in order; `next` is for `after`, null when there are no more just now."""
+    """Entries in order; `next` is for `after` (or `before`, where that was asked), null when there are no more just now."""
 
     entries: list[EntryShape]
     next: int | None
 
 
 class AuditQuery(Shape):
-    """After which entry."""
+    """After which entry, in order; or before which, the newest first."""
 
     after: Seq = 0
+    before: Seq | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
@@ -103,7 +104,7 @@ async def revoke(asked: Asked) -> Answer:
 async def audit(asked: Asked) -> Answer:
     """`GET /api/audit`."""
     query: AuditQuery = asked.query
-    found = await asked.door.audit(query.after, query.limit)
+    found = await asked.door.audit(query.after, query.limit, query.before)
     last = found[-1].number if len(found) == query.limit else None
     return Answer({"entries": [entry_json(entry) for entry in found], "next": last})
 

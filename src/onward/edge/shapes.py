@@ -301,6 +301,7 @@ class ScheduleShape(Shape):
     deadline: float | None
     labels: dict[str, str]
     next_at: Time | None
+    upcoming: Annotated[list[Time], Field(description="The next ticks, that one first: up to three.")]
     last_at: Time | None
     paused: bool
 

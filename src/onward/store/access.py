@@ -61,9 +61,16 @@ class Access(Protocol):
         """Add a deed to the audit."""
         ...
 
-    async def audit(self, after: int, limit: int, whose: str | None = None) -> Entries:
-        """Entries with numbers above `after`, in order."""
+    async def audit(self, after: int, limit: int, whose: str | None = None, before: int | None = None) -> Entries:
+        """Entries with numbers above `after`, in order; with `before`, those below that number instead, the newest first."""
         ...
+
+
+def audit_statement(whose: str | None, before: int | None) -> str:
+    """Which statement lists the entries of the audit."""
+    if before is None:
+        return "audit" if whose is None else "audit_tenant"
+    return "audit_before" if whose is None else "audit_tenant_before"
 
 
 def seen_by(whose: str | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from onward.core.deed import BEGINNING, Deed, Entry, entered
 from onward.core.key import KeyRow
 from onward.core.task import Message
 from onward.store import postgres_steer
-from onward.store.access import Entries, Keys, Kin, seen_by
+from onward.store.access import Entries, Keys, Kin, audit_statement, seen_by
 from onward.store.port import Sent
 from onward.store.postgres_run import first, run
 
@@ -57,9 +57,9 @@ class PostgresAccess:
     async def write_down(self, deed: Deed) -> None:
         await self._from_outside(lambda c: write_down(c, deed))
 
-    async def audit(self, after: int, limit: int, whose: str | None = None) -> Entries:
-        name = "audit" if whose is None else "audit_tenant"
-        return [Entry(*row) for row in await self._fetch(name, after=after, limit=limit, tenant=whose)]
+    async def audit(self, after: int, limit: int, whose: str | None = None, before: int | None = None) -> Entries:
+        asked = {"after": after, "before": before, "limit": limit, "tenant": whose}
+        return [Entry(*row) for row in await self._fetch(audit_statement(whose, before), **asked)]
 
 
 async def write_down(connection: Any, deed: Deed) -> None:

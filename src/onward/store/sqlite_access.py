@@ -12,7 +12,7 @@ from onward.core.deed import BEGINNING, Deed, Entry, entered
 from onward.core.key import KeyRow
 from onward.core.task import Message
 from onward.store import sqlite_steer
-from onward.store.access import Entries, Keys, Kin, seen_by
+from onward.store.access import Entries, Keys, Kin, audit_statement, seen_by
 from onward.store.port import Sent
 from onward.store.sqlite_run import first, run
 
@@ -60,9 +60,9 @@ class SqliteAccess:
     async def write_down(self, deed: Deed) -> None:
         await self._writing(lambda c: write_down(c, deed))
 
-    async def audit(self, after: int, limit: int, whose: str | None = None) -> Entries:
-        asked = {"after": after, "limit": limit, "tenant": whose}
-        name = "audit" if whose is None else "audit_tenant"
+    async def audit(self, after: int, limit: int, whose: str | None = None, before: int | None = None) -> Entries:
+        asked = {"after": after, "before": before, "limit": limit, "tenant": whose}
+        name = audit_statement(whose, before)
         return await self._reading(lambda c: [Entry(*row) for row in run(c, name, **asked)])  # type: ignore[no-any-return]
 
 

@@ -701,3 +701,12 @@ SELECT number, at, tenant, key, name, action, subject, data, before, hash FROM o
 -- The same of one tenant.
 SELECT number, at, tenant, key, name, action, subject, data, before, hash FROM onward_audit
 WHERE tenant = :tenant AND number > :after ORDER BY number LIMIT :limit
+
+-- name: audit_before
+-- Entries before a number, the newest first.
+SELECT number, at, tenant, key, name, action, subject, data, before, hash FROM onward_audit WHERE number < :before ORDER BY number DESC LIMIT :limit
+
+-- name: audit_tenant_before
+-- The same of one tenant.
+SELECT number, at, tenant, key, name, action, subject, data, before, hash FROM onward_audit
+WHERE tenant = :tenant AND number < :before ORDER BY number DESC LIMIT :limit

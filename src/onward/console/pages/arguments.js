@@ -1,0 +1,103 @@
+// The arguments of a call, for reading and for changing. What a person allows is exactly what stands here: nothing is left out, and
+// what is long can be scrolled.
+
+import { dialog } from "../dialog.js";
+import { h, put } from "../dom.js";
+import { area, field } from "../fields.js";
+import { button } from "../ui.js";
+import { value } from "../values.js";
+import { line, safe } from "../words.js";
+
+const SHORT = 80;
+
+/** What an agent wants to call its tool with: by name, or all as JSON. */
+export function asked(one) {
+  const names = Object.keys(one.arguments);
+  const box = h("div", { class: "arguments" });
+  let raw = false;
+  function draw() {
+    put(
+      box,
+      h("div", { class: "arguments-head" }, h("h3", null, names.length ? "Arguments" : "No arguments"), names.length > 0 && button(raw ? "By name" : "As JSON", () => ((raw = !raw), draw()), { small: true, kind: "quiet" })),
+      names.length > 0 && (raw ? value(one.arguments, { name: one.id, first: 20_000, label: "Arguments as JSON" }) : arguments_(one.arguments, one.id)),
+    );
+  }
+  draw();
+  return box;
+}
+
+/** Each by its name: short ones in a line, long texts as texts, anything nested as JSON. */
+export function arguments_(given, name) {
+  return h("dl", { class: "given" }, Object.entries(given).map(([key, one]) => [h("dt", { title: safe(key) }, line(key, 60)), h("dd", null, shown(one, `${name}-${key}`, key))]));
+}
+
+function shown(one, name, key) {
+  if (one === null || typeof one === "boolean" || typeof one === "number") return h("code", { class: one === null || typeof one === "boolean" ? "j-word" : "j-n" }, String(one));
+  if (one === "") return h("span", { class: "faint" }, "(an empty text)");
+  if (typeof one === "string" && one.length <= SHORT && !one.includes("\n")) return h("bdi", { class: "short-text" }, safe(one));
+  if (typeof one === "object" && JSON.stringify(one).length <= SHORT) return h("code", { class: "short-json" }, safe(JSON.stringify(one)));
+  return value(one, { name, first: 8000, label: `Argument ${line(key, 60)}` });
+}
+
+/** Change them, then `approve(given)`. A text is typed as a text, everything else as JSON; or all of it as JSON. */
+export function changed(one, approve) {
+  const before = one.arguments;
+  const box = h("div", { class: "stack" });
+  let raw = Object.keys(before).length === 0;
+  let parts = [];
+  const mode = h("span");
+  function draw(now) {
+    parts = raw ? [json("Arguments", now, null)] : Object.entries(now).map(([key, given]) => (typeof given === "string" ? plain(key, given) : json(key, given, key)));
+    put(mode, button(raw ? "By name" : "All as JSON", turn, { small: true, kind: "quiet" }));
+    put(box, parts.map((part) => part.box), mode);
+  }
+  function turn() {
+    const now = read();
+    if (!now) return;
+    raw = !raw;
+    draw(now);
+  }
+  function read() {
+    const found = parts.map((part) => part.read());
+    if (found.some((one_) => one_ === undefined)) return null;
+    return raw ? found[0].value : Object.fromEntries(found.map((one_) => [one_.key, one_.value]));
+  }
+  draw(before);
+  return dialog(`Change the arguments of ${line(one.tool, 60)}`, {
+    fields: [box],
+    wide: true,
+    name: "Approve as changed",
+    act: () => {
+      const now = read();
+      if (!now) throw Object.assign(new Error(""), { name: "AbortError" });
+      if (JSON.stringify(now) === JSON.stringify(before)) throw new Error("Nothing is changed yet.");
+      return approve(now);
+    },
+  });
+}
+
+function plain(key, given) {
+  const long = given.length > SHORT || given.includes("\n");
+  const input = long ? h("textarea", { rows: Math.min(12, 2 + given.split("\n").length + Math.floor(given.length / 90)), class: "prose" }) : h("input", { type: "text", autocomplete: "off" });
+  input.value = given;
+  const box = field(line(key, 60), input);
+  return { box, read: () => ({ key, value: input.value }) };
+}
+
+function json(name, given, key) {
+  const text = JSON.stringify(given, null, 2);
+  const box = area(line(name, 60), { rows: Math.min(16, text.split("\n").length + 1) }, { hint: "JSON" });
+  box.input.value = text;
+  const read = () => {
+    try {
+      const found = JSON.parse(box.input.value);
+      if (key === null && (!found || typeof found !== "object" || Array.isArray(found))) throw new Error("object");
+      box.trouble("");
+      return { key, value: found };
+    } catch {
+      box.trouble(key === null ? "This has to be one JSON object." : "This is no JSON. A text stands in quotes.");
+      return undefined;
+    }
+  };
+  return { box, read };
+}

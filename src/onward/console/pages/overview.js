@@ -1,0 +1,124 @@
+// The overview: the numbers that matter, and what needs somebody.
+
+import { get, part } from "../api.js";
+import { add, h } from "../dom.js";
+import { icon } from "../icons.js";
+import { may, me } from "../me.js";
+import { kept, rate, redraw, section, tile, tiles } from "../parts.js";
+import { link } from "../router.js";
+import { age, badge, chip, empty, heading } from "../ui.js";
+import { about, at, brief, compact, count, line, money, number, safe } from "../words.js";
+import { gathered } from "./inbox.js";
+
+const DAY = 86_400;
+const COSTLY = 30_000; // ms for which the usage of today is good enough: it is a sum over many tasks
+
+export async function show(root, { signal }) {
+  const [numbers, people, attention, recent, strip] = [h("div"), h("div"), h("div"), h("div"), h("div")];
+  const tenant = Boolean(me.tenant);
+  add(
+    root,
+    heading("Overview", tenant ? `Tenant ${line(me.tenant, 60)}` : "The place as it is now"),
+    numbers,
+    h("div", { class: "halves" }, h("div", { class: "stack" }, section("Waits for somebody", { actions: h("a", { href: "#/inbox" }, "All of it") }, people), section("Needs a look", {}, attention)), h("div", { class: "stack" }, !tenant && section("Workers", { actions: h("a", { href: "#/queues" }, "Queues and workers") }, strip), section("Newest", { actions: h("a", { href: "#/tasks" }, "All tasks") }, recent))),
+  );
+  const known = { usage: null, at: 0 };
+  await kept(async () => {
+    const found = await all(signal, known);
+    redraw(numbers, [found.stats, found.usage, Math.floor(Date.now() / 10_000)], () => figures(found));
+    redraw(people, found.asks.slice(0, 6).map((one) => one.id).concat(found.asks.length), () => waiting(found.asks));
+    redraw(attention, concerns(found).map((one) => [one.text, one.note]), () => looks(concerns(found)));
+    redraw(recent, found.tasks.map((one) => [one.task_id, one.state, one.reason]), () => newest(found.tasks));
+    if (!tenant) redraw(strip, found.workers.map((one) => [one.id, one.running, one.alive]), () => crew(found.workers));
+  }, signal, { gap: 2000, every: 10_000 });
+}
+
+/** Everything that this key may see. What it may not, or what the server does not have, is left out. */
+async function all(signal, known) {
+  const ask = (path, query, otherwise) => get(path, query, { signal }).catch((error) => {
+    if (error.name === "AbortError" || error.status === 401 || error.status === 0) throw error;
+    return otherwise;
+  });
+  const today = new Date(new Date().setHours(0, 0, 0, 0)).toISOString();
+  const place = !me.tenant;
+  const admin = may("admin");
+  const [stats, queues, workers, recent, failed, asks, sent, heard, usage, schedules] = await Promise.all([
+    place ? ask("/api/stats", {}, null) : null,
+    place ? ask("/api/queues", {}, { queues: [] }) : { queues: [] },
+    place ? ask("/api/workers", {}, { workers: [] }) : { workers: [] },
+    ask("/api/tasks", { limit: 8 }, { tasks: [] }),
+    ask("/api/tasks", { state: "failed", limit: 20 }, { tasks: [] }),
+    gathered(signal),
+    admin ? ask("/api/deliveries", { state: "failed", limit: 20 }, { deliveries: [] }) : { deliveries: [] },
+    admin ? ask("/api/subscriptions", { limit: 200 }, { subscriptions: [] }) : { subscriptions: [] },
+    Date.now() - known.at < COSTLY ? known.usage : ask("/api/usage", { by: "model", since: today }, null),
+    ask("/api/schedules", {}, { schedules: [] }),
+  ]);
+  if (usage !== known.usage) Object.assign(known, { usage, at: Date.now() });
+  return { stats, queues: queues.queues, workers: workers.workers, tasks: recent.tasks, failed: failed.tasks, asks, sent: sent.deliveries, heard: heard.subscriptions, usage: usage?.rows || null, schedules: schedules.schedules };
+}
+
+function figures({ stats, queues, usage, asks, failed }) {
+  const oldest = Math.max(0, ...queues.map((one) => one.oldest_s || 0));
+  const waiting = queues.reduce((sum, one) => sum + one.waiting, 0);
+  const lately = failed.filter((task) => Date.now() / 1000 - at(task.finished_at || task.updated_at) < DAY).length;
+  return tiles(
+    stats && tile("Running", compact(stats.states.running || 0), { note: `on ${count(stats.workers, "worker")}${stats.rate ? `, ${rate(stats.rate)} done` : ""}`, href: link("/tasks", { state: "running" }), drawing: "play" }),
+    stats && tile("Waiting", compact(waiting), { note: oldest ? `the oldest for ${about(oldest)}` : "nothing is kept waiting", tone: oldest > 300 ? "wait" : "", href: "#/queues", drawing: "queues" }),
+    tile("For people", compact(new Set(asks.map((one) => one.task_id)).size), { note: asks[0]?.until ? ["the first ends ", age(asks[0].until)] : asks.length ? "none of it expires" : "nobody has to do anything", tone: asks.length ? "wait" : "", href: "#/inbox", drawing: "inbox" }),
+    tile("Failed", failed.length >= 20 && lately >= 20 ? "20+" : String(lately), { note: "in the last 24 hours", tone: lately ? "bad" : "", href: link("/tasks", { state: "failed" }), drawing: "warn" }),
+    usage && spent(usage),
+  );
+}
+
+function spent(rows) {
+  const sum = (name) => rows.reduce((all, row) => all + row[name], 0);
+  const [usd, unknown] = [sum("usd"), sum("unknown")];
+  return tile("Cost today", unknown && !usd ? "unknown" : `${unknown ? "≥ " : ""}${money(usd)}`, { note: unknown ? `${count(unknown, "call")} of unknown price` : `${compact(sum("tokens_in") + sum("tokens_out"))} tokens`, href: link("/usage", { by: "model", span: "24h" }), drawing: "coin" });
+}
+
+const lead = (one) => h("span", { class: "lead" }, one);
+
+function waiting(asks) {
+  if (!asks.length) return h("p", { class: "calm" }, icon("check"), "Nobody has to do anything.");
+  return h("ul", { class: "rows" }, asks.slice(0, 6).map((one) => h("li", null, h("a", { href: link("/inbox", { id: one.id }) }, lead(badge({ approval: "approval", question: "question", doubt: "in doubt", budget: "budget" }[one.kind] || one.kind, one.kind === "doubt" || one.kind === "parked" || one.kind === "quarantined" ? "bad" : one.kind === "question" ? "run" : "wait")), h("span", { class: "clip grow" }, line(one.title, 120)), h("span", { class: "faint" }, one.until ? age(one.until) : age(one.since))))));
+}
+
+/** What is wrong, or may be, the worst first. */
+function concerns({ queues, workers, failed, sent, heard, schedules, stats }) {
+  const found = [];
+  const say = (tone, text, note, href) => found.push({ tone, text, note, href });
+  const alive = workers.filter((one) => one.alive);
+  if (stats && !alive.length) say("bad", "No worker is there", "nothing is done before one is", "#/queues");
+  for (const one of workers.filter((worker) => !worker.alive)) say("bad", `Worker ${line(one.host, 40)}:${one.pid} is silent`, "its tasks go to others", "#/queues");
+  for (const queue of queues) {
+    const served = alive.some((one) => !one.queues.length || one.queues.includes(queue.name));
+    if (queue.paused) say("wait", `Queue ${line(queue.name, 40)} is paused`, queue.waiting ? `${number(queue.waiting)} wait` : "nothing waits", "#/queues");
+    else if (alive.length && !served && queue.waiting) say("bad", `No worker serves ${line(queue.name, 40)}`, `${number(queue.waiting)} wait`, "#/queues");
+    else if (queue.oldest_s > 300) say("wait", `Queue ${line(queue.name, 40)} is behind`, `the oldest waits for ${about(queue.oldest_s)}`, "#/queues");
+  }
+  for (const one of heard.filter((subscription) => subscription.disabled)) say("bad", `Nothing is sent to ${line(one.sink, 60)}`, line(one.disabled, 80), "#/deliveries?tab=subscriptions");
+  if (sent.length) say("bad", `${sent.length >= 20 ? "20 or more" : number(sent.length)} ${sent.length === 1 ? "delivery" : "deliveries"} failed`, line(sent[0].said || "", 80), "#/deliveries?state=failed");
+  for (const one of schedules.filter((schedule) => schedule.paused)) say("idle", `Schedule ${line(one.name, 40)} is paused`, "", "#/schedules");
+  const names = new Map();
+  for (const task of failed.filter((one) => Date.now() / 1000 - at(one.finished_at || one.updated_at) < DAY)) names.set(task.task, [...(names.get(task.task) || []), task]);
+  for (const [name, tasks] of names) say("bad", `${line(name, 40)} failed${tasks.length > 1 ? ` ${number(tasks.length)} times` : ""}`, line(tasks[0].error?.message || "", 90), tasks.length === 1 ? link(`/tasks/${part(tasks[0].task_id)}`) : link("/tasks", { name, state: "failed" }));
+  const order = { bad: 0, wait: 1, idle: 2 };
+  return found.sort((a, b) => order[a.tone] - order[b.tone]).slice(0, 12);
+}
+
+function looks(list) {
+  if (!list.length) return h("p", { class: "calm" }, icon("check"), "All is well.");
+  return h("ul", { class: "rows" }, list.map((one) => h("li", null, h("a", { href: one.href }, h("i", { class: ["dot", `tone-${one.tone}`] }), h("span", { class: "two grow" }, h("span", { class: "clip" }, one.text), one.note && h("span", { class: "faint clip" }, one.note)), icon("right")))));
+}
+
+function newest(tasks) {
+  if (!tasks.length) return empty("No task yet", "Submit one, and it is here at once.", h("a", { class: "button main", href: "#/new" }, "New task"));
+  return h("ul", { class: "rows" }, tasks.map((task) => h("li", null, h("a", { href: link(`/tasks/${part(task.task_id)}`) }, lead(chip(task)), h("span", { class: "clip grow" }, h("b", null, line(task.task, 40)), " ", h("span", { class: "faint" }, brief(task.input, 80))), h("span", { class: "faint" }, age(task.created_at, { ago: false }))))));
+}
+
+function crew(workers) {
+  if (!workers.length) return h("p", { class: "calm bad" }, icon("warn"), "No worker is there.");
+  return h("ul", { class: "crew" }, workers.slice(0, 60).map((one) => h("li", { class: one.alive ? null : "tone-bad", title: `${safe(one.host)}:${one.pid} · ${one.running} of ${one.slots} slots` }, h("span", { class: "clip mono" }, `${line(one.host, 24)}:${one.pid}`), h("span", { class: "bar" }, h("i", { class: one.alive ? "tone-run" : "tone-bad", style: { width: `${one.alive ? (one.running / one.slots) * 100 : 100}%` } })), h("span", { class: "faint num" }, one.alive ? `${compact(one.running)}/${compact(one.slots)}` : "silent"))));
+}
+

@@ -1,0 +1,536 @@
+"""The pages about the whole place as people use them: decide, answer, pause, trigger, send again, give keys away and take them back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.console.conftest import Server, Visit
+from tests.console.desk import HOSTILE, Receiver, made
+
+pytestmark = pytest.mark.slow
+
+DESK = "tests.console.desk:app"
+
+
+def expect(found: Any) -> Any:
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=20_000)  # a machine with much to do takes its time
+    return expect(found)
+
+
+class Desk(Server):
+    """The same server with another app, perhaps behind keys."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.db = folder, f"sqlite:///{folder}/stage.db"
+        self.env = {**os.environ, "ONWARD_DB": self.db}
+        self._processes: list[subprocess.Popen[str]] = []
+        self.address, _ = self.start("serve", DESK, "--port", "0")
+        self.client = httpx2.Client(base_url=self.address, timeout=30)
+
+    def keep(self, token: str) -> None:
+        """Ask with this key from now on."""
+        self.client = httpx2.Client(base_url=self.address, timeout=30, headers={"Authorization": f"Bearer {token}"})
+
+    def all(self, path: str, name: str, **query: Any) -> list[dict[str, Any]]:
+        answer = self.client.get(path, params=query)
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()[name]
+        return found
+
+    def asked(self, task_id: str, kind: str = "approvals") -> dict[str, Any]:
+        """What a task asks, as soon as it asks."""
+        for _ in range(400):
+            for one in self.all(f"/api/{kind}", kind):
+                if one["task_id"] == task_id:
+                    return one
+        raise AssertionError(f"{task_id} asks nothing")
+
+    def told(self, task_id: str) -> str:
+        """What the model of an agent was shown in its second turn: what became of its calls."""
+        answer = self.client.get(f"/api/tasks/{task_id}/turns/2")
+        assert answer.status_code == 200, answer.text
+        return json.dumps(answer.json()["messages"])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """One server with a worker for all queues."""
+    found = Desk(tmp_path_factory.mktemp("desk"))
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    found = Receiver()
+    yield found
+    found.close()
+
+
+def title(page: Any) -> Any:
+    return page.locator(".ask-title")
+
+
+def gone(page: Any, ask: dict[str, Any]) -> None:
+    expect(page.locator(f'.inbox-row[data-id="{ask["id"]}"]')).to_have_count(0)
+
+
+# ── the inbox ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_approval_comes_live_shows_its_exact_arguments_and_is_given(visit: Visit, server: Desk) -> None:
+    page = visit.go("/inbox")
+    expect(page.get_by_text("Nobody has to do anything")).to_be_visible()
+    task_id = server.submit("support.reply", "Where is her order?")
+    page.get_by_role("option", name=re.compile("send_email")).click()
+    expect(title(page)).to_have_text("Call send_email?")
+    expect(page.locator(".rail-count.tone-wait")).to_have_text("1")
+    shown = page.locator(".given")
+    expect(shown).to_contain_text("As a small apology we have credited your account with 15.00.")
+    expect(shown).to_contain_text('"X-Ticket": "4100"')
+    expect(page.get_by_text("risk: external_action")).to_be_visible()
+    expect(page.get_by_text("and is then denied")).to_be_visible()
+    expect(page.locator(".ask-context")).to_contain_text("Where is her order?")
+    page.get_by_role("button", name="Approve", exact=True).click()
+    expect(page.get_by_text("Approved: send_email")).to_be_visible()
+    assert server.ended(task_id)["result"] == "The customer was told."
+    expect(page.get_by_text("Nobody has to do anything")).to_be_visible()
+    expect(page.locator(".rail-count.tone-wait")).to_have_count(0)
+
+
+def test_a_denial_has_a_reason_and_keys_are_enough(visit: Visit, server: Desk) -> None:
+    task_id = server.submit("support.reply", "Where is his order?")
+    ask = server.asked(task_id)
+    page = visit.go(f"/inbox?id={ask['id']}")
+    expect(title(page)).to_be_visible()
+    page.keyboard.press("d")
+    page.get_by_label("Reason").fill("he never wrote to us")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    gone(page, ask)
+    server.ended(task_id)
+    assert "he never wrote to us" in server.told(task_id)
+    assert "sent " not in server.told(task_id)
+
+
+def test_arguments_are_changed_as_texts_and_as_json(visit: Visit, server: Desk) -> None:
+    task_id = server.submit("support.reply", "Where is their order?")
+    ask = server.asked(task_id)
+    page = visit.go(f"/inbox?id={ask['id']}")
+    expect(title(page)).to_be_visible()
+    page.keyboard.press("e")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Approve as changed").click()
+    expect(dialog.get_by_text("Nothing is changed yet.")).to_be_visible()
+    dialog.get_by_label("subject").fill("About A-1042")
+    dialog.get_by_label("to", exact=True).fill("[")
+    dialog.get_by_role("button", name="Approve as changed").click()
+    expect(dialog.get_by_text("This is no JSON.")).to_be_visible()
+    dialog.get_by_label("to", exact=True).fill('["x@example.com"]')
+    dialog.get_by_role("button", name="All as JSON").click()
+    whole = dialog.get_by_label("Arguments")
+    assert '"subject": "About A-1042"' in whole.input_value()
+    whole.fill(whole.input_value().replace('"x@', '"y@').replace('"retries"', '"retries!"'))
+    dialog.get_by_role("button", name="Approve as changed").click()
+    gone(page, ask)
+    server.ended(task_id)
+    assert "sent 'About A-1042' to y@example.com" in server.told(task_id)
+
+
+def test_the_server_says_what_is_wrong_with_changed_arguments(visit: Visit, server: Desk) -> None:
+    task_id = server.submit("support.reply", "One more.")
+    ask = server.asked(task_id)
+    page = visit.go(f"/inbox?id={ask['id']}")
+    expect(title(page)).to_be_visible()
+    page.keyboard.press("e")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("to", exact=True).fill("5")
+    dialog.get_by_role("button", name="Approve as changed").click()
+    expect(dialog.locator(".form-trouble")).not_to_be_empty()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    assert server.client.post(f"/api/approvals/{ask['id']}", json={"decision": "deny"}).status_code == 200
+    expect(page.get_by_text("This is no longer open")).to_be_visible()
+
+
+def test_always_answers_what_is_asked_beside_it(visit: Visit, server: Desk) -> None:
+    task_id = server.submit("support.twice", "Pay both back.")
+    ask = server.asked(task_id)
+    page = visit.go(f"/inbox?id={ask['id']}")
+    page.get_by_label("always for refund in this task").check()
+    page.get_by_role("button", name="Approve", exact=True).click()
+    assert server.ended(task_id)["result"] == "Both were paid back."
+    gone(page, ask)
+
+
+def test_what_comes_next_is_not_decided_by_pressing_twice_and_what_is_read_stays(visit: Visit, server: Desk) -> None:
+    later = server.submit("support.twice", "Pay both back.")
+    server.asked(later)
+    page = visit.go("/inbox")
+    expect(title(page)).to_have_text("Call refund?")
+    sooner = server.submit("support.reply", "Where is it?")
+    expect(page.locator(".inbox-row").first).to_contain_text("send_email")
+    expect(title(page)).to_have_text("Call refund?")
+    page.get_by_role("button", name="Approve", exact=True).dblclick()
+    expect(page.locator(".inbox-row")).to_have_count(2)
+    expect(page.locator(".inbox-detail:not([inert])")).to_be_visible()
+    asks = server.all("/api/approvals", "approvals")
+    assert sorted(one["task"] for one in asks) == ["support.reply", "support.twice"]
+    for ask in asks:
+        server.client.post(f"/api/approvals/{ask['id']}", json={"decision": "deny", "hash": ask["hash"]})
+    assert {server.ended(later)["state"], server.ended(sooner)["state"]} == {"completed"}
+
+
+def test_the_first_to_expire_is_on_top_and_j_and_k_go_up_and_down(visit: Visit, server: Desk) -> None:
+    tasks = [
+        server.submit("seller.describe", {"seller": "A"}),
+        server.submit("seller.onboard", {"seller": "B & C"}),
+        server.submit("payout.run", {"batch": "B-1", "usd": 5.0}),
+    ]
+    asks = [server.asked(tasks[0], "questions"), server.asked(tasks[1], "questions"), server.asked(tasks[2])]
+    page = visit.go("/inbox")
+    rows = page.locator(".inbox-row")
+    expect(rows).to_have_count(3)
+    assert [row.get_attribute("data-id") for row in rows.all()] == [ask["id"] for ask in reversed(asks)]
+    expect(title(page)).to_contain_text("Pay batch B-1")
+    page.keyboard.press("j")
+    expect(title(page)).to_contain_text("Which plan does B & C get?")
+    page.get_by_role("button", name="Growth").click()
+    assert server.ended(tasks[1])["result"] == "Growth"
+    expect(title(page)).to_contain_text("How would you describe A")
+    expect(page.locator(".inbox-detail:not([inert])")).to_be_visible()
+    page.keyboard.press("k")
+    expect(title(page)).to_contain_text("Pay batch B-1")
+    page.reload()
+    expect(title(page)).to_contain_text("Pay batch B-1")
+    page.keyboard.press("a")
+    assert server.ended(tasks[2])["result"] == "paid B-1"
+    expect(title(page)).to_contain_text("How would you describe A")
+    page.get_by_label("Your answer").fill("Small, and <b>proud</b>.")
+    page.get_by_role("button", name="Answer").click()
+    assert server.ended(tasks[0])["result"] == "Small, and <b>proud</b>."
+
+
+def test_an_effect_in_doubt_is_decided_here(visit: Visit, server: Desk) -> None:
+    task_id = server.submit("transfer", {"to": "Old Mill"})
+    page = visit.go("/inbox")
+    page.get_by_role("option", name=re.compile("wire money to Old Mill")).click()
+    expect(page.get_by_text("the bank did not answer within 30 s")).to_be_visible()
+    page.get_by_role("button", name="It did not happen").click()
+    expect(page.get_by_role("dialog")).to_contain_text("it would happen twice")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="It happened").click()
+    page.get_by_label("Result").fill("tr_9")
+    page.get_by_role("dialog").get_by_role("button", name="It happened").click()
+    expect(page.get_by_text("This is no JSON.")).to_be_visible()
+    page.get_by_label("Result").fill('"tr_9"')
+    page.get_by_role("dialog").get_by_role("button", name="It happened").click()
+    assert server.ended(task_id)["result"] == "tr_9"
+    expect(page.get_by_text("Nobody has to do anything")).to_be_visible()
+
+
+# ── queues, schedules, deliveries ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_queue_is_paused_drains_and_goes_on(visit: Visit, server: Desk) -> None:
+    held = [server.submit("render.frame", {"frame": n}, queue="gpu") for n in range(4)]
+    page = visit.go("/queues")
+    gpu = page.get_by_role("row", name=re.compile("^gpu"))
+    expect(gpu).to_contain_text("at its limit")
+    expect(gpu).to_contain_text("2 of 2")
+    expect(page.locator(".holds")).to_contain_text("render.frame")
+    gpu.get_by_role("button", name="Pause queue gpu").click()
+    expect(page.get_by_role("dialog")).to_contain_text("2 tasks that run go on to the end")
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(gpu).to_contain_text("drains: 2 left")
+    assert [queue["paused"] for queue in server.all("/api/queues", "queues") if queue["name"] == "gpu"] == [True]
+    gpu.get_by_role("button", name="Let queue gpu go on").click()
+    expect(gpu).to_contain_text("at its limit")
+    for task_id in held:
+        server.client.post(f"/api/tasks/{task_id}/cancel")
+
+
+def test_a_schedule_is_triggered_paused_and_goes_on(visit: Visit, server: Desk) -> None:
+    page = visit.go("/schedules")
+    digest = page.get_by_role("row", name=re.compile("^digest"))
+    expect(digest).to_contain_text("0 8 * * mon")
+    expect(digest).to_contain_text("Europe/Berlin")
+    expect(digest).to_contain_text("then")
+    digest.get_by_role("button", name="Trigger digest now").click()
+    page.get_by_role("dialog").get_by_role("button", name="Trigger now").click()
+    expect(digest).to_contain_text("completed")
+    assert [task["input"] for task in server.all("/api/tasks", "tasks", label="schedule:digest")] == [{"team": "red"}]
+    digest.get_by_role("button", name="Pause digest").click()
+    expect(digest).to_contain_text("paused")
+    digest.get_by_role("button", name="Let digest go on").click()
+    expect(digest).not_to_contain_text("paused")
+
+
+def test_events_are_subscribed_to_sent_and_sent_again(visit: Visit, server: Desk, receiver: Receiver) -> None:
+    page = visit.go("/deliveries")
+    page.get_by_role("button", name="Subscribe…").click()
+    page.get_by_label("URL").fill(f"{receiver.address}/ok")
+    page.get_by_label("Events").fill("task.completed")
+    page.get_by_role("dialog").get_by_role("button", name="Subscribe").click()
+    assert page.get_by_label("The secret", exact=True).input_value().startswith("whsec_")
+    page.get_by_role("button", name="I have it").click()
+    server.ended(server.submit("echo", "hear this"))
+    row = page.get_by_role("row", name=re.compile("task.completed")).first
+    expect(row).to_contain_text("HTTP 204")
+    assert receiver.seen == ["/ok"]
+    row.get_by_role("button", name=re.compile("^Send task.completed")).click()
+    expect(page.get_by_text("It is sent again")).to_be_visible()
+    for _ in range(400):
+        if len(receiver.seen) > 1:
+            break
+        page.wait_for_timeout(50)
+    assert receiver.seen == ["/ok", "/ok"]
+    expect(row).to_contain_text("delivered")
+    page.get_by_role("link", name="Failed").click()
+    expect(page.get_by_text("No delivery is like this")).to_be_visible()
+    assert "state=failed" in page.url
+    page.get_by_role("tab", name="Subscriptions").click()
+    page.get_by_role("button", name=re.compile("^Remove the subscription")).click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(page.get_by_text("Nobody hears of anything")).to_be_visible()
+
+
+def test_an_unknown_price_is_said_to_be_unknown(visit: Visit, server: Desk) -> None:
+    for name in ("priced.thinker", "free.thinker", "free.thinker"):
+        server.ended(server.submit(name, "Think."))
+    page = visit.go("/usage")
+    priced, free = (
+        page.get_by_role("row", name=re.compile("^priced.thinker")),
+        page.get_by_role("row", name=re.compile("^free.thinker")),
+    )
+    expect(priced).to_contain_text(re.compile(r"\$0\.00\d\d"))
+    expect(free).to_contain_text("unknown")
+    expect(free).to_contain_text("2 tasks")
+    expect(free).not_to_contain_text("$0")
+    expect(page.locator(".bars li", has_text="free.thinker")).to_contain_text("unknown")
+    expect(page.locator(".tile", has_text="Cost")).to_contain_text("≥ $")
+    page.get_by_role("link", name="Model").click()
+    expect(page.get_by_role("row", name=re.compile("^house-model"))).to_contain_text("2 calls")
+    page.get_by_role("link", name="Tokens", exact=True).click()
+    page.get_by_role("link", name="Day", exact=True).click()
+    expect(page.locator(".days li")).to_have_count(1)
+    assert "by=day" in page.url
+    assert "measure=tokens" in page.url
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as CSV").click()
+    lines = Path(saved.value.path()).read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "group,tasks,calls,tokens_in,tokens_out,usd,unknown"
+    assert len(lines) == 2
+
+
+def test_the_system_tells_how_it_is(visit: Visit, server: Desk) -> None:
+    page = visit.go("/system")
+    expect(page.locator(".tile", has_text="Health")).to_contain_text("nothing wrong")
+    expect(page.locator(".tile", has_text="Store")).to_contain_text("SQLite")
+    expect(page.locator(".findings")).to_contain_text("quick_check says ok")
+    expect(page.locator(".facts")).to_contain_text("webhook_secret")
+    expect(page.locator(".facts")).not_to_contain_text("whsec_")
+    page.get_by_role("tab", name="Audit").click()
+    expect(page.get_by_role("region", name="Audit")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("tab", name="Audit")).to_have_attribute("aria-selected", "true")
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def key(server: Desk, name: str, *scopes: str, tenant: str | None = None) -> str:
+    answer = server.client.post("/api/keys", json={"name": name, "scopes": scopes, "tenant": tenant})
+    assert answer.status_code == 201, answer.text
+    found: str = answer.json()["token"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A server that wants keys."""
+    found = Desk(tmp_path_factory.mktemp("locked"))
+    found.keep(key(found, "boss", "read", "submit", "decide", "admin"))
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def stranger(browser: Any, locked: Desk) -> Iterator[Visit]:
+    """Somebody who has to sign in."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(15_000)
+    found = Visit(context.new_page(), locked.address)
+    yield found
+    if found.page.url.startswith("http"):
+        found.check()
+    context.close()
+
+
+def signed_in(stranger: Visit, token: str, where: str) -> Any:
+    page = stranger.go(where)
+    page.get_by_label("Key", exact=True).fill(token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator(".rail")).to_be_visible()
+    return page
+
+
+def test_a_key_is_made_shown_once_and_revoked(stranger: Visit, locked: Desk) -> None:
+    key(locked, HOSTILE[:60], "read")
+    page = signed_in(stranger, key(locked, "ada", "read", "admin"), "/system?tab=keys")
+    expect(page.get_by_role("row", name=re.compile("^<img src=x onerror"))).to_be_visible()
+    page.get_by_role("button", name="New key…").click()
+    page.get_by_role("button", name="Make the key").click()
+    expect(page.get_by_text("It needs a name.")).to_be_visible()
+    page.get_by_label("Name *").fill("deploy-bot")
+    page.get_by_label(re.compile("^submit")).check()
+    page.get_by_role("button", name="Make the key").click()
+    token = page.get_by_label("The key", exact=True).input_value()
+    page.get_by_role("button", name="I have it").click()
+    assert token not in page.content()
+    with httpx2.Client(base_url=locked.address, headers={"Authorization": f"Bearer {token}"}) as bot:
+        assert bot.get("/api/whoami").json()["scopes"] == ["read", "submit"]
+    row = page.get_by_role("row", name=re.compile("^deploy-bot"))
+    row.get_by_role("button", name="Revoke key deploy-bot").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    expect(row).to_have_count(0)
+    page.get_by_role("link", name=re.compile("opens? nothing")).click()
+    expect(row).to_contain_text("revoked")
+    page.get_by_role("tab", name="Audit").click()
+    expect(page.get_by_role("row", name=re.compile("ada revoke key"))).to_be_visible()
+
+
+def test_a_key_for_looking_sees_no_buttons(stranger: Visit, locked: Desk) -> None:
+    reply, seller = locked.submit("support.reply", "Where is it?"), locked.submit("seller.onboard", {"seller": "B"})
+    doubt = locked.submit("transfer", {"to": "Mill"})
+    ids = [locked.asked(reply)["id"], locked.asked(seller, "questions")["id"]]
+    for _ in range(400):
+        if doubts := locked.all(f"/api/tasks/{doubt}/doubts", "doubts"):
+            ids.append(f"{doubt}.{doubts[0]['seq']}")
+            break
+    page = signed_in(stranger, key(locked, "reader", "read"), f"/inbox?id={ids[0]}")
+    for one in ids:
+        stranger.go(f"/inbox?id={one}")
+        expect(page.get_by_text(re.compile("Your key may look at this, and not"))).to_be_visible()
+        for name in ("Approve", "Deny…", "Change…", "Growth", "It happened", "Undo it"):
+            expect(page.locator("main").get_by_role("button", name=name)).to_have_count(0)
+    for where, seen in (("/queues", "Workers"), ("/schedules", "digest"), ("/usage", "Usage and cost")):
+        stranger.go(where)
+        expect(page.locator("main").get_by_text(seen).first).to_be_visible()
+        expect(page.locator("main").get_by_role("button", name=re.compile("Pause|Trigger|go on"))).to_have_count(0)
+    expect(page.locator(".rail").get_by_role("link", name=re.compile("System|Deliveries"))).to_have_count(0)
+
+
+def test_a_key_of_a_tenant_sees_what_is_its_own(stranger: Visit, locked: Desk) -> None:
+    page = signed_in(
+        stranger, key(locked, "acme-admin", "read", "submit", "decide", "admin", tenant="acme"), "/overview"
+    )
+    expect(page.get_by_text("Nobody has to do anything.")).to_be_visible()
+    expect(page.locator(".rail").get_by_role("link", name=re.compile("Queues|Schedules"))).to_have_count(0)
+    stranger.go("/system")
+    expect(page.get_by_role("tab", name="Keys")).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_role("row", name=re.compile("acme-admin"))).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("boss"))).to_have_count(0)
+
+
+# ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+PAGES = [
+    "/overview",
+    "/inbox",
+    "/queues",
+    "/schedules",
+    "/deliveries",
+    "/deliveries?tab=subscriptions",
+    "/usage",
+    "/usage?by=day",
+    "/system",
+    "/system?tab=keys",
+    "/system?tab=audit",
+]
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Desk]:
+    """A server with something on every page, much of it hostile."""
+    folder = tmp_path_factory.mktemp("full")
+    with ThreadPoolExecutor(1) as aside:  # Playwright has a loop in this thread
+        aside.submit(made, f"sqlite:///{folder}/stage.db", receiver.address).result()
+    found = Desk(folder)
+    for _ in range(400):
+        if {"harm.agent", "payout.run", "support.reply"} <= {
+            one["task"] for one in found.all("/api/approvals", "approvals")
+        }:
+            break
+    yield found
+    found.stop()
+
+
+@pytest.fixture(params=["light", "dark"])
+def eyes(request: pytest.FixtureRequest, browser: Any, full: Desk) -> Iterator[Visit]:
+    """Somebody at a desk by day, or with a phone at night."""
+    size = {"width": 390, "height": 844} if request.param == "dark" else {"width": 1280, "height": 900}
+    context = browser.new_context(viewport=size, color_scheme=request.param, reduced_motion="reduce")
+    context.set_default_timeout(15_000)
+    found = Visit(context.new_page(), full.address)
+    yield found
+    found.check()
+    context.close()
+
+
+def settled(page: Any) -> None:
+    expect(page.locator("main h1")).to_be_visible()
+    expect(page.locator("main .busy")).to_have_count(0)
+    page.wait_for_load_state("load")
+
+
+def serious(response: dict[str, Any]) -> list[str]:
+    found = [one for one in response["violations"] if one["impact"] in {"serious", "critical"}]
+    return [
+        f"{one['id']}: {node['html'][:160]} {node['failureSummary'][:300]}"
+        for one in found
+        for node in one["nodes"][:3]
+    ]
+
+
+def test_every_page_is_accessible_and_shows_hostile_things_as_text(eyes: Visit, full: Desk) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
+    asks = [f"/inbox?id={one['id']}" for one in full.all("/api/approvals", "approvals") if one["task"] == "harm.agent"]
+    wrong = []
+    for where in PAGES + asks:
+        page = eyes.go(where)
+        settled(page)
+        wrong += [f"{where}: {line}" for line in serious(axe.Axe().run(page).response)]
+        assert (
+            page.evaluate(
+                "document.querySelectorAll('main img, main script, main iframe, main object, main [onerror]').length"
+            )
+            == 0
+        )
+        wide = page.evaluate("[document.querySelector('main').scrollWidth, document.querySelector('main').clientWidth]")
+        assert wide[0] <= wide[1], f"{where} is wider than the screen"
+    assert wrong == []
+
+
+def test_hostile_arguments_are_there_to_the_last_letter(browser: Any, full: Desk) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    visit = Visit(context.new_page(), full.address)
+    (ask,) = [one for one in full.all("/api/approvals", "approvals") if one["task"] == "harm.agent"]
+    page = visit.go(f"/inbox?id={ask['id']}")
+    shown = page.locator(".given dd").nth(1).inner_text()
+    assert shown == HOSTILE.replace("\u202e", "\\u202e").replace("\u2066", "\\u2066").replace("\x1b", "\\u001b")
+    visit.check()
+    context.close()
