@@ -13,10 +13,13 @@ from rich.text import Text
 
 from onward.artifacts.errors import ArtifactNotFound
 from onward.cli import door
-from onward.cli.screen import Screen, print_table
+from onward.cli.screen import Screen
+from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import count, safe
 from onward.core.state import ArtifactRef
 from onward.errors import UsageError
+
+COLUMNS = (fixed("ARTIFACT"), Column("TYPE", drop=1), number("BYTES"), Column("STEP", drop=2), Column("SUMMARY"))
 
 
 async def artifacts(args: Namespace) -> int:
@@ -50,7 +53,7 @@ def _list(screen: Screen, task_id: str, found: Sequence[ArtifactRef]) -> int:
             )
             for one in found
         ]
-        print_table(screen.out, ["ARTIFACT", "TYPE", "BYTES", "STEP", "SUMMARY"], rows, max(32, screen.out.width // 4))
+        print_table(screen.out, COLUMNS, rows)
     else:
         screen.aside(f"task {task_id} has left nothing behind so far")
     return 0

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from onward.app import Onward
 from onward.cli import door
-from onward.cli.screen import Screen, print_table, sign
+from onward.cli.screen import Screen, sign
 from onward.cli.submit import read_input
+from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import count, safe
 from onward.cli.timeline import Mark
 from onward.core import record as r
@@ -124,9 +125,9 @@ def _print_findings(screen: Screen, findings: list[Finding], counts: collections
     names = sorted({finding.task for finding in findings})
     per = collections.Counter((finding.task, finding.verdict) for finding in findings)
     shown = [verdict for verdict in Verdict if counts[verdict] or verdict in {Verdict.FINE, Verdict.PARKS}]
-    rows = [[Text(safe(name)), *[Text(str(per[name, verdict])) for verdict in shown], Text("")] for name in names]
-    rows.append([Text("all", "bold"), *[Text(str(counts[verdict]), "bold") for verdict in shown], Text("")])
-    print_table(screen.out, ["TASK", *[WORDS[verdict].upper() for verdict in shown], ""], rows, 40)
+    rows = [[Text(safe(name)), *[Text(str(per[name, verdict])) for verdict in shown]] for name in names]
+    rows.append([Text("all", "bold"), *[Text(str(counts[verdict]), "bold") for verdict in shown]])
+    print_table(screen.out, [Column("TASK"), *[number(WORDS[verdict].upper()) for verdict in shown]], rows)
 
 
 # ── fork ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,7 +178,7 @@ async def _places(screen: Screen, app: Onward, task_id: str) -> int:
         screen.document({"forked": None, "places": [{"at": p.seq, "kind": p.kind, "key": p.key} for p in places]})
     else:
         rows = [(Text(str(p.seq)), Text(p.kind), Text(safe(p.key))) for p in places if p.kind not in _NOISE]
-        print_table(screen.out, ["AT", "AFTER", ""], rows, 40)
+        print_table(screen.out, (number("AT"), fixed("AFTER"), Column("")), rows)
     sys.stderr.write("onward: say after which record to fork it, with --at N\n")
     return UsageError.exit_status
 

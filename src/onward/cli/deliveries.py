@@ -8,13 +8,23 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli import door
-from onward.cli.screen import Screen, print_table
+from onward.cli.screen import Screen
+from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import age, safe, span
 from onward.errors import UsageError
 from onward.store.outbox import DELIVERED, FAILED, PENDING
 from onward.subscriptions import Deliveries, Delivery
 from onward.views import delivery_json
 
+COLUMNS = (
+    fixed("ID"),
+    Column("TYPE", drop=2),
+    fixed("STATE"),
+    number("TRIES", drop=3),
+    Column("TO"),
+    fixed("WHEN", drop=1),
+    Column("SAID", drop=1),
+)
 _STYLES = {DELIVERED: "green", FAILED: "red", PENDING: ""}
 
 
@@ -53,8 +63,7 @@ def _print(screen: Screen, found: Deliveries) -> None:
         )
         for one in found
     ]
-    names = ["ID", "TYPE", "STATE", "TRIES", "TO", "WHEN", "SAID"]
-    print_table(screen.out, names, rows, max(30, screen.out.width // 4))
+    print_table(screen.out, COLUMNS, rows)
 
 
 def _where(one: Delivery) -> str:

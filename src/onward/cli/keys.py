@@ -9,7 +9,8 @@ from rich.text import Text
 
 from onward.cli import door
 from onward.cli.people import me
-from onward.cli.screen import Screen, print_table
+from onward.cli.screen import Screen
+from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import age, local, readable, safe
 from onward.core.caller import Caller
 from onward.core.deed import Entry
@@ -18,6 +19,23 @@ from onward.keys import Key, KeyList, Keys
 from onward.views import entry_json, key_json
 
 PAGE = 1000
+KEYS = (
+    fixed("ID"),
+    Column("NAME"),
+    Column("TENANT", drop=2),
+    Column("SCOPES", 11),
+    Column("AGENT", drop=3),
+    fixed("USED", drop=1),
+    Column("UNTIL", 10),
+)
+AUDIT = (
+    number("NO", drop=1),
+    fixed("AT", drop=2),
+    Column("WHO"),
+    Column("DID", 10),
+    Column("TO", 10),
+    Column("MORE", 10, drop=3),
+)
 
 
 async def list_keys(args: Namespace) -> int:
@@ -50,9 +68,7 @@ def _print(screen: Screen, keys: KeyList) -> None:
         )
         for key in keys
     ]
-    print_table(
-        screen.out, ["ID", "NAME", "TENANT", "SCOPES", "AGENT", "USED", "UNTIL"], rows, max(8, screen.out.width // 4)
-    )
+    print_table(screen.out, KEYS, rows)
 
 
 def _standing(key: Key) -> str:
@@ -131,7 +147,7 @@ async def audit(args: Namespace) -> int:
             )
             for entry in found
         ]
-        print_table(screen.out, ["NO", "AT", "WHO", "DID", "TO", "MORE"], rows, max(8, screen.out.width // 4))
+        print_table(screen.out, AUDIT, rows)
     else:
         screen.aside("nothing was written down so far")
     return 0

@@ -7,10 +7,22 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli import door
-from onward.cli.screen import Screen, facts, indented, print_table
+from onward.cli.screen import Screen, facts, indented
+from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import age, count, safe, span
 from onward.place import READY, Queue, WorkerView
 from onward.views import queue_json, stats_json, worker_json
+
+QUEUES = (Column("QUEUE"), fixed("STATE"), number("WAITING"), number("RUNNING"), number("OLDEST", drop=1), Column("", drop=2))
+WORKERS = (
+    fixed("ID"),
+    Column("HOST, PID", drop=2),
+    number("RUNNING"),
+    number("RATE", drop=3),
+    fixed("LEASE"),
+    Column("QUEUES", drop=1),
+    Column("HANDLERS"),
+)
 
 
 async def queues(args: Namespace) -> int:
@@ -39,7 +51,7 @@ def _print_queues(screen: Screen, found: list[Queue]) -> None:
         )
         for queue in found
     ]
-    print_table(screen.out, ["QUEUE", "STATE", "WAITING", "RUNNING", "OLDEST", ""], rows, max(8, screen.out.width // 4))
+    print_table(screen.out, QUEUES, rows)
 
 
 def _others(queue: Queue) -> str:
@@ -102,12 +114,7 @@ def _print_workers(screen: Screen, found: list[WorkerView]) -> None:
         )
         for worker in found
     ]
-    print_table(
-        screen.out,
-        ["ID", "HOST, PID", "RUNNING", "RATE", "LEASE", "QUEUES", "HANDLERS"],
-        rows,
-        max(length, screen.out.width // 5),
-    )
+    print_table(screen.out, WORKERS, rows)
 
 
 async def stats(args: Namespace) -> int:

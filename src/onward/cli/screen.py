@@ -14,15 +14,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from onward.cli.table import WIDE
 from onward.cli.text import machine_readable, readable, safe, span
 from onward.cli.timeline import Line, Mark
 from onward.core.task import State
 
 Part = str | Text | tuple[str, str]
 """A piece of text, plain or with its style."""
-
-WIDE = 10_000
-"""Columns where there is no terminal: nothing has to fit, so nothing is cut or broken."""
 
 _STYLES = {
     Mark.BEGIN: "cyan",
@@ -144,24 +142,6 @@ def _speaks_unicode(console: Console) -> bool:
 def state_text(state: State, text: str = "") -> Text:
     """A state in its colour."""
     return Text(text or state.value, style=_STATES[state])
-
-
-def print_table(console: Console, headers: Sequence[str], rows: Iterable[Sequence[Text]], most: int) -> None:
-    """Rows under headers, one line each. A column is as wide as its widest cell, up to `most`; the last one has the rest
-    of the line, where a line has an end."""
-    lines = [[Text(header, "dim") for header in headers], *(list(row) for row in rows)]
-    widths = [min(most, max(line[column].cell_len for line in lines)) for column in range(len(headers) - 1)]
-    rest = console.width - sum(widths) - 2 * len(widths)
-    for line in lines:
-        shown = Text(no_wrap=True, overflow="ignore")
-        for cell, width in zip(line, widths, strict=False):
-            cell.truncate(width, overflow="ellipsis", pad=True)
-            shown.append_text(cell).append("  ")
-        if console.file.isatty():
-            line[-1].truncate(max(rest, 1), overflow="ellipsis")
-        shown.append_text(line[-1])
-        shown.rstrip()
-        console.print(shown, soft_wrap=True)
 
 
 def facts(pairs: Iterable[tuple[str, Text | str | None]]) -> Table:

@@ -13,8 +13,9 @@ from typing import Any
 from rich.text import Text
 
 from onward.cli import door, turns
-from onward.cli.screen import Screen, facts, indented, print_story, print_table, state_text
+from onward.cli.screen import Screen, facts, indented, print_story, state_text
 from onward.cli.standing import Open, Standing, plain_key
+from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import age, clock, count, local, readable, safe, short, span
 from onward.cli.timeline import Mark, Story
 from onward.core.durations import seconds
@@ -29,6 +30,7 @@ PAGE = 1000
 MOST = 2000
 """Characters of an input or a result that are shown to people."""
 
+COLUMNS = (fixed("ID"), fixed("STATE"), Column("TASK"), Column("QUEUE", 6, drop=2), number("AGE", drop=1), Column("", 16))
 MOST_JOURNALS = 50
 """Waiting tasks of one page whose journals are read for what they wait for."""
 
@@ -108,7 +110,7 @@ def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]]) -> 
         )
         for task in tasks
     ]
-    print_table(screen.out, ["ID", "STATE", "TASK", "QUEUE", "AGE", ""], rows, max(length, screen.out.width // 5))
+    print_table(screen.out, COLUMNS, rows)
 
 
 def situation(task: Task, now: float, waits: Sequence[Open] = ()) -> str:

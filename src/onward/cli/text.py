@@ -10,7 +10,8 @@ from typing import Any
 
 def safe(value: object) -> str:
     """One line of harmless text."""
-    return "".join(c if c.isprintable() else _escaped(c) for c in str(value))
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
 def safe_lines(value: object) -> str:
@@ -27,7 +28,7 @@ def _escaped(character: str) -> str:
 
 def short(value: object, most: int = 60) -> str:
     """Harmless text, cut to a length."""
-    text = safe(value)
+    text = safe(str(value)[: most + 1])
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
