@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.cli.commands import Commands, names, of_app, port, positive
+from onward.cli.commands import Commands, names, port, positive
 
 
 def serve(commands: Commands) -> None:
@@ -11,9 +11,12 @@ def serve(commands: Commands) -> None:
         "serve",
         "serve:serve",
         "answer over HTTP, and do tasks, with the handlers of an app",
-        "Without keys it answers this machine alone.\n\n  onward serve shop.tasks:app --port 8765",
+        "Without an app it serves the demo agent. Without keys it answers this machine\nalone.\n\n"
+        "  onward serve\n  onward serve shop.tasks:app --port 8765",
     )
-    of_app(parser)
+    parser.add_argument(
+        "app", metavar="MODULE:APP", nargs="?", help="where the app is, as in `from MODULE import APP`; none: the demo"
+    )
     parser.add_argument("--host", metavar="HOST", help="where to listen (ONWARD_HOST, or 127.0.0.1)")
     parser.add_argument("--port", type=port, metavar="N", help="(ONWARD_PORT, or 8765; 0 finds a free one)")
     parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")

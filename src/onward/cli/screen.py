@@ -131,11 +131,12 @@ def console(stream: Any) -> Console:
 
 def sign(console: Console, mark: Mark) -> tuple[str, str]:
     """The sign of a mark, in an alphabet that the console has, and its style."""
-    signs = _SIGNS if _speaks_unicode(console) else _PLAIN_SIGNS
+    signs = _SIGNS if speaks_unicode(console) else _PLAIN_SIGNS
     return signs[mark], _STYLES[mark]
 
 
-def _speaks_unicode(console: Console) -> bool:
+def speaks_unicode(console: Console) -> bool:
+    """Whether it has signs beyond ASCII."""
     return console.encoding.lower().startswith("utf")
 
 
@@ -175,7 +176,7 @@ def story_line(console: Console, line: Line, began: float, room: int = 24) -> Te
     if line.detail:
         text.append(f"  {line.detail}", "dim" if quiet else "")
     if line.command:
-        text.append(f"  {'→' if _speaks_unicode(console) else '->'} ", "dim").append(line.command, "bold")
+        text.append(f"  {'→' if speaks_unicode(console) else '->'} ", "dim").append(line.command, "bold")
     shown = Text.assemble((f"{'+' + span(line.at - began):>11}", "dim"), "  ", (mark, style), "  ", text)
     if quiet and console.file.isatty():
         shown.truncate(console.width - 1, overflow="ellipsis")
