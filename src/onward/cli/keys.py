@@ -10,7 +10,7 @@ from rich.text import Text
 from onward.cli import door
 from onward.cli.people import me
 from onward.cli.screen import Screen
-from onward.cli.table import Column, fixed, number, print_table
+from onward.cli.table import Column, fixed, print_table
 from onward.cli.text import age, local, readable, safe
 from onward.core.caller import Caller
 from onward.core.deed import Entry
@@ -29,7 +29,7 @@ KEYS = (
     Column("UNTIL", 10),
 )
 AUDIT = (
-    number("NO", drop=1),
+    fixed("NO", drop=1),
     fixed("AT", drop=2),
     Column("WHO"),
     Column("DID", 10),

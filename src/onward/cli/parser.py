@@ -66,6 +66,7 @@ def build() -> Parser:
         place.queues,
         place.workers,
         place.stats,
+        place.top,
         place.keys,
         place.audit,
     ):

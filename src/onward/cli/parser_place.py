@@ -146,6 +146,18 @@ def workers(commands: Commands) -> None:
     commands.add("workers", "place:workers", "who works: where, at how many tasks, how fast")
 
 
+def top(commands: Commands) -> None:
+    """`onward top`."""
+    parser = commands.add(
+        "top",
+        "top:top",
+        "the place at a glance, live: workers, queues, what runs, what waits for people",
+        "q leaves. One frame with --once, with --json, and where there is no terminal.",
+    )
+    parser.add_argument("--once", action="store_true", help="one frame, and leave")
+    parser.add_argument("--every", metavar="TIME", default="2", help="draw it again so often (2), as in 2 or 500ms")
+
+
 def stats(commands: Commands) -> None:
     """`onward stats`."""
     commands.add("stats", "place:stats", "how many tasks there are, by state and reason")

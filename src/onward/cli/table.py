@@ -38,17 +38,17 @@ def number(header: str, *, drop: int = 0) -> Column:
     return Column(header, 0, drop, right=True)
 
 
-def table(console: Console, columns: Sequence[Column], rows: Iterable[Sequence[Text]]) -> list[Text]:
-    """Rows under headers, one line each, no wider than the console."""
+def table(width: int, columns: Sequence[Column], rows: Iterable[Sequence[Text]]) -> list[Text]:
+    """Rows under headers, one line each, no wider than that."""
     lines = [[Text(column.header, "dim") for column in columns], *([*row] for row in rows)]
-    widths = fitted(columns, lines, console.width)
+    widths = fitted(columns, lines, width)
     last = max((place for place, width in enumerate(widths) if width), default=0)
     shown = []
     for line in lines:
         text = Text(no_wrap=True, overflow="ignore")
-        for place, (cell, width, column) in enumerate(zip(line, widths, columns, strict=True)):
-            if width:
-                text.append_text(_cell(cell, width, right=column.right, fill=place != last))
+        for place, (cell, room, column) in enumerate(zip(line, widths, columns, strict=True)):
+            if room:
+                text.append_text(_cell(cell, room, right=column.right, fill=place != last))
                 text.append(" " * GAP if place != last else "")
         text.rstrip()
         shown.append(text)
@@ -57,7 +57,7 @@ def table(console: Console, columns: Sequence[Column], rows: Iterable[Sequence[T
 
 def print_table(console: Console, columns: Sequence[Column], rows: Iterable[Sequence[Text]]) -> None:
     """The same, printed."""
-    for line in table(console, columns, rows):
+    for line in table(console.width, columns, rows):
         console.print(line, soft_wrap=True)
 
 
