@@ -98,8 +98,8 @@ class Registry:
             keep = checkpoints(checkpoint)
             handler = Handler(title, function, policy, allowed, queue, group, limit, keep, secrets=self.secrets.names)
             handler.takes  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
-            offer = Offer(handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets)
-            self._offers[title] = offer
+            about = {"secrets": handler.secrets, "said": handler.said}
+            self._offers[title] = Offer(handler.check, handler.queue, handler.deadline, handler.grouping, **about)
             self.handlers[title] = handler
             return function
 
@@ -192,10 +192,9 @@ class Registry:
 
         self._agents[name] = description or instructions
         self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
-        self.handlers[name] = dataclasses.replace(self.handlers[name], agent=True)
+        self.handlers[name] = agent = dataclasses.replace(self.handlers[name], agent=True, doc=description)
         checks = {one.name: one.check for one in made.tools.values()}
-        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks, agent=True)
-        self.handlers[name] = dataclasses.replace(self.handlers[name], agent=True)
+        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks, agent=True, said=agent.said)
         return handler
 
     def secret(self, name: str) -> Any:

@@ -34,6 +34,8 @@ from onward.errors import (
     UnknownTask,
 )
 from onward.forks import Forks
+from onward.handlers import Handlers
+from onward.journals import Journals
 from onward.keys import Keys
 from onward.lists import Lists, plain_id
 from onward.messages import Messages
@@ -85,6 +87,8 @@ class Service(Lists):
         self.keys = Keys(store)
         self.audit = Audit(store)
         self.place = Place(store)
+        self.handlers = Handlers(store, offers)
+        self.journals = Journals(store)
         self.usages = Usages(store, self.is_agent)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────

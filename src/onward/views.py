@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import math
 from typing import Any
 
 from onward.core import wire
 from onward.core.deed import Entry
 from onward.core.record import Record
+from onward.core.record import payload as payload
 from onward.core.task import Task
+from onward.core.text import iso as iso
+from onward.core.turn import OUTPUT
 from onward.core.usage import Usage
 from onward.errors import OnwardError
+from onward.journals import RecordView, Timeline, TurnView
 from onward.keys import Key
 from onward.messages import Ask
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
 from onward.subscriptions import Delivery, Subscription
-
-
-def iso(at: float | None) -> str | None:
-    """A moment in ISO 8601, UTC; None for none, and for one that never comes."""
-    if at is None or not math.isfinite(at):
-        return None
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def task_json(task: Task) -> dict[str, Any]:
@@ -110,6 +105,45 @@ def record_json(record: Record) -> dict[str, Any]:
     }
 
 
+def timeline_json(timeline: Timeline) -> dict[str, Any]:
+    """A waterfall for programs."""
+    return {
+        "task_id": timeline.task_id,
+        "from": timeline.began,
+        "until": timeline.ended,
+        "seq": timeline.seq,
+        "bars": [_fields(bar) for bar in timeline.bars],
+        "marks": [_fields(mark) for mark in timeline.marks],
+    }
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """What `dataclasses.asdict` gives for a flat one, in a tenth of the time."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+MOST = 256 * 1024
+"""Bytes of a record, and of what goes with it, that are shown whole."""
+
+
+def whole_record_json(view: RecordView) -> dict[str, Any]:
+    """A record for programs, with what went in and what came out; cut where it is too long."""
+    about: dict[str, Any] = {"input": view.input, "output": view.output, "error": view.error}
+    told = {**record_json(view.record), **about}
+    data = wire.encode([told["data"], about], "the record", most=1 << 40)
+    kept = {"attempts": view.attempts, "effect_key": view.effect_key, "size": len(data)}
+    if len(data) <= MOST:
+        return {**told, **kept, "truncated": False, "text": None}
+    begins = data[1:MOST].decode("utf-8", "ignore")
+    gone = dict.fromkeys(("data", "input", "output", "error"))
+    return {**told, **gone, **kept, "truncated": True, "text": begins}
+
+
+def turn_json(turn: TurnView) -> dict[str, Any]:
+    """A turn for programs."""
+    return dataclasses.asdict(turn) | {"at": iso(turn.at), "tools": list(turn.tools)}
+
+
 def schedule_json(schedule: Schedule) -> dict[str, Any]:
     """A schedule for programs."""
     return {
@@ -184,14 +218,6 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     return {**entry._asdict(), "data": wire.decode(entry.data)}
 
 
-def payload(record: Record) -> Any:
-    """What a record says; nothing when this version cannot read it."""
-    try:
-        return record.value
-    except (OnwardError, ValueError):
-        return None
-
-
 def error_json(error: OnwardError) -> dict[str, Any]:
     """An error for programs."""
     known = {name: getattr(error, name) for name in ("task_id", "retry_after") if hasattr(error, name)}
@@ -204,13 +230,9 @@ def of_agent(result: Any) -> str:
     if not isinstance(result, dict) or not isinstance(size := result.get("bytes"), int) or "id" not in result:
         return ""
     if "asked" not in result:
-        return f"{size:,} bytes for the model" if result.keys() <= _OUTPUT else ""
+        return f"{size:,} bytes for the model" if result.keys() <= OUTPUT else ""
     usage = found if isinstance(found := result.get("usage"), dict) else {}
     counts = [(usage.get(name), word) for name, word in (("input", "tokens in"), ("output", "out"))]
     told = [f"turn {result.get('turn')}", *(f"{n:,} {word}" for n, word in counts if isinstance(n, int))]
     cost = result.get("cost")
     return ", ".join([*told, f"${cost:,.4f}"] if isinstance(cost, int | float) else told)
-
-
-_OUTPUT = {"id", "bytes", "artifacts", "brief", "patch"}
-"""What the record of a tool's output may hold."""

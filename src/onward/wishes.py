@@ -30,6 +30,8 @@ class Offer:
     agent: bool = False
     secrets: Collection[str] | None = None
     """The secrets that an input may name; None when nobody knows."""
+    said: Callable[[], Mapping[str, Any]] | None = None
+    """What the handler says of itself, where this process has it."""
 
     def check_input(self, value: Any, what: str) -> bytes:
         """An input as the store takes it. Raises InvalidInput, and UnknownSecret."""

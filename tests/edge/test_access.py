@@ -49,6 +49,8 @@ class Verb:
     """Whether an agent's own key is no good for it."""
     place: bool = False
     """Whether it is for callers without a tenant."""
+    open: bool = False
+    """Whether it shows the same to all tenants."""
 
 
 async def _tail(door: Door, of: Belongings) -> Any:
@@ -72,6 +74,11 @@ VERBS: dict[str, Verb] = {
     "ask": Verb(READ, lambda d, of: d.ask(of.approval)),
     "doubts": Verb(READ, lambda d, of: d.doubts(of.doubter)),
     "schedules": Verb(READ, lambda d, _: d.schedules(), lists=True),
+    "handlers": Verb(READ, lambda d, _: d.handlers(), lists=True, open=True),
+    "timeline": Verb(READ, lambda d, of: d.timeline(of.fixer)),
+    "record": Verb(READ, lambda d, of: d.record(of.fixer, 1)),
+    "turns": Verb(READ, lambda d, of: d.turns(of.fixer)),
+    "turn": Verb(READ, lambda d, of: d.turn(of.fixer, 1)),
     "submit": Verb(SUBMIT, lambda d, of: d.submit([Wish("quick", {"goal": "on"})], after=of.done)),
     "prioritize": Verb(SUBMIT, lambda d, of: d.prioritize(of.asker, 7)),
     "pause": Verb(SUBMIT, lambda d, of: d.pause(of.asker)),
@@ -213,10 +220,11 @@ def careless(name: str) -> type[Door]:
 @only_memory
 async def test_a_verb_that_forgets_to_look_is_found(app: Onward) -> None:
     acme = (await town(app))["acme"]
-    for name in VERBS:
+    for name, verb in VERBS.items():
         assert await Inspector(app, acme, unchecked(name)).leaks(name), f"{name} for everybody"
         await subscribed_again(app, acme)
-        assert await Inspector(app, acme, careless(name)).leaks(name), f"{name} for all tenants"
+        leaks = await Inspector(app, acme, careless(name)).leaks(name)
+        assert leaks or verb.open, f"{name} for all tenants"
     for name in ("decide", "answer", "resolve", "raise_budget"):
 
         async def whoever(self: Door, task: Any) -> None: ...

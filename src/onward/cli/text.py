@@ -7,11 +7,12 @@ import datetime
 import json
 from typing import Any
 
-
-def safe(value: object) -> str:
-    """One line of harmless text."""
-    text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+from onward.core.text import clock as clock
+from onward.core.text import count as count
+from onward.core.text import readable as readable
+from onward.core.text import safe as safe
+from onward.core.text import short as short
+from onward.core.text import span as span
 
 
 def safe_lines(value: object) -> str:
@@ -22,41 +23,9 @@ def safe_lines(value: object) -> str:
     )
 
 
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
-
-
-def short(value: object, most: int = 60) -> str:
-    """Harmless text, cut to a length."""
-    text = safe(str(value)[: most + 1])
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def readable(value: Any, indent: int | None = None) -> str:
-    """A value as JSON for people: umlauts stay, what is not printable is escaped the way JSON does it."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return "".join(
-        c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] if c != "\x7f" else "\\u007f" for c in text
-    )
-
-
 def machine_readable(value: Any, indent: int | None = None) -> str:
     """A value as JSON for programs: plain ASCII, whatever the terminal is set to."""
     return json.dumps(value, indent=indent, allow_nan=False).replace("\x7f", "\\u007f")
-
-
-def span(seconds: float) -> str:
-    """How long: 0.42 s, 12 s, 3 m 05 s, 2 h 10 m, 3 d 4 h."""
-    if seconds < 9.995:
-        return f"{max(seconds, 0):.2f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} m {whole % 60:02} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} m"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
 def age(seconds: float) -> str:
@@ -70,13 +39,3 @@ def age(seconds: float) -> str:
 def local(at: float) -> str:
     """A moment as a person here reads it."""
     return datetime.datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def clock(at: float) -> str:
-    """The time of day."""
-    return datetime.datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
-
-
-def count(number: int, thing: str) -> str:
-    """1 task, 2 tasks."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

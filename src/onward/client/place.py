@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from onward.client import reading
-from onward.client.asking import Asking, path
+from onward.client.asking import path
+from onward.client.facts import FactVerbs
 from onward.client.script import Script, verb
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
@@ -12,7 +13,7 @@ from onward.subscriptions import Delivery
 Deliveries = list[Delivery]
 
 
-class PlaceVerbs(Asking):
+class PlaceVerbs(FactVerbs):
     """What both clients can ask about it."""
 
     @verb

@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import email.utils
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onward.artifacts import errors as _of_artifacts  # noqa: F401 -- so that they are known
 from onward.budgets import Spent
@@ -18,7 +18,9 @@ from onward.core.progress import Update
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.core.usage import Usage
+from onward.core.waterfall import Bar, Point
 from onward.errors import Forbidden, InvalidInput, NotFound, OnwardError, Unauthorized, UsageError
+from onward.journals import Timeline, TurnView
 from onward.messages import Ask, Doubt
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
@@ -27,6 +29,7 @@ from onward.subscriptions import Delivery
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef
 
+T = TypeVar("T")
 Said = dict[str, Any]
 TIMES = frozenset(
     f"{what}_at"
@@ -51,6 +54,11 @@ def _timed(said: Said) -> Said:
 def _known(kind: type, said: Said) -> Said:
     """Without what a newer server says and this version does not know."""
     return {name: value for name, value in said.items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def known(kind: type[T], said: Said) -> T:
+    """One of these, of what the server says under the same names; times as they are kept here."""
+    return kind(**_known(kind, _timed(said)))
 
 
 def task_of(said: Said) -> Task:
@@ -80,6 +88,17 @@ def update_of(said: Said) -> Update:
     assert when is not None
     known = {name: said[name] for name in ("task_id", "seq", "step", "total_step", "status", "tool", "message")}
     return Update(**known, time=when, ask=said.get("ask_id", ""))
+
+
+def timeline_of(said: Said) -> Timeline:
+    """A waterfall."""
+    bars, marks = [known(Bar, one) for one in said["bars"]], [Point(**one) for one in said["marks"]]
+    return Timeline(said["task_id"], said["from"], said["until"], said["seq"], bars, marks)
+
+
+def turn_of(said: Said) -> TurnView:
+    """A turn of an agent."""
+    return dataclasses.replace(known(TurnView, said), tools=tuple(said["tools"]))
 
 
 def ask_of(said: Said) -> Ask:

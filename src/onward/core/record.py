@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any, Final
 
 from onward.core import wire
+from onward.errors import OnwardError
 
 SUBMITTED: Final = "task.submitted"
 FORKED: Final = "task.forked"
@@ -82,3 +83,11 @@ class Record:
     def dropped(self) -> int:
         """The number of the checkpoint that stands for what this record said, where that was dropped; 0 when it is whole."""
         return int(self.value["dropped"]) if self.data.startswith(DROPPED) else 0
+
+
+def payload(record: Record) -> Any:
+    """What a record says; nothing when this version cannot read it."""
+    try:
+        return record.value
+    except (OnwardError, ValueError):
+        return None

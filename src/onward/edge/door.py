@@ -17,21 +17,20 @@ from typing import TYPE_CHECKING, Any
 from onward.audit import Entries
 from onward.budgets import Spent
 from onward.core import wire
-from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT, Caller
-from onward.core.deed import Deed
+from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
 from onward.core.record import Record
 from onward.core.task import Task, Tasks
-from onward.edge.errors import NotForTenants, OwnCall
-from onward.errors import Forbidden, NoState
+from onward.edge.errors import NotForTenants
+from onward.edge.looking import Looking
+from onward.errors import NoState
 from onward.forks import SAME
 from onward.keys import Key, KeyList, NewKey
 from onward.messages import Ask, Doubt
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
-from onward.service import Service
 from onward.subscriptions import Deliveries, Delivery, Heard, Subscription
-from onward.wishes import Wish, named
+from onward.wishes import Wish
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef, StatePatch
@@ -45,53 +44,8 @@ Queues = list[Queue]
 Workers = list[WorkerView]
 
 
-class Door:
+class Door(Looking):
     """All that one caller may ask."""
-
-    def __init__(self, service: Service, caller: Caller) -> None:
-        self.service, self.caller = service, caller
-
-    def need(self, scope: str) -> None:
-        """Raises Forbidden when the caller may not do what this scope is for."""
-        if scope not in self.caller.scopes:
-            raise Forbidden(scope, self.caller.name)
-
-    async def _own(self, scope: str, task_id: str) -> Task:
-        """A task that this caller may touch in this way. Raises Forbidden, and TaskNotFound for a foreign one too."""
-        self.need(scope)
-        return await self.service.get(task_id, self.caller.sees)
-
-    async def _ask(self, scope: str, ask_id: str) -> Ask:
-        """A question or approval of a task that this caller may touch in this way. Raises Forbidden, and NotFound."""
-        self.need(scope)
-        return await self.service.messages.ask(ask_id, self.caller.sees)
-
-    async def _decides(self, task: Task) -> None:
-        """Raises OwnCall where an agent would decide, with its own key, on what it has a part in."""
-        agent = self.caller.agent
-        if agent is not None and await self.service.keys.concerns(agent, task.task_id):
-            raise OwnCall(task.task_id, agent, self.caller.name)
-
-    def _place(self, scope: str, what: str) -> None:
-        """What belongs to no tenant. Raises Forbidden for a caller of one."""
-        self.need(scope)
-        if self.caller.tenant is not None:
-            raise NotForTenants(what, self.caller.tenant, self.caller.name)
-
-    def _deed(self, action: str, subject: str, tenant: str | None, **data: Any) -> Deed:
-        said = {name: value for name, value in data.items() if value is not None and value is not False}
-        return Deed(action, subject, tenant, self.caller.key, self.caller.name, said)
-
-    async def _steers(self, action: str, task_id: str, **data: Any) -> Task:
-        """A task that this caller may steer; what it does is written down."""
-        task = await self._own(SUBMIT, task_id)
-        await self.service.audit.write_down(self._deed(action, task_id, task.tenant, **data))
-        return task
-
-    async def _runs(self, action: str, subject: str, **data: Any) -> None:
-        """The same for what belongs to no tenant."""
-        self._place(ADMIN, named("a name", subject))
-        await self.service.audit.write_down(self._deed(action, subject, None, **data))
 
     # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -376,10 +330,6 @@ class Door:
         await self.service.subscriptions.delivery(delivery_id, tenant=self.caller.sees)
         await self._tells("redeliver", delivery_id)
         return await self.service.subscriptions.redeliver(delivery_id, tenant=self.caller.sees)
-
-    async def _tells(self, action: str, subject: str, **data: Any) -> None:
-        """What is done about what goes out is written down."""
-        await self.service.audit.write_down(self._deed(action, subject, self.caller.tenant, **data))
 
     def measures(self) -> None:
         """Raises Forbidden for whoever may not see the numbers of all tenants together."""

@@ -23,7 +23,7 @@ from onward.core import wire
 from onward.core.caller import Caller
 from onward.core.clock import Clock
 from onward.core.hook import Hook
-from onward.edge import bodies, hooks, keys, live, openapi, people, place, problem, subscriptions, tasks
+from onward.edge import bodies, facts, hooks, keys, live, openapi, people, place, problem, subscriptions, tasks
 from onward.edge.calls import Asked, Call, Shape
 from onward.edge.door import Door
 from onward.edge.feed import Feed
@@ -39,6 +39,7 @@ log = logging.getLogger("onward.http")
 
 CALLS: Sequence[Call] = (
     *tasks.CALLS,
+    *facts.CALLS,
     *live.CALLS,
     *people.CALLS,
     *subscriptions.CALLS,

@@ -34,6 +34,8 @@ class Handler:
     """Whether a model decides what it does."""
     secrets: Collection[str] = ()
     """The secrets that may be named in an input."""
+    doc: str | None = None
+    """What it is for, where that is not what its function says."""
 
     @functools.cached_property
     def takes(self) -> Arguments:
@@ -61,7 +63,7 @@ class Handler:
             raise UsageError(f"the handler {self.name!r} has no argument {self.group!r} to group its tasks by")
         return self.group, self.group == self.takes.first
 
-    def offer(self) -> bytes:
+    def said(self) -> dict[str, Any]:
         """What others need to know of it: its queue, deadline and grouping for submits from afar, its schema for forms."""
         said: dict[str, Any] = {
             "queue": self.queue,
@@ -70,4 +72,9 @@ class Handler:
             "input": self.takes.schema(),
             "secrets": sorted(self.secrets),
         }
-        return json.dumps(said | ({"agent": True} if self.agent else {})).encode()
+        said |= {} if self.doc is None else {"doc": self.doc}
+        return said | ({"agent": True} if self.agent else {})
+
+    def offer(self) -> bytes:
+        """The same, as a worker leaves it in the store."""
+        return json.dumps(self.said()).encode()

@@ -1,0 +1,227 @@
+"""What of a journal is still open: what the task waits for, and which effects are in doubt. Pure: records in, words out.
+
+Each open thing knows the command that a person would type about it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from onward.core import record as r
+from onward.core.record import payload
+from onward.core.task import Reason
+from onward.core.text import clock, iso, safe
+from onward.errors import BUDGET_OPTIONS
+
+WAITS = frozenset({r.SLEEP, r.SIGNAL, r.QUESTION, r.APPROVAL, r.CHILD, r.STEP_WAITS})
+_ORDER = {r.DOUBTED: 0, r.APPROVAL: 1, r.QUESTION: 2, r.STEP_WAITS: 3, r.SIGNAL: 4, r.CHILD: 5, r.SLEEP: 6}
+_REASONS = {
+    r.DOUBTED: Reason.IN_DOUBT,
+    r.APPROVAL: Reason.APPROVAL,
+    r.QUESTION: Reason.QUESTION,
+    r.SIGNAL: Reason.SIGNAL,
+    r.CHILD: Reason.CHILD,
+    r.SLEEP: Reason.ASLEEP,
+}
+_NUMBER = re.compile(r"#\d+$")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Open:
+    """Something that has begun and not ended: a wait, or an effect in doubt."""
+
+    task_id: str
+    seq: int
+    kind: str
+    key: str
+    said: dict[str, Any]
+
+    @property
+    def reason(self) -> str:
+        """The word for it, as in a task's reason."""
+        return str(self.said.get("reason", "")) if self.kind == r.STEP_WAITS else _REASONS[self.kind].value
+
+    @property
+    def id(self) -> str:
+        """The id of a question or an approval."""
+        return f"{self.task_id}.{self.seq}"
+
+    @property
+    def text(self) -> str:
+        """What it is about."""
+        match self.kind:
+            case r.APPROVAL:
+                return str(self.said.get("what", ""))
+            case r.QUESTION:
+                return question(self.said.get("question", ""), self.said.get("choices"))
+            case r.SIGNAL:
+                return str(self.said.get("signal", ""))
+            case r.CHILD:
+                return f"{child_name(self.key)} {self.said.get('child', '')}".strip()
+            case r.STEP_WAITS:
+                return str(self.said.get("why", ""))
+            case r.DOUBTED:
+                return f"whether {plain_key(self.key)} happened ({self.said.get('reason', '')})"
+            case _:
+                until = self.said.get("until")
+                return f"until {clock(until)}" if isinstance(until, int | float) else ""
+
+    @property
+    def words(self) -> str:
+        """One line of it, for people."""
+        name = "in doubt" if self.kind == r.DOUBTED else self.reason
+        joint = " " if self.kind in {r.DOUBTED, r.SLEEP, r.CHILD, r.SIGNAL} else ": "
+        return safe(f"{name}{joint}{self.text}")
+
+    @property
+    def command(self) -> str:
+        """What a person would type about it; empty where there is nothing to do but wait."""
+        task = self.task_id[-8:]
+        match self.kind:
+            case r.APPROVAL:
+                return f"onward approve {task}.{self.seq}"
+            case r.QUESTION:
+                return f"onward answer {task}.{self.seq} TEXT"
+            case r.SIGNAL:
+                return f"onward signal {task} {_quoted(self.text)}"
+            case r.CHILD:
+                return f"onward show {safe(self.said.get('child', ''))[-8:]}"
+            case r.DOUBTED:
+                return f"onward resolve {task}"
+            case r.STEP_WAITS if self.reason == Reason.BUDGET:
+                holder, lacking = str(self.said.get("holder", self.task_id)), str(self.said.get("lacking", "steps"))
+                return f"onward budget {safe(holder)[-8:]} --{safe(BUDGET_OPTIONS.get(lacking, lacking))} N"
+            case _:
+                return ""
+
+    def json(self) -> dict[str, Any]:
+        """The same for programs."""
+        until = self.said.get("until")
+        told: dict[str, Any] = {"reason": self.reason, "text": self.text, "key": self.key, "command": self.command}
+        if self.kind in {r.APPROVAL, r.QUESTION}:
+            told["id"] = self.id
+        if self.kind == r.CHILD:
+            told["child"] = self.said.get("child")
+        if isinstance(until, int | float):
+            told["until"] = iso(until)
+        return told
+
+
+class Standing:
+    """Read a journal, record by record; `open` is what is open after the last."""
+
+    def __init__(self, task_id: str = "") -> None:
+        self._task_id = task_id
+        self.waits: dict[str, Open] = {}
+        """Waits that are open, by their keys."""
+        self._doubts: dict[str, Open] = {}
+        self._announced: dict[str, int] = {}
+        self._unsettled: dict[str, None] = {}
+        self.sagas: set[str] = set()
+        """Sagas that are open."""
+
+    @property
+    def open(self) -> list[Open]:
+        """All of it, that which needs a person first."""
+        found = [*self._doubts.values(), *self.waits.values()]
+        return sorted(found, key=lambda one: (_ORDER[one.kind], one.seq))
+
+    @property
+    def unsettled(self) -> list[str]:
+        """Effects that were announced and of which the journal does not say whether they happened."""
+        return list(self._unsettled)
+
+    def announced(self, seq: object) -> str:
+        """The step that was announced in the record of this number."""
+        return next((key for key, number in self._announced.items() if number == seq), "")
+
+    def command(self, key: str) -> str:
+        """What a person would type about what is open under this key."""
+        found = self.waits.get(key) or self._doubts.get(key)
+        return found.command if found and found.task_id else ""
+
+    def read(self, record: r.Record) -> None:
+        """One more record."""
+        key, value = record.key, payload(record)
+        said = value if isinstance(value, dict) else {}
+        if record.kind in WAITS:
+            self.waits[key] = Open(self._task_id, record.seq, record.kind, key, said)
+        elif record.kind in {r.SLEPT, r.WAITED}:
+            self.waits.pop(key, None)
+        elif record.kind == r.ANNOUNCED:
+            self._announced[key], self._unsettled[key] = record.seq, None
+            self._doubts.pop(key, None)
+        elif record.kind == r.DOUBTED and isinstance(said.get("step"), str):
+            step = said["step"]
+            self._doubts[step] = Open(self._task_id, self._announced.get(step, 0), r.DOUBTED, step, said)
+        elif record.kind in {r.STEP_DONE, r.STEP_FAILED, r.STEP_RETRY}:
+            self.waits.pop(key, None)
+            self._doubts.pop(key, None)
+            self._unsettled.pop(key, None)
+        elif record.kind == r.MESSAGE and said.get("kind") == "resolve":
+            self._doubts.pop(self.announced(said.get("ref")), None)
+        elif record.kind in r.ENDS or record.kind == r.CANCEL:
+            self.waits.clear()
+            self._doubts.clear()
+        else:
+            self._saga(record)
+
+    def _saga(self, record: r.Record) -> None:
+        if record.kind == r.SAGA:
+            self.sagas.add(record.key)
+        elif record.kind in {r.SAGA_DONE, r.UNDONE}:
+            self.sagas.discard(record.key)
+        elif record.kind == r.UNDOING:
+            parts, name = split_key(record.key)
+            self._drop("/".join([*parts, name]))
+
+    def _drop(self, path: str) -> None:
+        """What waited inside a saga that was given up waits no more, whatever its round."""
+        inside = re.compile(re.escape(path) + r"(@\d+)?(/|$)")
+        self.waits = {key: one for key, one in self.waits.items() if not inside.match("/".join(split_key(key)[0]))}
+
+
+def question(text: object, choices: object) -> str:
+    """A question, with its choices."""
+    some = [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
+    return f"{text} ({', '.join(some)})" if some else str(text)
+
+
+def child_name(key: str) -> str:
+    """The handler of a child, from the key of a wait for it."""
+    return _NUMBER.sub("", split_key(key)[1]).removeprefix("child ")
+
+
+def split_key(key: str) -> tuple[list[str], str]:
+    """The parts of a key's path, and its name."""
+    if not key.startswith("[") or "]" not in key:
+        return [], key
+    path, _, name = key[1:].partition("]")
+    return path.split("/"), name
+
+
+def plain_key(key: str) -> str:
+    """A key for a sentence: `charge`, `undo charge`, `[1] charge` in the second branch of a gather."""
+    parts, name = split_key(key)
+    branches = [part.rpartition(".")[2] for part in parts if "." in part]
+    label = f"[{'.'.join(branches)}] " if branches else ""
+    undo = "undo " if parts and parts[-1] == "undo" else ""
+    return safe(f"{label}{undo}{name}")
+
+
+def placed_key(key: str) -> str:
+    """The same for a line of a timeline."""
+    return indent(key) + plain_key(key)
+
+
+def indent(key: str) -> str:
+    """As far in as the place in the handler is deep."""
+    return "  " * len(split_key(key)[0])
+
+
+def _quoted(name: str) -> str:
+    """A name for a shell."""
+    text = safe(name)
+    return text if re.fullmatch(r"[\w.:@%+=-]+", text, re.ASCII) else "'" + text.replace("'", "'\\''") + "'"

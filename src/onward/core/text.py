@@ -1,0 +1,71 @@
+"""Values as text for people. Names, results and messages come from tasks, that is, from anybody: whatever could move the cursor of a
+terminal, change colours or turn the direction of writing is shown escaped and never sent."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import re
+from typing import Any
+
+
+def safe(value: object) -> str:
+    """One line of harmless text."""
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def short(value: object, most: int = 60) -> str:
+    """Harmless text, cut to a length."""
+    text = safe(str(value)[: most + 1])
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def readable(value: Any, indent: int | None = None) -> str:
+    """A value as JSON for people: umlauts stay, what is not printable is escaped the way JSON does it."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return text if text.isprintable() else _ODD.sub(_as_json, text)
+
+
+_ODD = re.compile(r"[^ -~\n]")
+
+
+def _as_json(found: re.Match[str]) -> str:
+    character = found[0]
+    return character if character.isprintable() else "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
+
+
+def span(seconds: float) -> str:
+    """How long: 0.42 s, 12 s, 3 m 05 s, 2 h 10 m, 3 d 4 h."""
+    if seconds < 9.995:
+        return f"{max(seconds, 0):.2f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} m"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def clock(at: float) -> str:
+    """The time of day."""
+    return datetime.datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+
+
+def count(number: int, thing: str) -> str:
+    """1 task, 2 tasks."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def iso(at: float | None) -> str | None:
+    """A moment in ISO 8601, UTC; None for none, and for one that never comes."""
+    if at is None or not math.isfinite(at):
+        return None
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

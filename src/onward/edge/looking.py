@@ -1,0 +1,43 @@
+"""The part of the door that only looks: what a console, or a person at a terminal, wants to see beside the tasks themselves.
+
+A part of `Door`, in a file of its own because that one is long.
+"""
+
+from __future__ import annotations
+
+from onward.core.caller import READ
+from onward.edge.entrance import Entrance
+from onward.handlers import HandlerView
+from onward.journals import RecordView, Timeline, Turn, TurnView
+
+Handlers = list[HandlerView]
+Turns = list[TurnView]
+
+
+class Looking(Entrance):
+    """See `Door`."""
+
+    async def handlers(self) -> Handlers:
+        """What can be asked for, by name: the same for every tenant."""
+        self.need(READ)
+        return await self.service.handlers.list()
+
+    async def timeline(self, task_id: str, after: int = 0) -> Timeline:
+        """How a task came to where it is, as a waterfall."""
+        await self._own(READ, task_id)
+        return await self.service.journals.timeline(task_id, after)
+
+    async def record(self, task_id: str, seq: int) -> RecordView:
+        """One record, with what went in and what came out. Raises NotFound."""
+        await self._own(READ, task_id)
+        return await self.service.journals.record(task_id, seq)
+
+    async def turns(self, task_id: str, after: int = 0, limit: int = 100) -> Turns:
+        """The turns of an agent, in order."""
+        await self._own(READ, task_id)
+        return await self.service.journals.turns(task_id, after, limit)
+
+    async def turn(self, task_id: str, number: int) -> Turn:
+        """What its model saw and said in one of them. Raises NotFound."""
+        await self._own(READ, task_id)
+        return await self.service.journals.turn(task_id, number)
