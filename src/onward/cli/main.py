@@ -18,7 +18,12 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     _speak_any_alphabet()
-    args = parser.parse(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["__complete"]:
+        from onward.cli import completing  # noqa: PLC0415 -- only for a shell that asks
+
+        return completing.main(words[1:])
+    args = parser.parse(words)
     try:
         status = _version() if args.version else _run(args)
         sys.stdout.flush()

@@ -71,7 +71,7 @@ def build() -> Parser:
         place.audit,
     ):
         add(Commands(commands))
-    for add in (_check, _replay, _fork, _migrate, _doctor):
+    for add in (_check, _replay, _fork, _migrate, _doctor, place.completion):
         add(Commands(commands))
     return parser
 

@@ -158,6 +158,20 @@ def top(commands: Commands) -> None:
     parser.add_argument("--every", metavar="TIME", default="2", help="draw it again so often (2), as in 2 or 500ms")
 
 
+def completion(commands: Commands) -> None:
+    """`onward completion`."""
+    parser = commands.add(
+        "completion",
+        "completion:completion",
+        "a script that completes commands, options, ids and names in your shell",
+        "examples:\n"
+        "  source <(onward completion bash)     in ~/.bashrc\n"
+        "  source <(onward completion zsh)      in ~/.zshrc, after compinit\n"
+        "  onward completion fish > ~/.config/fish/completions/onward.fish",
+    )
+    parser.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
+
+
 def stats(commands: Commands) -> None:
     """`onward stats`."""
     commands.add("stats", "place:stats", "how many tasks there are, by state and reason")
