@@ -2,80 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import pty
 import re
-import select
-import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
 
 import pytest
 
 from tests.cli.conftest import ROOT, Run, Waiting, controls, process
-
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Terminal:
-    """A command on a terminal of its own."""
-
-    def __init__(self, *words: str, columns: int = 80, **env: str) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        given = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "LINES"}}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "onward", *words],
-            stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, env={**given, "TERM": "xterm-256color", **env},
-            start_new_session=True,
-        )  # fmt: skip
-        os.close(slave)
-        self.text = ""
-
-    def read(self, until: str | None = None, seconds: float = 20) -> str:
-        """What it has shown, up to a text or its end."""
-        end = time.monotonic() + seconds
-        while until is None or until not in self.text:
-            assert time.monotonic() < end, self.text
-            if select.select([self._master], [], [], 0.1)[0]:
-                try:
-                    data = os.read(self._master, 65536)
-                except OSError:  # Linux says EIO when the last writer is gone
-                    break
-                self.text += data.decode(errors="replace")
-        return self.text
-
-    def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
-
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
-
-    def status(self) -> int:
-        self.read()
-        return self._process.wait(20)
-
-    def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        os.close(self._master)
-
-
-@contextlib.contextmanager
-def terminal(*words: str, **options):
-    opened = Terminal(*words, **options)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
+from tests.cli.terminal import ESCAPES, terminal
 
 def test_follow_moves_on_a_terminal_and_leaves_the_task_alone(onward: Run, crew: str):
     task_id = onward("submit", "slow", "--db", crew).out.strip()

@@ -23,7 +23,7 @@ from onward.core.durations import seconds
 from onward.core.fork import Again
 from onward.engine.check import HARMED, Finding, Verdict, quietly
 from onward.errors import UsageError
-from onward.forks import SAME
+from onward.forks import SAME, Plan
 from onward.views import task_json
 
 DISAGREES = 1
@@ -142,6 +142,8 @@ async def fork(args: Namespace) -> int:
         if args.at is None and args.input is None:
             return await _places(screen, app, task_id)
         plan = await app.service.forks.plan(task_id, args.at, input=value)
+        if args.preview:
+            return _preview(screen, plan)
         if not args.yes and plan.again and not _allowed(screen, plan.again, plan.at):
             return UsageError.exit_status
         handle = await app.fork(task_id, args.at, input=value)
@@ -153,6 +155,21 @@ async def fork(args: Namespace) -> int:
         screen.say(
             f"task {task.task_id} ", (f"({safe(task.task)}) ", "dim"), f"goes on after record {plan.at} of {task_id}"
         )
+    return 0
+
+
+def _preview(screen: Screen, plan: Plan) -> int:
+    """What it would come to; nothing is made."""
+    if screen.json:
+        told = {"from": plan.origin.task_id, "at": plan.at, "keeps": plan.at}
+        screen.document({"forked": None, **told, "again": [_again_json(one) for one in plan.again]})
+        return 0
+    screen.say(f"a fork of task {plan.origin.task_id} would keep {count(plan.at, 'record')}, and do anew:")
+    if not plan.again:
+        screen.say("  nothing that was done before")
+    for one in plan.again:
+        screen.say(f"  {one.seq:>6}  {one.kind}  {safe(one.step)}")
+    screen.aside((f"onward fork {plan.origin.task_id[-8:]} --at {plan.at} --yes: do it", "dim"))
     return 0
 
 

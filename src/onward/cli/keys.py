@@ -14,7 +14,7 @@ from onward.cli.table import Column, fixed, print_table
 from onward.cli.text import age, local, readable, safe
 from onward.core.caller import Caller
 from onward.core.deed import Entry
-from onward.errors import NotFound, UsageError
+from onward.errors import NotFound
 from onward.keys import Key, KeyList, Keys
 from onward.views import entry_json, key_json
 
@@ -115,12 +115,13 @@ async def revoke(args: Namespace) -> int:
 
 async def _whole(keys: Keys, given: str) -> str:
     """The id that is meant: an id, the first characters of one, or a name that one key has."""
-    found = [key for key in await keys.list() if key.id.startswith(given) or key.name == given]
-    if not found:
-        raise NotFound(f"there is no key {given!r:.80}; `onward keys` lists them")
-    if len(found) > 1:
-        raise UsageError(f"{given!r:.80} fits {len(found)} keys ({', '.join(key.id for key in found[:3])}); give an id")
-    return found[0].id
+    found = await keys.list()
+    if len(named := [key for key in found if key.name == given]) == 1:
+        return named[0].id
+    if named:
+        raise door.Ambiguous(given, "key", [(key.id, key.name) for key in named])
+    lost = NotFound(f"there is no key {given!r:.80}; `onward keys` lists them")
+    return door.one_of(given, "key", [(key.id, key.name) for key in found], lost)
 
 
 # ── the audit ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return completing.main(words[1:])
     args = parser.parse(words)
     try:
-        status = _version() if args.version else _run(args)
+        status = _version(args) if args.version else _run(args)
         sys.stdout.flush()
     except OnwardError as error:
         return _complain(error, args)
@@ -47,10 +47,10 @@ def _run(args: Namespace) -> int:
     return int(asyncio.run(answer) if asyncio.iscoroutine(answer) else answer)
 
 
-def _version() -> int:
+def _version(args: Namespace) -> int:
     from onward.app import VERSION  # noqa: PLC0415 -- as above
 
-    print(f"onward {VERSION}")
+    print(machine_readable({"version": VERSION}) if args.json else f"onward {VERSION}")
     return 0
 
 

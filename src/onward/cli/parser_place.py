@@ -67,7 +67,7 @@ def deliveries(commands: Commands) -> None:
     parser.add_argument("--cursor", help="go on where the page before ended")
     verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
     verb = verbs.add("redeliver", "deliveries:redeliver", "send it again now, with the same id and the same bytes")
-    verb.add_argument("delivery", metavar="ID", help="the delivery, by its whole id")
+    verb.add_argument("delivery", metavar="ID", help="the delivery, by its id or the first or last characters of it")
 
 
 def keys(commands: Commands) -> None:
@@ -133,12 +133,44 @@ def queues(commands: Commands) -> None:
         "place:queues",
         "what is unfinished, by queue; pause one, and let it go on",
         "A paused queue stays so, over all workers and restarts; what runs goes on.\n\n"
-        "examples:\n  onward queues\n  onward queues pause mail\n  onward queues unpause mail",
+        "examples:\n  onward queues\n  onward queues pause mail\n  onward queues unpause mail\n"
+        "  onward queues drain mail --wait 5m",
     )
     verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
-    for name, sentence in (("pause", "start nothing of it until it is unpaused"), ("unpause", "let it go on")):
+    for name, sentence in (
+        ("pause", "start nothing of it until it is unpaused"),
+        ("unpause", "let it go on"),
+        ("drain", "pause it, and tell how much of it still runs"),
+    ):
         verb = verbs.add(name, f"place:{name}", sentence)
         verb.add_argument("name", metavar="NAME", help="the queue, by its name")
+    verb.add_argument("--wait", metavar="TIME", nargs="?", help="until none of it runs, for so long or for ever")
+
+
+def handlers(commands: Commands) -> None:
+    """`onward handlers`."""
+    parser = commands.add(
+        "handlers",
+        "handlers:handlers",
+        "what can be submitted: names, what they take, who does them",
+        "examples:\n  onward handlers\n  onward handlers deploy   with the schema of its input",
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="only this one, whole")
+
+
+def usage(commands: Commands) -> None:
+    """`onward usage`."""
+    parser = commands.add(
+        "usage",
+        "usage:usage",
+        "what models took: calls, tokens and cost",
+        "examples:\n  onward usage --by model\n  onward usage --by day --since 30d",
+    )
+    parser.add_argument(
+        "--by", choices=("agent", "model", "key", "day"), default="agent", help="agent, model, key or day (agent)"
+    )
+    parser.add_argument("--since", metavar="TIME", help="tasks submitted at or after, as in 2026-11-15, or 2h for ago")
+    parser.add_argument("--until", metavar="TIME", help="tasks submitted before")
 
 
 def workers(commands: Commands) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
 from argparse import Namespace
 
 from rich.text import Text
 
 from onward.cli import door
+from onward.cli.parser import FOREVER
 from onward.cli.screen import Screen, facts, indented
 from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import age, count, safe, span
+from onward.core.durations import seconds
+from onward.errors import ResultTimeout
 from onward.place import READY, Queue, WorkerView
 from onward.views import queue_json, stats_json, worker_json
 
@@ -23,6 +29,9 @@ WORKERS = (
     Column("QUEUES", drop=1),
     Column("HANDLERS"),
 )
+
+GLANCE = 0.2
+"""Seconds between two looks at a queue that is drained."""
 
 
 async def queues(args: Namespace) -> int:
@@ -76,6 +85,22 @@ async def unpause(args: Namespace) -> int:
     async with door.app_of(args) as app:  # also where nobody has submitted anything yet
         queue = await app.unpause_queue(args.name)
     return _changed(screen, queue, f"goes on; {count(queue.waiting, 'task')} waiting")
+
+
+async def drain(args: Namespace) -> int:
+    """`onward queues drain`."""
+    screen = Screen(args)
+    patience = math.inf if args.wait in (None, FOREVER) else seconds(args.wait, "--wait")
+    async with door.app_of(args) as app:
+        queue = await app.pause_queue(args.name)
+        end = time.monotonic() + patience
+        while args.wait is not None and queue.running and time.monotonic() < end:
+            await asyncio.sleep(GLANCE)
+            queue = await app.service.place.queue(args.name)
+    still = f"{count(queue.running, 'task')} of it still {'runs' if queue.running == 1 else 'run'}"
+    what = still if queue.running else "nothing of it runs any more"
+    _changed(screen, queue, f"is paused, and {what}; `onward queues unpause {safe(queue.name)}` lets it go on")
+    return ResultTimeout.exit_status if args.wait is not None and queue.running else 0
 
 
 def _changed(screen: Screen, queue: Queue, what: str) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import math
 import time
 from argparse import Namespace
@@ -18,11 +16,10 @@ from onward.cli.standing import Open, Standing, plain_key
 from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import age, clock, count, local, readable, safe, short, span
 from onward.cli.timeline import Mark, Story
-from onward.core.durations import seconds
+from onward.cli.which import which
 from onward.core.record import Record
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
 from onward.core.usage import Usage
-from onward.errors import OnwardError, UsageError
 from onward.service import Service
 from onward.views import payload, record_json, task_json
 
@@ -39,18 +36,8 @@ async def list_tasks(args: Namespace) -> int:
     """`onward list`."""
     screen = Screen(args)
     async with door.opened(args) as app:
-        tasks, cursor = await app.list(
-            state=args.state,
-            task=args.task,
-            queue=args.queue,
-            limit=args.limit,
-            cursor=args.cursor,
-            reason=args.reason,
-            parent=None if args.parent is None else await door.whole_id(app.service, args.parent),
-            labels=dict(args.label),
-            created_after=_moment("--after", args.after),
-            created_before=_moment("--before", args.before),
-            key=args.key,
+        tasks, cursor = await app.service.list(
+            **await which(args, app.service), key=args.key, limit=args.limit, cursor=args.cursor
         )
         waits = {task.task_id: await standing(app.service, task) for task in _hearing(tasks)}
     if screen.json:
@@ -63,20 +50,6 @@ async def list_tasks(args: Namespace) -> int:
     if cursor is not None:
         screen.aside((f"more: onward list --cursor {cursor}", "dim"))
     return 0
-
-
-def _moment(option: str, given: str | None) -> float | None:
-    """A time, or how long ago."""
-    if given is None:
-        return None
-    with contextlib.suppress(OnwardError):
-        return time.time() - seconds(given, option)
-    try:
-        return datetime.datetime.fromisoformat(given).astimezone().timestamp()
-    except ValueError:
-        raise UsageError(
-            f"{option} is a time such as 2026-11-15T14:00, or how long ago such as 2h, not {given!r}"
-        ) from None
 
 
 def _hearing(tasks: Tasks) -> Tasks:
@@ -141,6 +114,10 @@ async def show(args: Namespace) -> int:
     screen = Screen(args)
     async with door.opened(args) as app:
         task = await app.get(await door.whole_id(app.service, args.id))
+        if args.turns:
+            return await turns.show_all(screen, app.service, task)
+        if args.record is not None:
+            return await turns.show_record(screen, app.service, task, args.record)
         records = await journal(app.service, task.task_id)
         if args.turn is not None:
             return await turns.show(screen, app.service, task, records, args.turn)
@@ -156,7 +133,7 @@ async def show(args: Namespace) -> int:
         screen.say()
         print_story(screen.out, [story.as_it_stands(line) for line in lines], story.began or 0.0)
         if any(turns.model_call(record) for record in records):
-            screen.aside((f"onward show {task.task_id[-8:]} --turn N: what its model saw and said", "dim"))
+            screen.aside((f"onward show {task.task_id[-8:]} --turns: its turns; --turn N: what its model saw and said", "dim"))
     return 0
 
 
