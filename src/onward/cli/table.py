@@ -74,8 +74,10 @@ def fitted(columns: Sequence[Column], lines: Sequence[Sequence[Text]], room: int
             return widths
         wanted[place] = 0
     widths = _shortened(columns, wanted, room)
-    while _total(widths) > room and max(widths) > 1:  # a terminal too narrow for anything: cut what is widest
-        widths[widths.index(max(widths))] -= 1
+    while _total(widths) > room and max(widths) > 1:  # too narrow for anything: text is cut to nothing first
+        soft = [place for place, column in enumerate(columns) if column.least and widths[place] > 1]
+        widest = max(soft or range(len(widths)), key=lambda place: widths[place])
+        widths[widest] -= 1
     return widths
 
 

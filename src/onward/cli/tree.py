@@ -141,8 +141,8 @@ class Tree:
             self._waited(record, line)
         elif record.kind == r.PROGRESS:
             self._progress(said)
-        elif record.kind == r.MESSAGE and said.get("ref") in self._numbered:
-            self._answered(self._numbered[said["ref"]], line)
+        elif record.kind == r.MESSAGE and (node := self._numbered.get(_number(said.get("ref")))) is not None:
+            self._answered(node, line)
         elif record.kind == r.STEP_RETRY:
             self._retry(record, said, line)
         elif record.kind == r.SHIFT:
@@ -322,9 +322,12 @@ def _price(asked: dict[str, Any]) -> str:
     usage = found if isinstance(found := asked.get("usage"), dict) else {}
     counts = [n for n in (usage.get("input"), usage.get("output")) if isinstance(n, int)]
     cost = asked.get("cost")
-    return " ".join(
-        [f"{sum(counts):,} tokens"] * bool(counts) + [f"${cost:,.4f}"] * isinstance(cost, int | float)
-    )
+    told = [f"{sum(counts):,} tokens"] if counts else []
+    return " ".join([*told, f"${cost:,.4f}"] if isinstance(cost, int | float) else told)
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _all(nodes: list[Node]) -> list[Node]:
