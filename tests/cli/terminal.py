@@ -30,14 +30,13 @@ class Terminal:
     def __init__(self, *words: str, columns: int = 80, rows: int = 40, cwd: Path = ROOT, **env: str) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self._before = termios.tcgetattr(self._master)
         given = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "LINES"}}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "onward", *words],
             stdin=slave, stdout=slave, stderr=slave, cwd=cwd, env={**given, "TERM": "xterm-256color", **env},
             start_new_session=True,
         )  # fmt: skip
-        self._before = termios.tcgetattr(slave)
-        self._slave = os.dup(slave)
         os.close(slave)
         self.text = ""
         self._screen = pyte.HistoryScreen(columns, rows, history=5000)
@@ -77,11 +76,6 @@ class Terminal:
 
     def _take(self) -> bool:
         if not select.select([self._master], [], [], 0.1)[0]:
-            if self._process.poll() is None:
-                return True
-            if self._slave is not None:  # the last writer is ourselves: nothing more can come
-                os.close(self._slave)
-                self._slave = None
             return True
         try:
             data = os.read(self._master, 65536)
@@ -94,8 +88,7 @@ class Terminal:
     @property
     def as_it_was(self) -> bool:
         """Whether the terminal is set as it was before the command."""
-        assert self._slave is not None
-        return termios.tcgetattr(self._slave)[:6] == self._before[:6]
+        return termios.tcgetattr(self._master) == self._before
 
     # ── what is done to it ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -126,8 +119,6 @@ class Terminal:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        if self._slave is not None:
-            os.close(self._slave)
         os.close(self._master)
 
 
