@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from onward.cli import door, turns
+from onward.cli import bulk, door, turns
 from onward.cli.screen import Screen, facts, indented, print_story, state_text
 from onward.cli.standing import Open, Standing, plain_key
 from onward.cli.table import Column, fixed, number, print_table
@@ -20,6 +20,7 @@ from onward.cli.which import which
 from onward.core.record import Record
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
 from onward.core.usage import Usage
+from onward.errors import UsageError
 from onward.service import Service
 from onward.views import payload, record_json, task_json
 
@@ -227,6 +228,9 @@ def _value(value: object) -> str | None:
 
 async def cancel(args: Namespace) -> int:
     """`onward cancel`."""
+    if args.all:
+        return await bulk.on_all(args)
+    one_alone(args)
     screen = Screen(args)
     async with door.opened(args) as app:
         task = await app.cancel(await door.whole_id(app.service, args.id))
@@ -241,6 +245,9 @@ async def cancel(args: Namespace) -> int:
 
 async def pause(args: Namespace) -> int:
     """`onward pause`."""
+    if args.all:
+        return await bulk.on_all(args)
+    one_alone(args)
     screen = Screen(args)
     async with door.opened(args) as app:
         task = await app.pause(await door.whole_id(app.service, args.id))
@@ -253,6 +260,9 @@ async def pause(args: Namespace) -> int:
 
 async def resume(args: Namespace) -> int:
     """`onward resume`."""
+    if args.all:
+        return await bulk.on_all(args)
+    one_alone(args)
     screen = Screen(args)
     async with door.opened(args) as app:
         task = await app.resume(await door.whole_id(app.service, args.id))
@@ -261,10 +271,20 @@ async def resume(args: Namespace) -> int:
 
 async def prioritize(args: Namespace) -> int:
     """`onward prioritize`."""
+    if args.all:
+        return await bulk.on_all(args)
+    one_alone(args)
     screen = Screen(args)
     async with door.opened(args) as app:
         task = await app.prioritize(await door.whole_id(app.service, args.id), args.priority)
     return _changed(screen, task, f"has priority {task.priority}")
+
+
+def one_alone(args: Namespace) -> None:
+    """An id and something to match are two ways to say which; together they say neither."""
+    filters = ("state", "reason", "name", "queue", "label", "parent", "tenant", "since", "until", "text")
+    if given := [f"--{name}" for name in filters if getattr(args, name)]:
+        raise UsageError(f"{given[0]} goes with --all, not with an id; leave one of them out")
 
 
 def _changed(screen: Screen, task: Task, what: str) -> int:

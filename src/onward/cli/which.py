@@ -20,11 +20,11 @@ async def which(args: Namespace, service: Service) -> dict[str, Any]:
     for name, value in args.label:
         labels.setdefault(name, []).append(value)
     wanted = {
-        "state": args.state,
-        "reason": args.reason,
-        "task": args.name,
-        "queue": args.queue,
-        "labels": labels,
+        "state": _several(args.state),
+        "reason": _several(args.reason),
+        "task": _several(args.name),
+        "queue": _several(args.queue),
+        "labels": {name: _several(values) for name, values in labels.items()},
         "parent": None if args.parent is None else await door.whole_id(service, args.parent),
         "whose": args.tenant,
         "created_after": moment("--since", args.since),
@@ -32,6 +32,10 @@ async def which(args: Namespace, service: Service) -> dict[str, Any]:
         "text": args.text,
     }
     return {name: value for name, value in wanted.items() if value not in (None, [], {})}
+
+
+def _several(values: list[str]) -> str | list[str] | None:
+    return values[0] if len(values) == 1 else values or None
 
 
 def moment(option: str, given: str | None) -> float | None:
