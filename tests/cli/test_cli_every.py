@@ -136,7 +136,7 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
     "deliveries": (lambda shop: [shop.delivery(), "deliveries"][1:], r"ID +TYPE +STATE +TRIES +TO", {"deliveries", "next"}),
     "deliveries redeliver": (
         lambda shop: ["deliveries", "redeliver", shop.delivery()],
-        r"(sent again|again|now)",
+        r"delivery \S+ is due; a worker",
         {"id", "state", "attempts"},
     ),
     "queues": (lambda shop: [shop.waits("signal", "listen"), "queues"][1:], r"QUEUE +STATE +WAITING +RUNNING", {"queues"}),
