@@ -164,8 +164,10 @@ def test_what_has_ended_is_folded_first_then_the_top_gives_way():
     assert "(2 lines)" in shown[1]
     shown = long(40).shown(height=14)
     assert shown[1].startswith("⋮  ")
-    assert shown[1].endswith("lines before: onward show 12345678")
-    assert "turn 39" in shown[-1]
+    assert shown[1].endswith(" before: onward show 12345678")
+    assert "tool#39" not in shown[-1], "a name without how often it came before"
+    assert "turn 39" in shown[-1] or "turn 39" in shown[-2]
+    assert len(long(400).shown(height=14)) == 14
 
 
 KINDS = sorted(value for name, value in vars(r).items() if name.isupper() and isinstance(value, str))

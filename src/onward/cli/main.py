@@ -39,12 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: Namespace) -> int:
     # Imported here, with the command and all it needs: --help has to answer at once.
-    import asyncio  # noqa: PLC0415
     import importlib  # noqa: PLC0415
 
     module, _, name = args.run.partition(":")
     answer = getattr(importlib.import_module(module), name)(args)
-    return int(asyncio.run(answer) if asyncio.iscoroutine(answer) else answer)
+    if isinstance(answer, int):
+        return answer
+    import asyncio  # noqa: PLC0415
+
+    return int(asyncio.run(answer))
 
 
 def _version(args: Namespace) -> int:

@@ -61,6 +61,8 @@ class Tree:
         self.task_id, self.name = task_id, name
         self.story = Story(task_id)
         self.nodes: list[Node] = []
+        self.children: list[Tree] = []
+        """The tasks below it that are shown."""
         self.seq = 0
         """The number of the last record that was read."""
         self.usage = Usage()
@@ -81,14 +83,9 @@ class Tree:
     # ── children ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def children(self) -> list[Tree]:
-        """The tasks below it that are shown."""
-        return [node.tree for node in _all(self.nodes) if node.tree is not None]
-
-    @property
-    def nodes_of_all(self) -> list[Node]:
-        """All nodes, those of its children too, as they stand one below the other."""
-        return [one for node in _all(self.nodes) for one in (node, *(node.tree.nodes_of_all if node.tree else ()))]
+    def running(self) -> bool:
+        """Whether a step of it, or of a task below it, is known to run."""
+        return self.story.step is not None or any(child.running for child in self.children)
 
     @property
     def children_started(self) -> int:
@@ -102,6 +99,7 @@ class Tree:
             node = Node(Line(at, Mark.NOTE, ""))
             self.nodes.append(node)
         node.tree = child
+        self.children.append(child)
         for other in (self.nodes, *(one.below for one in _all(self.nodes))):  # the wait for it says nothing more
             other[:] = [one for one in other if one.line.key != f"child:{child.task_id}"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.segment import Segment
@@ -29,6 +30,14 @@ TAIL = 400
 
 MOST = 200
 """Lines of a tree that are printed when it has ended."""
+
+
+class Row(NamedTuple):
+    """A line of the tree: what it is, and how many below it are folded. Without a node, how many before are not shown."""
+
+    guide: str
+    node: Node | None
+    hidden: int
 
 
 class TreeView:
@@ -90,7 +99,7 @@ class TreeView:
             shown.append(Text(f"» {said if len(said) <= room else '…' + said[1 - room :]}", "italic"))
         if tree.why:
             shown.append(Text.assemble(self._frame(), "  ", (tree.why, "yellow")))
-        elif not any(node.running for node in tree.nodes_of_all):
+        elif not tree.running:
             shown.append(Text.assemble(self._frame(), "  ", (tree.state, "dim")))
         return shown
 
@@ -104,35 +113,45 @@ class TreeView:
 
     def _body(self, height: int, now: float) -> list[Text]:
         folded: set[int] = set()
-        rows = list(self._rows(self._tree.nodes, "", folded))
-        old = [node for node in self._tree.nodes_of_all if node.size and not node.busy]
+        rows = list(self._rows(self._tree.nodes, "", folded, height))
         excess = len(rows) - height
-        for node in old:
+        for row in rows:
             if excess <= 0:
                 break
-            folded.add(id(node))
-            excess -= node.size
-        rows = list(self._rows(self._tree.nodes, "", folded)) if folded else rows
+            if row.node is None or row.node is self._tree.nodes[-1]:
+                continue
+            if (size := row.node.size) and not row.node.busy:
+                folded.add(id(row.node))
+                excess -= size
+        rows = list(self._rows(self._tree.nodes, "", folded, height)) if folded else rows
         above = len(rows) - height + 1 if len(rows) > height else 0
+        before = sum(row.hidden for row in rows[: above + 1] if row.node is None) + above if above else 0
         rows = rows[above:]
-        widest = max((len(guide) + 2 + Text(node.line.text).cell_len for guide, node, _ in rows), default=0)
+        widest = max((len(row.guide) + 2 + Text(row.node.line.text).cell_len for row in rows if row.node), default=0)
         self._room = max(self._room, min(widest, ROOM, max(self._console.width // 3, 16)))
-        shown = [self._line(guide, node, hidden, now) for guide, node, hidden in rows]
-        if above:
-            note = f"⋮  {above:,} lines before: onward show {self._tree.task_id[-8:]}"
-            return [Text(note if speaks_unicode(self._console) else f":{note[1:]}", "dim"), *shown]
-        return shown
+        return [*([self._before("", before)] if before else []), *(self._line(row, now) for row in rows)]
 
-    def _rows(self, nodes: list[Node], guide: str, folded: set[int]) -> Iterator[tuple[str, Node, int]]:
-        for node in nodes:
-            last = node is nodes[-1]
+    def _rows(self, nodes: list[Node], guide: str, folded: set[int], most: int) -> Iterator[Row]:
+        """Of a long list only its end: nobody sees the rest, and a journal may have any length."""
+        shown = nodes[-most:]
+        if len(shown) < len(nodes):
+            yield Row(guide, None, len(nodes) - len(shown))
+        for node in shown:
+            last = node is shown[-1]
             closed = id(node) in folded
-            yield guide + (self._corner if last else self._tee), node, node.size if closed else 0
+            yield Row(guide + (self._corner if last else self._tee), node, node.size if closed else 0)
             if not closed:
                 below = [*node.below, *(node.tree.nodes if node.tree is not None else ())]
-                yield from self._rows(below, guide + ("   " if last else self._pipe), folded)
+                yield from self._rows(below, guide + ("   " if last else self._pipe), folded, most)
 
-    def _line(self, guide: str, node: Node, hidden: int, now: float) -> Text:
+    def _before(self, guide: str, many: int) -> Text:
+        dots = "⋮" if speaks_unicode(self._console) else ":"
+        return Text(f"{guide}{dots}  {many:,} before: onward show {self._tree.task_id[-8:]}", "dim")
+
+    def _line(self, row: Row, now: float) -> Text:
+        guide, node, hidden = row
+        if node is None:
+            return self._before(guide, hidden)
         line, tree = node.line, node.tree
         mark, style = sign(self._console, line.mark)
         name: Text
