@@ -7,7 +7,7 @@ it. A handler that no living worker has is shown too: its tasks would wait.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from onward.core import wire
@@ -51,6 +51,15 @@ class Handlers:
             for name in worker.names if worker.lease_until > now else ():
                 versions.setdefault(name, []).append(worker.version)
         return [self._view(name, told[name], versions.get(name, [])) for name in sorted(told)]
+
+    async def attempts(self, names: Collection[str]) -> dict[str, int]:
+        """How often a task of each of these names is tried, where anybody has said so."""
+        told: dict[str, Mapping[str, Any]] = {
+            name: offer.said() for name, offer in self._offers.items() if name in names and offer.said is not None
+        }
+        if told.keys() < set(names):
+            told = {name: wire.decode(data) for name, data in (await self._store.offered()).items()} | told
+        return {name: said["attempts"] for name, said in told.items() if name in names and "attempts" in said}
 
     def _view(self, name: str, said: Mapping[str, Any], versions: list[str]) -> HandlerView:
         schema = dict(said.get("input", {}))

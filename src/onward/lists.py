@@ -1,25 +1,50 @@
 """Lists: which tasks there are, newest first, a page at a time. Part of the one door (service.py).
 
-Every look has an index or a bound. Times are those in the ids, so that they are ranges of the primary key.
+Every look has an index or a bound. Times are those in the ids, so that they are ranges of the primary key. All that is asked for has to
+hold; of several values of one name, each will do. Labels: those of one name each will do, and every name has to.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from onward.core.ids import first_id
-from onward.core.task import Reason, State, Tasks
+from onward.core.task import Reason, State, Task, Tasks
 from onward.errors import BadSetting, TaskNotFound
 from onward.store.overview import Which
 from onward.store.port import Store
-from onward.wishes import Wish, has_labels, label_in, named, stored_key
+from onward.wishes import Wish, label_in, named, stored_key
 
 E = TypeVar("E", bound=enum.StrEnum)
+Labels = Mapping[str, str | Sequence[str]]
 
-LOOKED_AT = 20_000
-"""Tasks that one look for labels goes through."""
+LOOKED_AT = 100_000
+"""Tasks that one look goes through that no index helps."""
+
+ROUNDS = 10
+"""Statements for one page: what only we can tell (several labels) may leave little of what the store finds."""
+
+LONGEST_TEXT = 200
+MOST_VALUES = 50
+
+
+class Look(NamedTuple):
+    """What is asked of the store for a list."""
+
+    which: Which
+    before: str | None
+    labels: Labels | None
+    floor: str | None
+    """How far down this look goes, where it does not go to the end."""
+
+    def fits(self, task: Task) -> bool:
+        """Whether a task has the labels."""
+        return all(
+            task.labels.get(name) in ([value] if isinstance(value, str) else value)
+            for name, value in (self.labels or {}).items()
+        )
 
 
 class Lists:
@@ -30,30 +55,78 @@ class Lists:
     async def list(
         self,
         *,
-        state: State | str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
+        state: State | str | Sequence[str] | None = None,
+        task: str | Sequence[str] | None = None,
+        queue: str | Sequence[str] | None = None,
         limit: int = 100,
         cursor: str | None = None,
-        reason: Reason | str | None = None,
+        reason: Reason | str | Sequence[str] | None = None,
         parent: str | None = None,
-        labels: Mapping[str, str] | None = None,
+        labels: Labels | None = None,
         created_after: float | None = None,
         created_before: float | None = None,
         key: str | None = None,
+        text: str | None = None,
         whose: str | None = None,
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page; `whose` as for get. A look for labels is bounded: a page may have
-        few tasks, or none, and a cursor from which to go on."""
+        """Tasks, newest first, and the cursor for the next page; `whose` as for get. A look that no index helps is bounded: a page
+        may have few tasks, or none, and a cursor from which to go on."""
         if not 1 <= limit <= 1000:
             raise BadSetting("limit", limit, "between 1 and 1000")
+        look = await self._look(
+            cursor,
+            state=state,
+            task=task,
+            queue=queue,
+            reason=reason,
+            parent=parent,
+            labels=labels,
+            created_after=created_after,
+            created_before=created_before,
+            key=key,
+            text=text,
+            whose=whose,
+        )
+        return await self._page(look, limit)
+
+    async def _page(self, look: Look, limit: int) -> tuple[Tasks, str | None]:
+        found: Tasks = []
+        before = look.before
+        for _ in range(ROUNDS):
+            wanted = limit + 1 - len(found)
+            some = await self._store.list(limit=wanted, before=before, **look.which)
+            found += [one for one in some if look.fits(one)]
+            if len(some) < wanted or len(found) > limit:
+                break
+            before = some[-1].task_id
+        else:
+            return found, before
+        return found[:limit], found[limit - 1].task_id if len(found) > limit else look.floor
+
+    async def _look(
+        self,
+        cursor: str | None,
+        *,
+        state: Any,
+        task: Any,
+        queue: Any,
+        reason: Any,
+        parent: str | None,
+        labels: Labels | None,
+        created_after: float | None,
+        created_before: float | None,
+        key: str | None,
+        text: str | None,
+        whose: str | None,
+    ) -> Look:
         which: Which = {
-            "state": _one_of(State, "state", state),
-            "reason": _one_of(Reason, "reason", reason),
-            "task": task and named("task", task),
-            "queue": queue and named("queue", queue),
+            "state": [one_of(State, "state", one) for one in several("state", state)] or None,
+            "reason": [one_of(Reason, "reason", one) for one in several("reason", reason)] or None,
+            "task": [named("task", one) for one in several("task", task)] or None,
+            "queue": [named("queue", one) for one in several("queue", queue)] or None,
             "parent": parent and _an_id("parent", parent, "the id of a task"),
-            "label": label_in(labels) if labels else None,
+            "label": _label(labels),
+            "text": _text(text),
             "since": None if created_after is None else first_id(created_after),
             "whose": whose,
         }
@@ -65,17 +138,50 @@ class Lists:
             which["since"] = max(which["since"] or "", "~" if there is None else there.id)
             before = _lowest(before, None if there is None else f"{there.id}~")
         floor = None
-        if labels and parent is None and (which["state"] is None or which["state"].ended) and reason is None:
+        if _reads_all(which) and (labels or which["text"] or which["task"] or which["queue"]):
             floor = await self._store.floor(before, LOOKED_AT, whose)
+            if floor is not None and floor <= (which["since"] or ""):
+                floor = None
             which["since"] = max(which["since"] or "", floor or "")
-        found = await self._store.list(limit=limit + 1, before=before, **which)
-        more = found[limit - 1].task_id if len(found) > limit else floor if floor == which["since"] else None
-        return [one for one in found[:limit] if has_labels(one, labels)], more
+        return Look(which, before, labels, floor)
 
 
-def _one_of(kind: type[E], name: str, value: str | None) -> E | None:
+def _reads_all(which: Which) -> bool:
+    """Whether a list walks through all tasks: neither through the children of one nor through what is unfinished alone."""
+    states: Any = which["state"]
+    ended = states is None or any(State(state).ended for state in states)
+    return which["parent"] is None and which["reason"] is None and ended
+
+
+def _label(labels: Labels | None) -> bytes | None:
+    """A label that the store can look for."""
+    for name, value in (labels or {}).items():
+        if isinstance(value, str) or len(value) == 1:
+            return label_in({name: value if isinstance(value, str) else value[0]})
+    return None
+
+
+def _text(text: str | None) -> str | None:
+    if text is not None and len(text) > LONGEST_TEXT:
+        raise BadSetting("text", f"{text[:40]}…", f"at most {LONGEST_TEXT} characters")
+    text = None if text is None else text.strip().replace("\0", "")
+    return text or None
+
+
+def several(name: str, value: Any) -> Sequence[Any]:
+    """One value, or several, as a list."""
+    if value is None:
+        return []
+    found = [value] if isinstance(value, str) else [*value]
+    if len(found) > MOST_VALUES:
+        raise BadSetting(name, len(found), f"at most {MOST_VALUES} values")
+    return found
+
+
+def one_of(kind: type[E], name: str, value: str) -> E:
+    """A word of a closed list. Raises BadSetting."""
     try:
-        return None if value is None else kind(value)
+        return kind(value)
     except ValueError:
         raise BadSetting(name, value, f"one of {', '.join(kind)}") from None
 

@@ -46,6 +46,7 @@ from onward.store.gauges import Gauges, Standing
 from onward.store.port import Stopped, Store, Submitted
 from onward.subscriptions import Subscriptions, Webhooks, no_webhooks
 from onward.usages import Usages
+from onward.whys import Whys
 from onward.wishes import (
     UNKNOWN,
     Offer,
@@ -89,6 +90,7 @@ class Service(Lists):
         self.place = Place(store)
         self.handlers = Handlers(store, offers)
         self.journals = Journals(store)
+        self.whys = Whys(store, self.handlers)
         self.usages = Usages(store, self.is_agent)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ A part of `Onward`, in a file of its own because that one is long.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onward.core.task import State, Task, Tasks
@@ -37,21 +37,24 @@ class Verbs:
     async def list(
         self,
         *,
-        state: State | str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
+        state: State | str | Sequence[str] | None = None,
+        task: str | Sequence[str] | None = None,
+        queue: str | Sequence[str] | None = None,
         limit: int = 100,
         cursor: str | None = None,
-        reason: str | None = None,
+        reason: str | Sequence[str] | None = None,
         parent: str | None = None,
-        labels: Mapping[str, str] | None = None,
+        labels: Mapping[str, str | Sequence[str]] | None = None,
         created_after: Moment | None = None,
         created_before: Moment | None = None,
         key: str | None = None,
+        text: str | None = None,
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page (None at the end). `created_after` and `created_before` go by
-        the times in the ids. A look for `labels` goes through some 20,000 tasks at a time: a page may have few tasks, or
-        none, and a cursor from which to go on."""
+        """Tasks, newest first, and the cursor for the next page (None at the end). Of several values of one name each will do.
+        `text` stands in the name, the key, the labels or the beginning of the input, whatever the case of its letters, or the id
+        begins or ends with it. `created_after` and `created_before` go by the times in the ids. A look that no index helps (for a
+        text, labels, names) goes through some 100,000 tasks at a time: a page may have few tasks, or none, and a cursor from
+        which to go on."""
         return await self.service.list(
             state=state,
             task=task,
@@ -64,6 +67,7 @@ class Verbs:
             created_after=_seconds(created_after),
             created_before=_seconds(created_before),
             key=key,
+            text=text,
         )
 
     async def patch(self, task_id: str, change: StatePatch | dict[str, Any], *, by: str = "") -> None:

@@ -159,8 +159,6 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         said["expires"] = seconds(wish.expires, "expires")
     if wish.until is not None:
         said["until"] = wish.until
-    if wish.labels:
-        said["labels"] = _labels(wish.labels)
     if wish.budget is not None:
         said["budget"] = wish.budget.told()
     if wish.purses:
@@ -173,6 +171,8 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         )  # for the worker, which has its children submitted for the same one
     if wish.agent is not None:
         said["agent"] = wish.agent
+    if wish.labels:
+        said["labels"] = _labels(wish.labels)  # last: whoever looks for a text in them reads from there to the end
     return said
 
 

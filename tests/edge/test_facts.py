@@ -6,8 +6,10 @@ from typing import Any
 
 import httpx2
 
-from onward import Onward
+from onward import Onward, Retry
 from onward.agent.models.scripted import ScriptedModel
+from onward.wishes import Wish
+from tests.kit import eventually
 
 Client = httpx2.AsyncClient
 
@@ -50,3 +52,153 @@ async def test_handlers_of_this_process_and_of_others(app: Onward, client: Clien
     assert [(one["name"], one["workers"]) for one in again] == [("distant", 0), ("fixer", 1), ("send", 1)]
     assert again[1]["doc"] == "Fixes things."
     assert again[2]["version"]
+
+
+# ── lists ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def listed(client: Client, **params: Any) -> set[str]:
+    """The inputs of the tasks that are found."""
+    answer = await client.get("/api/tasks", params=params)
+    assert answer.status_code == 200, answer.text
+    return {task["input"]["n"] for task in answer.json()["tasks"]}
+
+
+async def test_filters_hold_together(app: Onward, client: Client) -> None:
+    @app.task(retry=1)
+    async def mail(ctx: Any, n: str, **more: Any) -> None:
+        if n == "b":
+            raise ValueError("no")
+
+    @app.task(queue="far")
+    async def ship(ctx: Any, n: str, **more: Any) -> None: ...
+
+    sent = {
+        "a": await app.submit(mail, {"n": "a", "to": "Ünal@example.com"}, labels={"team": "red", "env": "prod"}),
+        "b": await app.submit(mail, {"n": "b", "say": 'a "quoted" \\ 100%_~word'}, key="Order-77"),
+    }
+    async with app.worker():
+        for task in sent.values():
+            await app.service.wait(task.id, 20)
+    sent["c"] = await app.submit(mail, {"n": "c"}, labels={"team": "blue", "env": "prod"})
+    sent["d"] = await app.submit(
+        ship, {"n": "d", "camelCase": "x" * 300 + "toofar"}, labels={"team": "red", "env": "test"}
+    )
+    assert await listed(client) == {"a", "b", "c", "d"}
+    assert await listed(client, state=["completed", "failed"]) == {"a", "b"}
+    assert await listed(client, state=["failed", "pending"]) == {"b", "c", "d"}
+    assert await listed(client, state=["completed", "failed", "pending"], name="mail", q="PROD") == {"a", "c"}
+    assert await listed(client, state="pending", queue=["far", "nowhere"]) == {"d"}
+    assert await listed(client, name=["mail", "ship"], queue="far") == {"d"}
+    assert await listed(client, task="mail", reason="queued") == {"c"}
+    assert await listed(client, state="completed", reason="queued") == set()
+    assert await listed(client, label="team:red") == {"a", "d"}
+    assert await listed(client, label=["team:red", "team:blue"]) == {"a", "c", "d"}
+    assert await listed(client, label=["team:red", "env:prod"]) == {"a"}
+    assert await listed(client, label=["team:red", "env:nowhere"]) == set()
+    for text, found in {
+        "UNAL": set[str](),
+        "ünal@EXAMPLE": {"a"},
+        "ÜNAL": {"a"},
+        "SHIP": {"d"},
+        "order-77": {"b"},
+        "team:RED": {"a", "d"},
+        "blue": {"c"},
+        "camelcase": {"d"},
+        "toofar": set(),
+        '"QUOTED"': {"b"},
+        "\\ 100%_~W": {"b"},
+        "100__~": set(),
+        "deadline": set(),
+        "  ": {"a", "b", "c", "d"},
+        sent["c"].id[-6:]: {"c"},
+        sent["c"].id.upper(): {"c"},
+    }.items():
+        assert await listed(client, q=text) == found, text
+    assert await listed(client, q="prod", state="pending", label="team:blue", name="mail", queue="default") == {"c"}
+    middle = (await client.get(f"/api/tasks/{sent['b'].id}")).json()["finished_at"]
+    assert await listed(client, since=middle) == {"c", "d"}
+    assert await listed(client, until=middle, state="failed") == {"b"}
+    first = (await client.get("/api/tasks", params={"q": "mail", "limit": 2})).json()
+    rest = (await client.get("/api/tasks", params={"q": "mail", "limit": 2, "cursor": first["next"]})).json()
+    assert [task["input"]["n"] for task in first["tasks"] + rest["tasks"]] == ["c", "b", "a"]
+    assert rest["next"] is None
+    for wrong in ({"state": "nice"}, {"q": "x" * 201}, {"label": "none"}, {"since": "yesterday"}, {"limit": 0}):
+        assert (await client.get("/api/tasks", params=wrong)).status_code == 422, wrong
+
+
+async def test_a_tenant_can_be_named_by_who_sees_all(app: Onward, client: Client) -> None:
+    @app.task
+    async def work(ctx: Any, n: str) -> None: ...
+
+    for tenant in ("acme", "globex", None):
+        await app.service.submit([Wish("work", {"n": str(tenant)}, tenant=tenant)])
+    assert await listed(client, tenant="acme") == {"acme"}
+    assert await listed(client, tenant="") == {"None"}
+    assert await listed(client) == {"acme", "globex", "None"}
+    token = (await app.keys.create("ada", ["read"], tenant="acme")).token
+    client.headers["Authorization"] = f"Bearer {token}"
+    assert await listed(client, tenant="acme", q="work") == {"acme"}
+    refused = await client.get("/api/tasks", params={"tenant": "globex"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "not_for_tenants")
+
+
+async def test_why(app: Onward, client: Client) -> None:
+    @app.task(retry=1)
+    async def asks(ctx: Any, what: str) -> Any:
+        match what:
+            case "approval":
+                return await ctx.approve("wipe the disk?", timeout="1h")
+            case "question":
+                return await ctx.ask("how?", choices=["fast", "slow"])
+            case "signal":
+                return await ctx.signal("go")
+            case "sleep":
+                return await ctx.sleep("1h")
+            case "child":
+                return await (await ctx.submit("asks", "signal")).result()
+            case _:
+                raise ValueError("no such thing")
+
+    @app.task(retry=Retry(attempts=5, first=3600, cap=3600))
+    async def shaky(ctx: Any) -> None:
+        raise OSError("down")
+
+    @app.task(queue="slow")
+    async def queued(ctx: Any) -> None: ...
+
+    wanted = {
+        "approval": "waits for approval: wipe the disk?",
+        "question": "asks: how? (fast, slow)",
+        "signal": "waits for signal go",
+        "sleep": "asleep",
+        "child": "waits for child asks",
+        "wrong": "ValueError: no such thing",
+    }
+    tasks = {what: (await app.submit(asks, what)).id for what in wanted}
+    tasks["retry"] = (await app.submit(shaky)).id
+    wanted["retry"] = "retry 1 of 4: OSError: down"
+
+    async def settled() -> bool:
+        found = [await app.get(one) for one in tasks.values()]
+        return not any(one.reason in {"queued", "running"} for one in found)
+
+    async with app.worker(queues=["default"]):
+        await eventually(settled, 20)
+        first, second = [(await app.submit(queued)).id for _ in range(2)]
+        page = {one["task_id"]: one["why"] for one in (await client.get("/api/tasks")).json()["tasks"]}
+        assert {what: page[task_id]["text"] for what, task_id in tasks.items()} == wanted
+        assert page[first]["text"] == "no worker does queued in queue slow"
+        assert (page[first]["behind"], page[second]["behind"]) == (0, 1)
+        assert page[tasks["sleep"]]["until"] > page[tasks["sleep"]]["since"] + 3000
+        assert page[tasks["approval"]]["until"] > page[tasks["approval"]]["since"] + 3000
+        assert page[tasks["signal"]]["until"] is None
+        await app.pause_queue("slow")
+        assert (await client.get(f"/api/tasks/{second}")).json()["why"]["text"] == "queue slow is paused"
+        await app.unpause_queue("slow")
+    await app.store.offer([])
+    async with app.worker(queues=["other", "slow"], slots=1):
+        await app.service.wait(second, 20)
+    third, fourth = [(await app.submit(asks, "sleep")).id for _ in range(2)]
+    assert (await client.get(f"/api/tasks/{fourth}")).json()["why"]["behind"] == 1
+    assert (await client.get(f"/api/tasks/{third}")).json()["why"]["behind"] == 0

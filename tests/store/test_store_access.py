@@ -9,6 +9,7 @@ import pytest
 from onward.core.task import State
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
+from onward.store.sqlite_overview import listed as as_json
 from tests.kit import begun, claim, completion, join, new, only_postgres, sql, submit
 
 
@@ -90,7 +91,7 @@ async def test_a_tenant_among_many_is_found_through_its_index(store: Any) -> Non
     assert (name, listing(1, None, {"whose": "acme", "state": State.COMPLETED})[0]) == ("list_tenant", "list_tenant")
     if isinstance(store, SqliteStore):
         plan = await store._reading(
-            lambda c: [row[3] for row in c.execute(f"EXPLAIN QUERY PLAN {L[name].sql}", L[name](**values))]
+            lambda c: [row[3] for row in c.execute(f"EXPLAIN QUERY PLAN {L[name].sql}", L[name](**as_json(values)))]
         )
         assert any("onward_tasks_tenant (tenant=?" in line for line in plan), plan
         assert not any(line.startswith("SCAN") or "TEMP B-TREE" in line for line in plan), plan

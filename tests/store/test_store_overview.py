@@ -14,6 +14,7 @@ from onward.core.limit import Limit, LimitRow
 from onward.core.task import NEVER, State
 from onward.store.overview import Ended, Standing, listing
 from onward.store.port import SUSPECT_AFTER, Store
+from onward.store.sqlite_overview import listed as as_json
 from tests.kit import Time, claim, completion, join, new, not_memory, sql, submit, waiting
 
 # ── queues that are paused ───────────────────────────────────────────────────────────────────────────────────────────
@@ -182,7 +183,7 @@ async def test_numbers_are_read_from_indexes(store: Store, kind: str) -> None:
     plans = {
         "ended": S["ended"](most=10),
         "offspring": S["offspring"](parents='["x"]', most=10, head=10),
-        "list_of": S["list_of"](**listing(10, None, {"parent": "x"})[1]),
+        "list_of": S["list_of"](**as_json(listing(10, None, {"parent": "x"})[1])),
     }  # fmt: skip
     told = {}
     for name, values in plans.items():

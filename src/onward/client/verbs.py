@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 from onward.budgets import Spent
@@ -20,6 +20,7 @@ from onward.core.record import Record
 from onward.core.task import State, Task, Tasks
 from onward.errors import BadSetting, ResultTimeout, TaskCancelled, TaskFailed, TaskNotFound, UsageError
 from onward.forks import SAME
+from onward.lists import several
 from onward.messages import Ask, Doubt
 from onward.verbs import Moment
 from onward.views import iso
@@ -44,16 +45,18 @@ Refs = list["ArtifactRef"]
 class Which(TypedDict, total=False):
     """Which tasks, as `Onward.list` has it."""
 
-    state: State | str | None
-    task: str | None
-    queue: str | None
-    reason: str | None
+    state: State | str | Sequence[str] | None
+    task: str | Sequence[str] | None
+    queue: str | Sequence[str] | None
+    reason: str | Sequence[str] | None
     parent: str | None
-    labels: Mapping[str, str] | None
-    """One at most, over HTTP."""
+    labels: Mapping[str, str | Sequence[str]] | None
     created_after: Moment | None
     created_before: Moment | None
     key: str | None
+    text: str | None
+    tenant: str | None
+    """For who sees the tasks of all tenants."""
 
 
 class Verbs(PlaceVerbs, Generic[H]):
@@ -133,9 +136,8 @@ class Verbs(PlaceVerbs, Generic[H]):
                 return
 
     def _page(self, limit: int, cursor: str | None, which: Which) -> Script[tuple[Tasks, str | None]]:
-        query = {"limit": limit, "cursor": cursor, **_asked(which)}
-        asked = {name: str(value) for name, value in query.items() if value is not None}
-        said = (yield from self.asked("GET", "/api/tasks", query=asked)).json
+        query = {"limit": limit, **({} if cursor is None else {"cursor": cursor}), **_asked(which)}
+        said = (yield from self.asked("GET", "/api/tasks", query=query)).json
         return [reading.task_of(one) for one in said["tasks"]], said["next"]
 
     @verb
@@ -346,13 +348,14 @@ def _asked(which: Which) -> dict[str, Any]:
         elif value is not None:
             said[moment] = value.isoformat()
     labels = said.pop("labels", None) or {}
-    if len(labels) > 1:
-        raise UsageError(
-            "over HTTP tasks are listed by one label at most; ask for one of them, and look for the others"
-        )
-    for name, value in labels.items():
-        said["label"] = f"{name}:{value}"
-    return said
+    said["label"] = [f"{name}:{one}" for name, value in labels.items() for one in several("labels", value)] or None
+    said["q"] = said.pop("text", None)
+    return {name: _plain(value) for name, value in said.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """A value, or several, as a query takes them."""
+    return str(value) if isinstance(value, str | int) else [str(one) for one in value]
 
 
 def _at(task_id: str) -> str:

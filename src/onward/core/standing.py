@@ -37,6 +37,8 @@ class Open:
     kind: str
     key: str
     said: dict[str, Any]
+    at: float = 0.0
+    """Since when."""
 
     @property
     def reason(self) -> str:
@@ -147,7 +149,7 @@ class Standing:
         key, value = record.key, payload(record)
         said = value if isinstance(value, dict) else {}
         if record.kind in WAITS:
-            self.waits[key] = Open(self._task_id, record.seq, record.kind, key, said)
+            self.waits[key] = Open(self._task_id, record.seq, record.kind, key, said, record.at)
         elif record.kind in {r.SLEPT, r.WAITED}:
             self.waits.pop(key, None)
         elif record.kind == r.ANNOUNCED:
@@ -155,7 +157,7 @@ class Standing:
             self._doubts.pop(key, None)
         elif record.kind == r.DOUBTED and isinstance(said.get("step"), str):
             step = said["step"]
-            self._doubts[step] = Open(self._task_id, self._announced.get(step, 0), r.DOUBTED, step, said)
+            self._doubts[step] = Open(self._task_id, self._announced.get(step, 0), r.DOUBTED, step, said, record.at)
         elif record.kind in {r.STEP_DONE, r.STEP_FAILED, r.STEP_RETRY}:
             self.waits.pop(key, None)
             self._doubts.pop(key, None)

@@ -20,7 +20,7 @@ from onward.core import wire
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
 from onward.core.record import Record
-from onward.core.task import Task, Tasks
+from onward.core.task import Task
 from onward.edge.errors import NotForTenants
 from onward.edge.looking import Looking
 from onward.errors import NoState
@@ -52,22 +52,6 @@ class Door(Looking):
     async def get(self, task_id: str) -> Task:
         """The task, with its usage. Raises TaskNotFound."""
         return await self.service.usages.of(await self._own(READ, task_id))
-
-    async def list(
-        self,
-        *,
-        state: str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-        **more: Any,
-    ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page; more as for `Service.list`."""
-        self.need(READ)
-        return await self.service.list(
-            state=state, task=task, queue=queue, limit=limit, cursor=cursor, whose=self.caller.sees, **more
-        )
 
     async def wait(self, task_id: str, timeout: float) -> Task:
         """The task once it has ended. Raises ResultTimeout."""

@@ -5,8 +5,12 @@ A part of `Door`, in a file of its own because that one is long.
 
 from __future__ import annotations
 
+from typing import Any
+
 from onward.core.caller import READ
+from onward.core.task import Tasks
 from onward.edge.entrance import Entrance
+from onward.edge.errors import NotForTenants
 from onward.handlers import HandlerView
 from onward.journals import RecordView, Timeline, Turn, TurnView
 
@@ -16,6 +20,19 @@ Turns = list[TurnView]
 
 class Looking(Entrance):
     """See `Door`."""
+
+    def _whose(self, tenant: str | None) -> str | None:
+        """Whose tasks are meant: those of a tenant that was named, where this caller may see them; else all that it sees. Raises
+        NotForTenants."""
+        sees = self.caller.sees
+        if tenant is not None and sees is not None and tenant != sees:
+            raise NotForTenants(f"the tasks of tenant {tenant!r:.80}", sees, self.caller.name)
+        return sees if tenant is None else tenant
+
+    async def list(self, *, tenant: str | None = None, **which: Any) -> tuple[Tasks, str | None]:
+        """Tasks, newest first, and the cursor for the next page, as `Service.list` has it; with `tenant`, those of that one."""
+        self.need(READ)
+        return await self.service.list(whose=self._whose(tenant), **which)
 
     async def handlers(self) -> Handlers:
         """What can be asked for, by name: the same for every tenant."""

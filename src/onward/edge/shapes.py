@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, BeforeValidator, Field, StrictBool, StrictIn
 
 from onward.core.task import Reason, State
 from onward.edge.calls import Shape
+from onward.lists import LONGEST_TEXT
 from onward.messages import MOST_SAID
 from onward.wishes import PRIORITY_LIMIT
 
@@ -22,6 +23,8 @@ def _dated(value: Any) -> Any:
 
 
 Name = Annotated[str, Field(min_length=1, max_length=512)]
+Names = Annotated[list[Name], Field(max_length=50)]
+Label = Annotated[str, Field(pattern=r"^[^:]+:", max_length=1024, description="NAME:VALUE")]
 Whole = Annotated[
     StrictInt, BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
 ]
@@ -117,25 +120,82 @@ class TaskShape(Shape):
     in_flight: int | None = None
 
 
-class TaskPage(Shape):
-    """Tasks, newest first. A page of a look for a label may have few tasks, or none, and a `next`."""
+class WhyShape(Shape):
+    """Why a task is where it is: what, and since when and until when, in seconds since 1970."""
 
-    tasks: list[TaskShape]
+    text: str = Field(examples=["behind 12 others", "waits for approval of send_email", "in doubt: charge"])
+    since: float | None
+    until: float | None
+    behind: int | None = Field(
+        description="How many stand before it, where it could be started now; 1000 is so many or more."
+    )
+
+
+class PlacedTask(TaskShape):
+    """A task, and why it is where it is."""
+
+    why: WhyShape
+
+
+class TaskPage(Shape):
+    """Tasks, newest first. A page of a look that no index helps may have few tasks, or none, and a `next`."""
+
+    tasks: list[PlacedTask]
     next: str | None
 
 
-class TaskQuery(Shape):
-    """Which tasks."""
+class TaskFilter(Shape):
+    """Which tasks. All of it has to hold; of several values of one name each will do, and of labels those of one name."""
 
-    state: State | None = None
-    task: Name | None = None
-    queue: Name | None = None
-    reason: Reason | None = None
+    state: Annotated[list[State], Field(max_length=6)] = Field([])
+    reason: Annotated[list[Reason], Field(max_length=50)] = Field([])
+    name: Names = Field([], description="The handler; `task` is the same.")
+    task: Names = Field([])
+    queue: Names = Field([])
+    label: Annotated[list[Label], Field(max_length=10)] = Field([])
     parent: Name | None = None
-    label: Annotated[str, Field(pattern=r"^[^:]+:", max_length=1024, description="NAME:VALUE")] | None = None
+    key: Name | None = None
+    tenant: Annotated[str, Field(max_length=512)] | None = Field(
+        None, description="Of one tenant, for who sees all; empty for what has none."
+    )
+    since: Moment | None = Field(None, description="Created then or later; `created_after` is the same.")
+    until: Moment | None = Field(None, description="Created before; `created_before` is the same.")
     created_after: Moment | None = None
     created_before: Moment | None = None
-    key: Name | None = None
+    q: Annotated[str, Field(max_length=LONGEST_TEXT)] | None = Field(
+        None,
+        description="A text in the name, the key, the labels or the beginning of the input, in small or capital letters, or with which "
+        "the id begins or ends.",
+    )
+
+    def asked(self) -> dict[str, Any]:
+        """The same, as the door takes it."""
+        labels: dict[str, list[str]] = {}
+        for one in self.label:
+            name, _, value = one.partition(":")
+            labels.setdefault(name, []).append(value)
+        since, until = (
+            max((at.timestamp() for at in (self.since, self.created_after) if at is not None), default=None),
+            min((at.timestamp() for at in (self.until, self.created_before) if at is not None), default=None),
+        )
+        return {
+            "state": self.state or None,
+            "reason": self.reason or None,
+            "task": [*self.name, *self.task] or None,
+            "queue": self.queue or None,
+            "labels": labels or None,
+            "parent": self.parent,
+            "key": self.key,
+            "tenant": self.tenant,
+            "created_after": since,
+            "created_before": until,
+            "text": self.q,
+        }
+
+
+class TaskQuery(TaskFilter):
+    """Which tasks, and how many of them."""
+
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
     cursor: Name | None = None
 

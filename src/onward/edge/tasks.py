@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from onward.core.budget import Budget
 from onward.core.caller import READ
-from onward.core.task import Task
+from onward.core.task import Task, Tasks
+from onward.core.why import Why
 from onward.edge import live, shapes
 from onward.edge.calls import Answer, Asked, Call
 from onward.edge.problem import Problem
@@ -59,21 +61,18 @@ async def submit(asked: Asked) -> Answer:
 async def get(asked: Asked) -> Answer:
     """`GET /api/tasks/{id}`."""
     held = _held(asked)
-    if held is None:
-        return _task(await asked.door.get(asked.path["id"]))
-    await _waited(asked, asked.path["id"], held)
+    if held is not None:
+        await _waited(asked, asked.path["id"], held)
     task = await asked.door.get(asked.path["id"])
-    return Answer(task_json(task), headers={"Preference-Applied": f"wait={held:g}"})
+    headers = {} if held is None else {"Preference-Applied": f"wait={held:g}"}
+    return Answer(_placed(task, await asked.door.service.whys.of([task])), headers=headers)
 
 
 async def list_(asked: Asked) -> Answer:
     """`GET /api/tasks`."""
-    said = asked.query.model_dump()
-    name, _, value = (said.pop("label") or "").partition(":")
-    for moment in ("created_after", "created_before"):
-        said[moment] = None if said[moment] is None else said[moment].timestamp()
-    found, cursor = await asked.door.list(**said, labels={name: value} if name else None)
-    return Answer({"tasks": [task_json(task) for task in found], "next": cursor})
+    query: shapes.TaskQuery = asked.query
+    found, cursor = await asked.door.list(limit=query.limit, cursor=query.cursor, **query.asked())
+    return await _page(asked, found, cursor)
 
 
 async def result(asked: Asked) -> Answer:
@@ -129,6 +128,15 @@ async def signal(asked: Asked) -> Answer:
 async def message(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/message`."""
     return _task(await asked.door.message(asked.path["id"], asked.body.text, id=asked.body.id))
+
+
+async def _page(asked: Asked, found: Tasks, cursor: str | None) -> Answer:
+    whys = await asked.door.service.whys.of(found)
+    return Answer({"tasks": [_placed(one, whys) for one in found], "next": cursor})
+
+
+def _placed(task: Task, whys: Mapping[str, Why]) -> dict[str, Any]:
+    return {**task_json(task), "why": whys[task.task_id]._asdict()}
 
 
 def _held(asked: Asked) -> float | None:
@@ -192,7 +200,7 @@ CALLS = [
         "/api/tasks",
         "list",
         list_,
-        "Tasks, newest first.",
+        "Tasks, newest first, and why each is where it is. All that is asked for has to hold.",
         {200: ("A page of tasks.", shapes.TaskPage)},
         query=shapes.TaskQuery,
     ),
@@ -201,8 +209,8 @@ CALLS = [
         "/api/tasks/{id}",
         "get",
         get,
-        "One task, with its usage.",
-        TASK,
+        "One task, with its usage, and why it is where it is.",
+        {200: ("The task.", shapes.PlacedTask)},
         headers={"Prefer": "`wait=N` holds the answer back until it has ended, for up to N seconds (60 at most)."},
         errors=(404,),
     ),

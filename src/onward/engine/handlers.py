@@ -69,6 +69,7 @@ class Handler:
             "queue": self.queue,
             "deadline": self.deadline,
             "group": self.grouping,
+            "attempts": self.retry.attempts,
             "input": self.takes.schema(),
             "secrets": sorted(self.secrets),
         }

@@ -6,9 +6,13 @@ and estimates above it, so that nobody reads millions of rows to show a number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
+from onward.core.record import Record
 from onward.core.task import State, Tasks
 from onward.store.access import seen_by
 
@@ -20,15 +24,18 @@ HEAD = 240
 
 
 class Which(TypedDict, total=False):
-    """Which tasks are listed: what is missing, or None, does not matter."""
+    """Which tasks are listed: what is missing, or None, does not matter. Of several values of one name, each will do."""
 
-    state: State | None
-    task: str | None
-    queue: str | None
-    reason: str | None
+    state: State | Sequence[State] | None
+    task: str | Sequence[str] | None
+    queue: str | Sequence[str] | None
+    reason: str | Sequence[str] | None
     parent: str | None
     label: bytes | None
     """What the options of the task hold somewhere, as JSON; the caller looks again."""
+    text: str | None
+    """What stands in its name, its key, its labels or at the beginning of its input, whatever the case of the letters; or what its
+    id begins or ends with."""
     since: str | None
     """The lowest id."""
     whose: str | None
@@ -93,25 +100,87 @@ class Overview(Protocol):
         """The id of the task that has so many others between it and `before`; None when there are not so many."""
         ...
 
+    async def ahead(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
+        """Of these tasks, for each that could be started now, how many of its queue stand before it: counted up to `most` of a higher
+        priority, and as many of its own."""
+        ...
+
+    async def lately(self, task_ids: Sequence[str], back: int, most: int) -> dict[str, Sequence[Record]]:
+        """The last `back` records of each of these tasks that is unfinished, without news; only those that say what a task waits for
+        have their data, and only where it is not longer than `most`."""
+        ...
+
     async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
-        """Tasks, newest first, below the id `before`."""
+        """Tasks, newest first, below the id `before`. A look for a text reads all that lie between it and `since`."""
         ...
 
 
+def listings(limit: int, before: str | None, which: Which) -> list[tuple[str, dict[str, Any]]]:
+    """The statements that list these tasks, each by the way on which the fewest others are read: the newest of all that they find are
+    what was asked for."""
+    states, several = _several(which.get("state")), _several(which.get("reason"))
+    if states is None or which.get("parent") is not None or (several is None and State.COMPLETED in states):
+        return [listing(limit, before, which)]
+    ended = [] if several is not None else [State(state) for state in states if State(state).ended]
+    unfinished = [State(state) for state in states if not State(state).ended]
+    parts: list[Which] = [{**which, "state": state} for state in ended]
+    parts += [{**which, "state": unfinished}] if unfinished else []
+    return [listing(limit, before, part) for part in parts]
+
+
 def listing(limit: int, before: str | None, which: Which) -> tuple[str, dict[str, Any]]:
-    """The statement that lists these tasks, and its values."""
-    state, reason, parent = which.get("state"), which.get("reason"), which.get("parent")
+    """The statement that lists tasks of one state, of several that have not ended, or of any with the one that most tasks have; and
+    its values."""
+    states, reason, parent = _several(which.get("state")), _several(which.get("reason")), which.get("parent")
     values: dict[str, Any] = {"limit": limit, "before": before or "~", "since": which.get("since") or ""}
-    for name in ("task", "queue", "reason", "parent", "label"):
-        values |= {name: which.get(name), f"any_{name}": which.get(name) is None}
-    values |= {"state": state and state.value, "any_state": state is None, **seen_by(whose := which.get("whose"))}
+    values |= {"parent": parent, "label": which.get("label"), "any_label": which.get("label") is None}
+    for name in ("task", "queue", "reason"):
+        values |= {name: _several(which.get(name)) or [], f"any_{name}": which.get(name) is None}
+    values |= {"states": states or [], "state": states and states[0], "any_state": states is None}
+    values |= {**words(which.get("text")), **seen_by(whose := which.get("whose"))}
     if parent is not None:
         return "list_of", values
-    if whose and reason is None and state in {None, State.COMPLETED}:
+    if reason is not None or (states is not None and not any(State(state).ended for state in states)):
+        return "list_open", values
+    if whose and (states is None or State.COMPLETED in states):
         return "list_tenant", values
-    if state is None and reason is None:
-        return "list_all", values
-    return "list_ended" if state is not None and state.ended and reason is None else "list_open", values
+    alone = states is not None and len(states) == 1 and (states[0] != State.COMPLETED or not _picky(which))
+    return "list_ended" if alone else "list_all", values
+
+
+def _picky(which: Which) -> bool:
+    return any(which.get(name) is not None for name in ("task", "queue", "label", "text"))
+
+
+def newest(parts: Iterable[Tasks], limit: int) -> Tasks:
+    """The newest of what several statements found."""
+    return sorted(itertools.chain.from_iterable(parts), key=lambda task: task.task_id, reverse=True)[:limit]
+
+
+FAR = 200
+"""Bytes of an input in which a text is looked for."""
+
+
+def words(text: str | None) -> dict[str, Any]:
+    """The parameters of the section `says`: a text as patterns. In JSON a quote has a backslash before it."""
+    lower, upper = (text or "").lower(), (text or "").upper()
+    found: dict[str, Any] = {"any_text": text is None, "far": FAR, "two_cases": not lower.isascii()}
+    found |= {"id_begins": _pattern(lower)[1:], "id_ends": _pattern(lower)[:-1]}
+    found["bare"] = bare = [json.dumps(case, ensure_ascii=False)[1:-1] for case in (lower, upper)]
+    for name, case, inside in zip(("", "_too"), (lower, upper), bare, strict=True):
+        found |= {f"text{name}": _pattern(case), f"within{name}": _pattern(inside)}
+        found[f"labelled{name}"] = _pattern(inside.replace(":", '":"', 1))
+    return found
+
+
+def _pattern(text: str) -> str:
+    return "%" + re.sub(r"([~%_])", r"~\1", text) + "%"
+
+
+def _several(value: Any) -> list[Any] | None:
+    if value is None:
+        return None
+    return [str(value)] if isinstance(value, str) else [str(one) for one in value]
 
 
 def queue_limits(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[int | None, bool]]:
@@ -132,3 +201,11 @@ def ended(row: Mapping[str, int], most: int, estimate: int) -> Ended:
     exact = row["ended"] < most
     total = row["ended"] if exact else max(estimate, row["ended"])
     return Ended(max(0, total - failed - cancelled), failed, cancelled, exact)
+
+
+def by_task(rows: Iterable[Sequence[Any]]) -> dict[str, Sequence[Record]]:
+    """Records of several tasks, from the section `lately`."""
+    found: dict[str, list[Record]] = {}
+    for task_id, *record in rows:
+        found.setdefault(task_id, []).append(Record(*record))
+    return dict(found)

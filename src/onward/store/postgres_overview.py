@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from onward.core.record import Record
 from onward.core.task import Tasks
 from onward.store import overview, rows
 from onward.store.access import seen_by
-from onward.store.overview import Child, Ended, Standing, Which, listing
+from onward.store.overview import Child, Ended, Standing, Which, by_task, listings, newest
 
 
 class PostgresOverview:
@@ -44,5 +47,48 @@ class PostgresOverview:
         return str(found[0][0]) if found else None
 
     async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
-        name, values = listing(limit, before, which)
-        return [rows.task(row) for row in await self._fetch(name, **values)]
+        parts = []
+        for name, values in listings(limit, before, which):
+            parts.append([rows.task(row) for row in await self._fetch(name, **_escaped(values))])
+        return newest(parts, limit)
+
+    async def ahead(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
+        return dict(await self._fetch("ahead", ids=list(task_ids), most=most))
+
+    async def lately(self, task_ids: Sequence[str], back: int, most: int) -> dict[str, Sequence[Record]]:
+        return by_task(await self._fetch("lately", ids=list(task_ids), back=back, most=most))
+
+
+def _escaped(values: dict[str, Any]) -> dict[str, Any]:
+    """Patterns for bytes, as `encode(…, 'escape')` writes those: what is not ASCII by its octal numbers."""
+    told = {name: value for name, value in values.items() if name.startswith(("within", "labelled"))}
+    return values | {name: _octal(value) for name, value in told.items()} | {"pairs": _pairs(*values["bare"])}
+
+
+def _pairs(lower: str, upper: str) -> list[bytes]:
+    """Patterns of which at least one fits wherever the text stands: two of its letters that follow each other, in all cases. Those
+    with the fewest cases are taken; a colon stands otherwise in labels."""
+    found = [pair for pair in map("".join, itertools.pairwise(lower)) if pair.isascii() and ":" not in pair]
+    found = found or [letter for letter in lower if letter.isascii() and letter != ":"]
+    if not found:
+        return [_like(part[:1]) for part in {lower, upper}]
+    best = min(found, key=lambda pair: (_cases(pair), sum(letter in _OFTEN for letter in pair)))
+    return [_like("".join(one)) for one in itertools.product(*({c.lower(), c.upper()} for c in best))]
+
+
+_OFTEN = '"etaoinsr ,'
+"""What stands in nearly every input."""
+
+
+def _cases(pair: str) -> int:
+    return sum(letter.isalpha() for letter in pair)
+
+
+def _like(text: str) -> bytes:
+    return b"%" + re.sub(rb"([\\\\%_])", rb"\\\1", text.encode()) + b"%"
+
+
+def _octal(text: str) -> str:
+    return "".join(
+        "\\\\" if byte == 0x5C else chr(byte) if 0 < byte < 0x80 else f"\\{byte:03o}" for byte in text.encode()
+    )

@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from onward.core.record import Record
 from onward.core.task import Tasks
 from onward.store import overview, rows
 from onward.store.access import seen_by
-from onward.store.overview import Child, Ended, Standing, Which, listing
+from onward.store.overview import Child, Ended, Standing, Which, by_task, listings, newest
 from onward.store.sqlite_run import first, run, views
 
 
@@ -56,5 +57,20 @@ class SqliteOverview:
         return None if row is None else str(row[0])
 
     async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
-        name, values = listing(limit, before, which)
-        return [rows.task(row) for row in await self._reading(lambda c: views(run(c, name, **values)))]
+        asked = [(name, listed(values)) for name, values in listings(limit, before, which)]
+        found = await self._reading(lambda c: [views(run(c, name, **values)) for name, values in asked])
+        return newest(([rows.task(row) for row in part] for part in found), limit)
+
+    async def ahead(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
+        asked = {"ids": json.dumps(list(task_ids)), "most": most}
+        found: dict[str, int] = await self._reading(lambda c: dict(run(c, "ahead", **asked)))
+        return found
+
+    async def lately(self, task_ids: Sequence[str], back: int, most: int) -> dict[str, Sequence[Record]]:
+        asked = {"ids": json.dumps(list(task_ids)), "back": back, "most": most}
+        return by_task(await self._reading(lambda c: list(run(c, "lately", **asked))))
+
+
+def listed(values: dict[str, Any]) -> dict[str, Any]:
+    """Values as this database takes them: a list is JSON."""
+    return {name: json.dumps(value) if isinstance(value, list) else value for name, value in values.items()}

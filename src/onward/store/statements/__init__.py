@@ -1,6 +1,7 @@
 """SQL by name. `common.sql` is the same on both databases; `postgres.sql` and `sqlite.sql` hold what differs by necessity.
 
-A section starts with `-- name: verb` and a sentence. `:word` is a parameter, `{word}` the text of another section.
+A section starts with `-- name: verb` and a sentence. `:word` is a parameter, `{word}` the text of another section, and `x AMONG (:word)` asks
+whether x is one of several values, which PostgreSQL takes as an array and SQLite as a JSON list.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from importlib.resources import files
 from typing import Any
 
 _SECTION = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_AMONG = re.compile(r"AMONG \(:([a-z_]+)\)")
+_ONE_OF = {"postgres": r"= ANY(:\1)", "sqlite": r"IN (SELECT value FROM json_each(:\1))"}
+_INSIDE = re.compile(r"\{(\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
@@ -37,6 +41,7 @@ def load(dialect: str) -> dict[str, Statement]:
     for name in ("common", dialect):
         texts |= _sections((folder / f"{name}.sql").read_text(encoding="utf-8"))
     sign = "$" if dialect == "postgres" else "?"
+    texts = {name: _AMONG.sub(_ONE_OF[dialect], text) for name, text in texts.items()}
     return {name: _compile(text, texts, sign) for name, text in texts.items()}
 
 
@@ -46,7 +51,8 @@ def text(name: str) -> str:
 
 
 def _compile(text: str, texts: dict[str, str], sign: str) -> Statement:
-    text = re.sub(r"\{(\w+)\}", lambda match: texts[match[1]], text)
+    while _INSIDE.search(text):
+        text = _INSIDE.sub(lambda match: texts[match[1]], text)
     text = re.sub(r"^\s*--.*\n", "", text, flags=re.MULTILINE)
     names: list[str] = []
 

@@ -18,12 +18,13 @@ LEFT JOIN onward_outcomes o ON o.task_id = t.id
 WHERE t.id = :id AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 
 -- name: list_all
--- Tasks of every state, newest first.
+-- Tasks of every state, or of some of which most tasks are, newest first.
 {columns}
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
-WHERE t.id < :before AND t.id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label)) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
+WHERE t.id < :before AND t.id >= :since AND {matches} AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
+  AND (:any_state OR COALESCE(o.state, {open_state}) AMONG (:states))
 ORDER BY t.id DESC LIMIT :limit
 
 -- name: list_tenant
@@ -33,8 +34,8 @@ ORDER BY t.id DESC LIMIT :limit
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
-WHERE t.tenant = :tenant AND t.id < :before AND t.id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label))
-  AND (:any_state OR o.state = :state)
+WHERE t.tenant = :tenant AND t.id < :before AND t.id >= :since AND {matches}
+  AND (:any_state OR COALESCE(o.state, {open_state}) AMONG (:states))
 ORDER BY t.id DESC LIMIT :limit
 
 -- name: list_of
@@ -43,9 +44,13 @@ ORDER BY t.id DESC LIMIT :limit
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
-WHERE t.parent = :parent AND (:of_all OR COALESCE(t.tenant, '') = :tenant) AND t.id < :before AND t.id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label))
-  AND (:any_reason OR q.reason = :reason) AND (:any_state OR :state = COALESCE(o.state, {open_state}))
+WHERE t.parent = :parent AND (:of_all OR COALESCE(t.tenant, '') = :tenant) AND t.id < :before AND t.id >= :since AND {matches}
+  AND (:any_reason OR q.reason AMONG (:reason)) AND (:any_state OR COALESCE(o.state, {open_state}) AMONG (:states))
 ORDER BY t.id DESC LIMIT :limit
+
+-- name: matches
+-- What a list is asked for, as far as the task itself says it: names, queues, a label, a text.
+(:any_task OR t.task AMONG (:task)) AND (:any_queue OR t.queue AMONG (:queue)) AND (:any_label OR {has_label}) AND (:any_text OR {says})
 
 -- name: open_state
 -- The state of an unfinished task, from its queue row.
@@ -57,8 +62,8 @@ CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delay
 FROM onward_queue q
 JOIN onward_tasks t ON t.id = q.task_id
 LEFT JOIN onward_outcomes o ON o.task_id = q.task_id
-WHERE q.task_id < :before AND q.task_id >= :since AND (:any_task OR q.task = :task) AND (:any_queue OR q.queue = :queue) AND (:any_label OR onward_has(t.options, :label)) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
-  AND (:any_reason OR q.reason = :reason) AND (:any_state OR :state = {open_state})
+WHERE q.task_id < :before AND q.task_id >= :since AND {matches} AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
+  AND (:any_reason OR q.reason AMONG (:reason)) AND (:any_state OR {open_state} AMONG (:states))
 ORDER BY q.task_id DESC LIMIT :limit
 
 -- name: list_ended
@@ -67,8 +72,29 @@ ORDER BY q.task_id DESC LIMIT :limit
 FROM onward_outcomes o
 JOIN onward_tasks t ON t.id = o.task_id
 LEFT JOIN onward_queue q ON q.task_id = o.task_id
-WHERE o.state = :state AND o.task_id < :before AND o.task_id >= :since AND (:any_task OR t.task = :task) AND (:any_queue OR t.queue = :queue) AND (:any_label OR onward_has(t.options, :label)) AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
+WHERE o.state = :state AND o.task_id < :before AND o.task_id >= :since AND {matches} AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 ORDER BY o.task_id DESC LIMIT :limit
+
+-- name: ahead
+-- How many tasks that could be started now stand before each of these, counted up to a number within its priority and above it. (In
+-- order: so the planner goes along the index and stops there.)
+SELECT q.task_id,
+       (SELECT count(*) FROM (SELECT 1 FROM onward_queue h WHERE h.queue = q.queue AND h.worker IS NULL AND h.due_at IS NULL AND h.priority > q.priority
+                              ORDER BY h.priority DESC, COALESCE(h.turn, h.position) LIMIT :most) a)
+     + (SELECT count(*) FROM (SELECT 1 FROM onward_queue h WHERE h.queue = q.queue AND h.worker IS NULL AND h.due_at IS NULL AND h.priority = q.priority
+                                AND COALESCE(h.turn, h.position) < COALESCE(q.turn, q.position) ORDER BY COALESCE(h.turn, h.position) LIMIT :most) b) AS ahead
+FROM onward_queue q WHERE q.task_id AMONG (:ids) AND q.worker IS NULL AND q.due_at IS NULL
+
+-- name: lately
+-- The last records of unfinished tasks. What only replays read, and what is long, comes without its data.
+SELECT j.task_id, j.seq, j.shift, j.kind, j.key,
+       CASE WHEN j.kind IN ('sleep.started', 'signal.awaited', 'question.asked', 'approval.requested', 'child.awaited', 'step.waits', 'effect.in_doubt',
+                            'message.received', 'task.retry', 'step.retry', 'task.parked', 'task.quarantined') AND length(j.data) <= :most
+            THEN j.data ELSE substr(j.data, 1, 0) END AS data, j.at
+FROM onward_queue q JOIN onward_journal j ON j.task_id = q.task_id
+  AND j.seq > (SELECT h.seq FROM onward_journal h WHERE h.task_id = q.task_id ORDER BY h.seq DESC LIMIT 1) - :back
+WHERE q.task_id AMONG (:ids) AND j.kind <> 'progress'
+ORDER BY j.task_id, j.seq
 
 -- name: floor
 -- The task that has so many others between it and an id: how far a look that is bounded goes.

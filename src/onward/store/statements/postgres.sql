@@ -475,3 +475,21 @@ SELECT id, parent, task, options FROM onward_tasks WHERE parent = ANY(:ids::text
 -- name: lock_audit
 -- Everybody who adds to the audit stands in line here: the chain has one end. Always the last lock of a transaction.
 SELECT pg_advisory_xact_lock(7205759404)
+
+-- name: says
+-- Whether a text stands in the name or the key of a task, in its labels or at the beginning of its input, or its id begins or ends
+-- with it. Differs by necessity, since bytes are no text here, and their beginning may end within a letter. In the collation C small
+-- and capital letters of ASCII are the same; the others are tried both ways. That takes its time, so bytes in which not even two
+-- letters of the text follow each other are not looked at any further.
+(t.task COLLATE "C" ILIKE :text ESCAPE '~' OR t.key COLLATE "C" ILIKE :text ESCAPE '~' OR t.id LIKE :id_begins OR t.id LIKE :id_ends
+ OR (substring(t.input FROM 1 FOR :far) LIKE ANY (:pairs) AND (
+     encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :within ESCAPE '~'
+     OR (:two_cases AND encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :within_too ESCAPE '~')))
+ OR (t.options LIKE ANY (:pairs) AND position('"labels":{'::bytea IN t.options) > 0 AND (
+     encode(substring(t.options FROM position('"labels":{'::bytea IN t.options) + 10), 'escape') COLLATE "C" ILIKE :labelled ESCAPE '~'
+     OR (:two_cases AND encode(substring(t.options FROM position('"labels":{'::bytea IN t.options) + 10), 'escape') COLLATE "C" ILIKE :labelled_too ESCAPE '~')))
+ OR (:two_cases AND (t.task COLLATE "C" ILIKE :text_too ESCAPE '~' OR t.key COLLATE "C" ILIKE :text_too ESCAPE '~')))
+
+-- name: has_label
+-- Whether the options of a task hold these bytes.
+position(:label IN t.options) > 0

@@ -309,3 +309,17 @@ WHERE before < :bytes ORDER BY task_id, seq
 -- Where the journals of many tasks end; differs by necessity because of how a list is given.
 SELECT j.task_id, j.seq, j.kind FROM json_each(:ids) AS f CROSS JOIN onward_journal AS j
 WHERE j.task_id = f.value AND j.seq = (SELECT max(i.seq) FROM onward_journal i WHERE i.task_id = f.value)
+
+-- name: says
+-- Whether a text stands in the name or the key of a task, in its labels or at the beginning of its input, or its id begins or ends
+-- with it. LIKE takes small and capital letters of ASCII for the same; the others are tried both ways.
+(t.task LIKE :text ESCAPE '~' OR t.key LIKE :text ESCAPE '~' OR t.id LIKE :id_begins OR t.id LIKE :id_ends
+ OR CAST(substr(t.input, 1, :far) AS TEXT) LIKE :within ESCAPE '~'
+ OR (:two_cases AND (t.task LIKE :text_too ESCAPE '~' OR t.key LIKE :text_too ESCAPE '~' OR CAST(substr(t.input, 1, :far) AS TEXT) LIKE :within_too ESCAPE '~'))
+ OR (instr(t.options, CAST('"labels":{' AS BLOB)) AND (
+     CAST(substr(t.options, instr(t.options, CAST('"labels":{' AS BLOB)) + 10) AS TEXT) LIKE :labelled ESCAPE '~'
+     OR (:two_cases AND CAST(substr(t.options, instr(t.options, CAST('"labels":{' AS BLOB)) + 10) AS TEXT) LIKE :labelled_too ESCAPE '~'))))
+
+-- name: has_label
+-- Whether the options of a task hold these bytes.
+instr(t.options, :label) > 0
