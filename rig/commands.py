@@ -25,7 +25,9 @@ Made from the parser by `python -m rig.commands`; `onward COMMAND --help` tells 
 """
 
 
-def commands(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser, str]]:
+def commands(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser, str]]:
     """All commands below a parser, with their words and their sentences."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -38,7 +40,11 @@ def commands(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Ite
 def page() -> str:
     """The whole page."""
     found = list(commands(build()))
-    rows = [f"| [`onward {' '.join(path)}`](#{_anchor(path)}) | {_cell(told)} |" for path, _, told in found if len(path) == 1]
+    rows = [
+        f"| [`onward {' '.join(path)}`](#{_anchor(path)}) | {_cell(told)} |"
+        for path, _, told in found
+        if len(path) == 1
+    ]
     status, _, rest = EPILOG.partition("\n\n")
     codes = [line.strip().partition("  ") for line in status.splitlines()[1:]]
     parts = [
@@ -58,7 +64,10 @@ def _section(path: tuple[str, ...], parser: argparse.ArgumentParser, told: str) 
     lines = [title, told[0].upper() + told[1:] + ("" if told.endswith("?") else "."), "\n"]
     wanted = [action for action in parser._actions if not _everywhere(action)]
     if wanted:
-        lines += ["\n| argument | |\n|---|---|\n", *[f"| `{_name(action)}` | {_cell(action.help or '')} |\n" for action in wanted]]
+        lines += [
+            "\n| argument | |\n|---|---|\n",
+            *[f"| `{_name(action)}` | {_cell(action.help or '')} |\n" for action in wanted],
+        ]
     if parser.epilog:
         lines += ["\n```text\n", parser.epilog.rstrip(), "\n```\n"]
     return "".join(lines)

@@ -84,7 +84,7 @@ def test_every_command_of_the_quickstart(tmp_path: Path) -> None:
     assert "delete_logs" in said["onward approvals"]
     assert '"web:1.0 runs in asia"' in said["onward submit deploy '\"web\"' --follow"]
     assert "release" in said["onward handlers"]
-    assert re.search(r"completed|running", said["onward list --name deploy"])
+    assert re.search(r"completed|running", said["onward list --text shop"])
     assert "broke off" in said["onward show $id"]
     assert '"shop:1.0 runs in asia"' in said["onward follow $id"]
     assert "released: 3 regions" in said["onward submit release '\"web\"' --key release-web-1 --wait"]

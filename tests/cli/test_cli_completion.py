@@ -37,7 +37,7 @@ def test_commands_options_and_values_come_from_the_parser():
 
 
 def test_the_words_are_those_of_the_core():
-    assert completing.STATES == tuple(State)
+    assert tuple(State) == completing.STATES
     assert set(completing.REASONS) == set(Reason)
 
 
@@ -75,7 +75,9 @@ async def test_both_databases_suggest(app) -> None:
 
 
 def test_apps_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "shop.py").write_text("from onward import Onward\nwares = Onward()\nraise SystemExit('never imported')\n")
+    (tmp_path / "shop.py").write_text(
+        "from onward import Onward\nwares = Onward()\nraise SystemExit('never imported')\n"
+    )
     (tmp_path / "other.py").write_text("x = 1\n")
     monkeypatch.chdir(tmp_path)
     assert words("worker", "") == ["shop:wares"]
@@ -126,15 +128,15 @@ def environment(crew: str) -> dict[str, str]:
 
 def test_bash_offers_it(onward: Run, crew: str):
     task_id = submitted(onward, crew, "greet", '"you"')
-    script = """
+    script = f"""
 source <(onward completion bash)
-ask() { COMP_LINE=$1; COMP_POINT=${#1}; read -ra COMP_WORDS <<< "$1"; COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _onward; echo "${COMPREPLY[*]}"; }
+ask() {{ COMP_LINE=$1; COMP_POINT=${{#1}}; read -ra COMP_WORDS <<< "$1"; COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _onward; echo "${{COMPREPLY[*]}}"; }}
 ask 'onward sched'
 ask 'onward list --state=fai'
-ask "onward show %s"
+ask "onward show {task_id[-8:-2]}"
 ask "onward submit 'gre"
 complete -p onward
-""" % task_id[-8:-2]
+"""
     done = subprocess.run(
         [shell("bash"), "--norc", "-c", script], capture_output=True, text=True, check=True, env=environment(crew)
     )

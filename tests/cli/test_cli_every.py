@@ -13,7 +13,7 @@ import pytest
 
 from onward.cli.parser import build
 from rig.commands import commands
-from tests.cli.conftest import Run, Waiting, submitted
+from tests.cli.conftest import Run, Waiting
 
 HERE = Path(__file__).parent
 
@@ -46,7 +46,9 @@ class Shop:
         return next(ask["id"] for ask in asks if ask["task_id"] == task_id)
 
     def key(self) -> str:
-        return str(self.onward("keys", "create", "--name", "k", "--scope", "read", "--json", "--db", self.db).json["id"])
+        return str(
+            self.onward("keys", "create", "--name", "k", "--scope", "read", "--json", "--db", self.db).json["id"]
+        )
 
     def delivery(self) -> str:
         self.onward("submit", "greet", '"x"', "--wait", "--webhook", "https://example.com/hook", "--db", self.db)

@@ -11,7 +11,14 @@ from onward.cli.table import Column, fixed, number, table
 from onward.cli.text import readable, safe, short
 from tests.cli.conftest import controls
 
-COLUMNS = (fixed("ID"), fixed("STATE"), Column("TASK"), Column("QUEUE", 6, drop=2), number("AGE", drop=1), Column("", 16))
+COLUMNS = (
+    fixed("ID"),
+    fixed("STATE"),
+    Column("TASK"),
+    Column("QUEUE", 6, drop=2),
+    number("AGE", drop=1),
+    Column("", 16),
+)
 ROW = ("7k2m8n1p", "waiting", "deploy-the-shop", "default", "12 s", "asks for approval: delete everything that is old")
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import ROOT, Run, Waiting, controls, process
 from tests.cli.terminal import ESCAPES, terminal
 
+
 def test_follow_moves_on_a_terminal_and_leaves_the_task_alone(onward: Run, crew: str):
     task_id = onward("submit", "slow", "--db", crew).out.strip()
     with terminal("follow", task_id[-8:], "--db", crew) as screen:
@@ -83,3 +84,36 @@ def test_a_reader_that_leaves_early_is_no_error(crew: str, onward: Run):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "{0\n"
     assert done.stderr == ""
+
+
+# ── the tree ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (200, 50)])
+def test_follow_is_a_tree_with_its_children(columns: int, rows: int, onward: Run, crew: str):
+    task_id = onward("submit", "household", '"choose"', "--db", crew).out.strip()
+    with terminal("follow", task_id[-8:], "--db", crew, columns=columns, rows=rows) as screen:
+        head, child, asks, *rest = screen.look(lambda page: "asks: Which region?" in page).splitlines()
+        assert head.startswith("household  waiting")
+        assert child.startswith("└─ ☾ choose  waiting")
+        assert asks.startswith("   └─ ! asks: Which region?")
+        assert len(rest) < 3
+        screen.interrupt()
+        assert screen.ends() == 130
+    onward("cancel", task_id, "--db", crew)
+
+
+def test_follow_shows_an_agent_turn_by_turn(onward: Run, crew: str, waiting: Waiting):
+    task_id = waiting("approval", "janitor", '"/tmp/a\\u001b[31m\\u202e"')
+    with terminal("follow", task_id[-8:], "--db", crew, columns=80, rows=24) as screen:
+        assert screen.ends() == 5
+        screen.read("waits for a person")
+        head, turn, asks, *_ = screen.seen
+        assert head.startswith("janitor  waiting")
+        assert "1 turn" in head
+        assert turn.startswith("└─ ✓ turn 1")
+        assert asks.startswith("   └─ ! asks for approval: erase(")
+        assert f"→ onward approve {task_id[-8:]}." in asks, "the command is whole"
+        assert "\u202e" not in screen.text
+        assert "\x1b[31m\\u202e" not in screen.text
+    onward("cancel", task_id, "--db", crew)

@@ -10,12 +10,14 @@ from tests.cli.terminal import terminal
 SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
-@pytest.mark.parametrize(("columns", "rows"), SIZES, ids=lambda size: str(size))
+@pytest.mark.parametrize(("columns", "rows"), SIZES, ids=str)
 def test_a_frame_fits_and_has_it_all(columns: int, rows: int, onward: Run, crew: str, waiting: Waiting):
     asks = waiting("approval", "ship", '"\\u001b[31m 漢字 \\u202e"')
     runs = waiting("running", "slow")
     with terminal("top", "--db", crew, columns=columns, rows=rows) as screen:
-        page = screen.look(lambda page: "q leaves" in page and runs[-8:] in page and f"onward approve {asks[-8:]}" in page)
+        page = screen.look(
+            lambda page: "q leaves" in page and runs[-8:] in page and f"onward approve {asks[-8:]}" in page
+        )
         lines = page.splitlines()
         assert len(lines) == rows
         assert lines[0].startswith("onward top  SQLite file")

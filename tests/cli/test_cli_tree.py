@@ -53,7 +53,7 @@ def test_a_step_has_one_line_and_each_attempt_that_failed_one_below():
     journal.tell(r.STEP_STARTED, "pay")
     assert "pay" in journal.branches()[0]
     journal.tell(r.STEP_RETRY, "pay", attempt=1, error={"type": "ConnectionError", "message": "away"}, due_at=0)
-    assert [line.split() for line in journal.branches()][0] == ["└─", "↻", "pay"]
+    assert next(line.split() for line in journal.branches()) == ["└─", "↻", "pay"]
     journal.tell(r.STEP_STARTED, "pay").tell(r.STEP_DONE, "pay", ms=1500, result="paid", attempts=2)
     done, attempt = journal.branches()
     assert done.split() == ["└─", "✓", "pay", "1.50", "s", '"paid"']
@@ -74,7 +74,15 @@ def model(turn: int, **more: Any) -> dict[str, Any]:
     usage = {"input": 100, "output": 20}
     return {
         "ms": 400,
-        "result": {"turn": turn, "asked": asked, "id": "i", "bytes": 1, "call": f"{TASK}:{turn}", "usage": usage, **more},
+        "result": {
+            "turn": turn,
+            "asked": asked,
+            "id": "i",
+            "bytes": 1,
+            "call": f"{TASK}:{turn}",
+            "usage": usage,
+            **more,
+        },
     }
 
 
@@ -171,13 +179,19 @@ def test_what_has_ended_is_folded_first_then_the_top_gives_way():
 
 
 KINDS = sorted(value for name, value in vars(r).items() if name.isupper() and isinstance(value, str))
-VALUES = st.recursive(st.none() | st.integers() | st.text(max_size=8) | st.booleans(), lambda v: st.lists(v, max_size=3))
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=8) | st.booleans(), lambda v: st.lists(v, max_size=3)
+)
 SAID = st.dictionaries(
-    st.sampled_from(["result", "ref", "kind", "error", "turn", "message", "total", "step", "child", "until", "value", "text"]),
+    st.sampled_from(
+        ["result", "ref", "kind", "error", "turn", "message", "total", "step", "child", "until", "value", "text"]
+    ),
     VALUES,
     max_size=5,
 )
-KEYS = st.sampled_from(["", "a", "a#2", "[trip]a", "trip", "model", "submit x", "[gather.0]a", "[x/undo]a", "]", "[", "é\u202e"])
+KEYS = st.sampled_from(
+    ["", "a", "a#2", "[trip]a", "trip", "model", "submit x", "[gather.0]a", "[x/undo]a", "]", "[", "é\u202e"]
+)
 
 
 @given(records=st.lists(st.tuples(st.sampled_from(KINDS), KEYS, SAID), max_size=25), width=st.integers(20, 120))

@@ -53,7 +53,7 @@ def _split(line: str) -> list[str]:
 
 
 def _bash(one: Candidate, word: str) -> str:
-    """bash takes words apart at these, and wants the last part alone."""
+    """Bash takes words apart at these, and wants the last part alone."""
     return one.value[len(re.match(r"(.*[:=])?", word)[0]) :]  # type: ignore[index]
 
 
@@ -111,7 +111,11 @@ def _place(words: Sequence[str]) -> _Place:
                 place = place._replace(action=action)
         else:
             below = _commands(place.parser).get(word)
-            place = place._replace(parser=below, path=(*place.path, word), given=0) if below else place._replace(given=place.given + 1)
+            place = (
+                place._replace(parser=below, path=(*place.path, word), given=0)
+                if below
+                else place._replace(given=place.given + 1)
+            )
     return place
 
 

@@ -28,8 +28,8 @@ PAGE = 1000
 SHOWN = 5
 """Candidates that are named for an id that is too short."""
 
-RECENT = 10_000
-"""How many tasks, newest first, are searched for an id that ends in what was given."""
+PAGES = 10
+"""Pages of tasks that have what was given in them somewhere, newest first, that are searched for an id which ends so."""
 
 
 def app_of(args: Namespace) -> Onward:
@@ -94,8 +94,8 @@ async def _beginning(service: Service, wanted: str) -> Tasks:
 async def _ending(service: Service, wanted: str) -> Tasks:
     found: Tasks = []
     cursor: str | None = None
-    for _ in range(RECENT // PAGE):
-        page, cursor = await service.list(cursor=cursor, limit=PAGE)
+    for _ in range(PAGES):
+        page, cursor = await service.list(text=wanted, cursor=cursor, limit=PAGE)
         found += [task for task in page if task.task_id.endswith(wanted)]
         if cursor is None or len(found) > SHOWN:
             break

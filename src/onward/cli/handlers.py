@@ -16,7 +16,13 @@ from onward.cli.text import count, readable, safe, safe_lines
 from onward.errors import UnknownTask
 from onward.handlers import HandlerView
 
-COLUMNS = (Column("NAME", 12), fixed("KIND", drop=1), Column("QUEUE", drop=2), number("WORKERS"), Column("WHAT IT IS FOR", 20))
+COLUMNS = (
+    Column("NAME", 12),
+    fixed("KIND", drop=1),
+    Column("QUEUE", drop=2),
+    number("WORKERS"),
+    Column("WHAT IT IS FOR", 20),
+)
 
 
 async def handlers(args: Namespace) -> int:

@@ -9,7 +9,9 @@ from onward.cli.commands import Commands, Parser, label, positive
 
 def filters(parser: Parser) -> None:
     """Which tasks: what is said of different things must all hold, what is said of one thing more than once, one of it."""
-    group = parser.add_argument_group("which tasks", "All of these together; one given more than once takes any of its values.")
+    group = parser.add_argument_group(
+        "which tasks", "All of these together; one given more than once takes any of its values."
+    )
 
     def add(*flags: str, metavar: str, text: str, **more: Any) -> None:
         group.add_argument(*flags, action="append", default=[], metavar=metavar, help=text, **more)
@@ -95,7 +97,9 @@ def pause(commands: Commands) -> None:
 
 def resume(commands: Commands) -> None:
     """`onward resume`."""
-    _for_all(commands, "resume", "go on with a failed or resting task, where it stands; or all that match", "", "failed")
+    _for_all(
+        commands, "resume", "go on with a failed or resting task, where it stands; or all that match", "", "failed"
+    )
 
 
 def prioritize(commands: Commands) -> None:

@@ -19,7 +19,14 @@ from onward.errors import ResultTimeout
 from onward.place import READY, Queue, WorkerView
 from onward.views import queue_json, stats_json, worker_json
 
-QUEUES = (Column("QUEUE"), fixed("STATE"), number("WAITING"), number("RUNNING"), number("OLDEST", drop=1), Column("", drop=2))
+QUEUES = (
+    Column("QUEUE"),
+    fixed("STATE"),
+    number("WAITING"),
+    number("RUNNING"),
+    number("OLDEST", drop=1),
+    Column("", drop=2),
+)
 WORKERS = (
     fixed("ID"),
     Column("HOST, PID", drop=2),

@@ -53,8 +53,13 @@ async def fill(app: Onward) -> Disk:
             busy |= bool((await app.list(state=state, task=TASK, limit=1))[0])
     if busy and _is_disk(folder):
         return Disk(folder)
+    return _full(folder)
+
+
+def _full(folder: Path) -> Disk:
     folder.mkdir(exist_ok=True)
     disk = Disk.make(folder)
+    disk.ledger.path.unlink(missing_ok=True)
     disk.ledger.write({"what": "killed", "waiting": False})  # nobody kills here, so a deletion need not wait for it
     return disk
 

@@ -20,6 +20,7 @@ from onward.cli.which import which
 from onward.core.record import Record
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
 from onward.core.usage import Usage
+from onward.core.why import Why
 from onward.errors import UsageError
 from onward.service import Service
 from onward.views import payload, record_json, task_json
@@ -28,7 +29,14 @@ PAGE = 1000
 MOST = 2000
 """Characters of an input or a result that are shown to people."""
 
-COLUMNS = (fixed("ID"), fixed("STATE"), Column("TASK"), Column("QUEUE", 6, drop=2), number("AGE", drop=1), Column("", 16))
+COLUMNS = (
+    fixed("ID"),
+    fixed("STATE"),
+    Column("TASK"),
+    Column("QUEUE", 6, drop=2),
+    number("AGE", drop=1),
+    Column("", 16),
+)
 MOST_JOURNALS = 50
 """Waiting tasks of one page whose journals are read for what they wait for."""
 
@@ -41,11 +49,13 @@ async def list_tasks(args: Namespace) -> int:
             **await which(args, app.service), key=args.key, limit=args.limit, cursor=args.cursor
         )
         waits = {task.task_id: await standing(app.service, task) for task in _hearing(tasks)}
+        whys = await app.service.whys.of(tasks)
     if screen.json:
-        found = [task_json(task) | waits_json(waits.get(task.task_id, [])) for task in tasks]
+        told = {task.task_id: {"why": whys[task.task_id]._asdict()} for task in tasks}
+        found = [task_json(task) | waits_json(waits.get(task.task_id, [])) | told[task.task_id] for task in tasks]
         screen.document({"tasks": found, "next": cursor})
     elif tasks:
-        _print_tasks(screen, tasks, waits)
+        _print_tasks(screen, tasks, waits, whys)
     else:
         screen.aside("no tasks" if args.cursor is None else "no more tasks")
     if cursor is not None:
@@ -70,7 +80,7 @@ def waits_json(waits: Sequence[Open]) -> dict[str, Any]:
     return {"waits_for": [one.json() for one in waits]}
 
 
-def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]]) -> None:
+def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]], whys: dict[str, Why]) -> None:
     now = time.time()
     length = 26 if screen.out.width >= door.ROOM_FOR_WHOLE_IDS else 8
     rows = [
@@ -80,14 +90,14 @@ def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]]) -> 
             Text(safe(task.task)),
             Text(safe(task.queue)),
             Text(age(now - task.created_at), "dim"),
-            Text(situation(task, now, waits.get(task.task_id, [])), "dim"),
+            Text(situation(task, now, waits.get(task.task_id, []), whys[task.task_id]), "dim"),
         )
         for task in tasks
     ]
     print_table(screen.out, COLUMNS, rows)
 
 
-def situation(task: Task, now: float, waits: Sequence[Open] = ()) -> str:
+def situation(task: Task, now: float, waits: Sequence[Open] = (), why: Why | None = None) -> str:
     """Why a task is where it is, in a few words."""
     if task.state is State.COMPLETED:
         return "" if task.result is None else short(readable(task.result), 200)
@@ -103,11 +113,25 @@ def situation(task: Task, now: float, waits: Sequence[Open] = ()) -> str:
     if task.reason == Reason.CANCELLING:
         return "cancelling: what it did is being undone"
     attempt = f", attempt {task.attempt}" if task.attempt > 1 else ""
+    if why is not None and why.text:
+        return told_why(task, why, now)
     if task.due_at is not None and math.isfinite(task.due_at):
         return f"{task.reason} until {clock(task.due_at)} ({span(task.due_at - now)}){attempt}"
     if task.reason == Reason.RUNNING:
         return f"on worker {short((task.worker or '')[-8:])}{attempt}"
     return f"{safe(task.reason).replace('in_doubt', 'in doubt')}{attempt}"
+
+
+def told_why(task: Task, why: Why, now: float) -> str:
+    """Why a task is where it is, with the times."""
+    parts = [safe(why.text)]
+    if why.until is not None:
+        parts[0] += f" until {clock(why.until)} ({span(why.until - now)})"
+    elif why.since is not None and task.reason != Reason.QUEUED:
+        parts[0] += f" for {age(now - why.since)}"
+    if task.reason == Reason.RUNNING:
+        parts.append(f"on worker {short((task.worker or '')[-8:])}")
+    return " · ".join(parts)
 
 
 async def show(args: Namespace) -> int:
@@ -134,7 +158,9 @@ async def show(args: Namespace) -> int:
         screen.say()
         print_story(screen.out, [story.as_it_stands(line) for line in lines], story.began or 0.0)
         if any(turns.model_call(record) for record in records):
-            screen.aside((f"onward show {task.task_id[-8:]} --turns: its turns; --turn N: what its model saw and said", "dim"))
+            screen.aside(
+                (f"onward show {task.task_id[-8:]} --turns: its turns; --turn N: what its model saw and said", "dim")
+            )
     return 0
 
 

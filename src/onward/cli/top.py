@@ -29,6 +29,7 @@ from onward.cli.table import Column, fixed, number, table
 from onward.cli.text import age, clock, count, safe, short
 from onward.core.durations import seconds
 from onward.core.task import ASKS_A_PERSON, Reason, State, Task
+from onward.core.why import Why
 from onward.errors import OnwardError
 from onward.place import READY, Queue, Stats, WorkerView
 from onward.views import iso, queue_json, stats_json, worker_json
@@ -46,9 +47,30 @@ PLAIN_WIDTH = 100
 """Columns of a frame where there is no terminal."""
 
 PEOPLE = (fixed("WAITS FOR A PERSON"), Column("TASK", drop=2), number("SINCE", drop=1), Column("WHAT", 16))
-QUEUES = (Column("QUEUE"), fixed("STATE", drop=2), number("WAITING"), number("RUNNING"), number("OLDEST"), Column("", drop=1))
-WORKERS = (fixed("WORKER"), Column("HOST, PID"), number("RUNNING"), number("RATE"), fixed("LEASE"), Column("QUEUES", drop=1))
-RUNNING = (fixed("RUNNING"), Column("TASK"), Column("QUEUE", drop=2), number("AGE"), fixed("ON WORKER", drop=3), Column("", drop=1))
+QUEUES = (
+    Column("QUEUE"),
+    fixed("STATE", drop=2),
+    number("WAITING"),
+    number("RUNNING"),
+    number("OLDEST"),
+    Column("", drop=1),
+)
+WORKERS = (
+    fixed("WORKER"),
+    Column("HOST, PID"),
+    number("RUNNING"),
+    number("RATE"),
+    fixed("LEASE"),
+    Column("QUEUES", drop=1),
+)
+RUNNING = (
+    fixed("RUNNING"),
+    Column("TASK"),
+    Column("QUEUE", drop=2),
+    number("AGE"),
+    fixed("ON WORKER", drop=3),
+    Column("", 12),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +95,7 @@ class Look:
     queues: list[Queue]
     workers: list[WorkerView]
     running: list[Task]
+    whys: dict[str, Why]
     people: list[Wait]
 
     def json(self) -> dict[str, Any]:
@@ -91,6 +114,7 @@ class Look:
                     "attempt": task.attempt,
                     "created_at": iso(task.created_at),
                     "worker": task.worker,
+                    "why": self.whys[task.task_id]._asdict(),
                 }
                 for task in self.running
             ],
@@ -123,6 +147,7 @@ async def look(app: Onward) -> Look:
         queues=await app.queues(),
         workers=await app.workers(),
         running=running,
+        whys=await app.service.whys.of(running),
         people=await _people(app),
     )
 
@@ -214,7 +239,7 @@ def curve(console: Console, rates: Sequence[float]) -> str:
     return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * rate / highest))] for rate in rates)
 
 
-Section = tuple[Sequence[Column], list[tuple[Text, ...]], str]
+Section = tuple[Sequence[Column], Sequence[Sequence[Text]], str]
 """Columns, rows, and the command that lists more."""
 
 
@@ -258,7 +283,9 @@ def _workers(seen: Look) -> Section:
             Text(safe(f"{worker.host} {worker.pid}"), "dim"),
             Text(f"{worker.running:,} of {worker.slots:,}"),
             Text(f"{worker.rate:.1f}/s"),
-            Text(f"{age(worker.lease_s)} left", "dim") if worker.alive else Text(f"ended {age(-worker.lease_s)} ago", "red"),
+            Text(f"{age(worker.lease_s)} left", "dim")
+            if worker.alive
+            else Text(f"ended {age(-worker.lease_s)} ago", "red"),
             Text(safe(", ".join(worker.queues)) or "all", "dim"),
         )
         for worker in seen.workers
@@ -274,11 +301,15 @@ def _running(seen: Look) -> Section:
             Text(safe(task.queue), "dim"),
             Text(age(seen.at - task.created_at), "dim"),
             Text(safe((task.worker or "")[-8:]), "dim"),
-            Text(f"attempt {task.attempt}" if task.attempt > 1 else "", "yellow"),
+            Text(_doing(why, seen.at) if (why := seen.whys.get(task.task_id)) else "", "dim"),
         )
         for task in seen.running
     ]
     return RUNNING, rows, "onward list --state running"
+
+
+def _doing(why: Why, now: float) -> str:
+    return safe(why.text) + ("" if why.since is None else f", {age(now - why.since)}")
 
 
 def _stacked(sections: Sequence[Section], width: int, room: int) -> list[Text]:

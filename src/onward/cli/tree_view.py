@@ -47,7 +47,9 @@ class TreeView:
         self._console, self._tree = console, tree
         self._room = 16
         self._spinner = Spinner("dots" if speaks_unicode(console) else "line")
-        self._corner, self._tee, self._pipe = ("└─ ", "├─ ", "│  ") if speaks_unicode(console) else ("`- ", "|- ", "|  ")
+        self._corner, self._tee, self._pipe = (
+            ("└─ ", "├─ ", "│  ") if speaks_unicode(console) else ("`- ", "|- ", "|  ")
+        )
 
     def lines(self, height: int, *, moving: bool) -> list[Text]:
         """All of it, in at most so many lines."""
@@ -156,7 +158,7 @@ class TreeView:
         mark, style = sign(self._console, line.mark)
         name: Text
         if tree is not None:
-            mark, style = sign(self._console, _ENDS.get(tree.state, Mark.BEGIN))
+            mark, style = sign(self._console, _ENDS.get(State(tree.state), Mark.BEGIN))
             name = Text.assemble((safe(tree.name), "bold"), "  ", state_text(State(tree.state)))
             took = None if tree.story.began is None else (tree.until or now) - tree.story.began
             detail = "  ".join(part for part in (tree.why, spent(tree)) if part)
