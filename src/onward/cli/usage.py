@@ -126,4 +126,11 @@ def _print(screen: Screen, by: str, rows: list[Row]) -> None:
 def _cells(row: Row, style: str) -> tuple[Text, ...]:
     numbers = [f"{many:,}" for many in (row.tasks, row.calls, row.tokens_in, row.tokens_out)]
     unknown = f"{row.unknown:,}" if row.unknown else ""
-    return tuple(Text(text, style) for text in (safe(row.group), *numbers, f"${row.usd:,.4f}", unknown))
+    return tuple(Text(text, style) for text in (safe(row.group), *numbers, _cost(row), unknown))
+
+
+def _cost(row: Row) -> str:
+    """What is unknown is never nothing."""
+    if not row.unknown:
+        return f"${row.usd:,.4f}"
+    return f"${row.usd:,.4f} or more" if row.usd else "unknown"
