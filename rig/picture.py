@@ -41,10 +41,12 @@ def main() -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ONWARD", "OPENAI"))} | {
         "PYTHONPATH": str(root / "src")
     }
-    with tempfile.TemporaryDirectory() as folder:
-        with Child.module("onward", "serve", "--port", "0", cwd=Path(folder), env=env) as server:
-            server.wait_for("ready:", timeout=30)
-            screen = _followed(folder, env)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Child.module("onward", "serve", "--port", "0", cwd=Path(folder), env=env) as server,
+    ):
+        server.wait_for("ready:", timeout=30)
+        screen = _followed(folder, env)
     print(svg(screen), end="")
 
 
@@ -96,11 +98,16 @@ def _row(screen: pyte.Screen, number: int) -> list[str]:
         else:
             runs.append((column, cell.data, ink, cell.bold))
     return [
-        f'<text x="{16 + column * WIDTH:.1f}" y="{30 + number * HEIGHT}" fill="{ink}" textLength="{len(text.rstrip()) * WIDTH:.1f}"'
-        f"{BOLD if bold else ""}>{html.escape(text.rstrip()).replace(' ', NBSP)}</text>"
+        _text(column, number, text.rstrip(), ink, BOLD if bold else "")
         for column, text, ink, bold in runs
         if text.strip()
     ]
+
+
+def _text(column: int, number: int, text: str, ink: str, more: str) -> str:
+    x, y, length = 16 + column * WIDTH, 30 + number * HEIGHT, len(text) * WIDTH
+    shown = html.escape(text).replace(" ", NBSP)
+    return f'<text x="{x:.1f}" y="{y}" fill="{ink}" textLength="{length:.1f}"{more}>{shown}</text>'
 
 
 if __name__ == "__main__":
