@@ -45,9 +45,8 @@ async def list_tasks(args: Namespace) -> int:
     """`onward list`."""
     screen = Screen(args)
     async with door.opened(args) as app:
-        tasks, cursor = await app.service.list(
-            **await which(args, app.service), key=args.key, limit=args.limit, cursor=args.cursor
-        )
+        asked = await which(args, app.service)
+        tasks, cursor = await app.service.list(**asked, key=args.key, limit=args.limit, cursor=args.cursor)
         waits = {task.task_id: await standing(app.service, task) for task in _hearing(tasks)}
         whys = await app.service.whys.of(tasks)
     if screen.json:
@@ -59,7 +58,8 @@ async def list_tasks(args: Namespace) -> int:
     else:
         screen.aside("no tasks" if args.cursor is None else "no more tasks")
     if cursor is not None:
-        screen.aside((f"more: onward list --cursor {cursor}", "dim"))
+        again = "onward list" if not asked else "the same"
+        screen.aside((f"more: {again} --cursor {cursor}", "dim"))
     return 0
 
 
