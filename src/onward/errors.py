@@ -7,6 +7,7 @@
     │                         ArtifactNotFound
     ├── Unauthorized          no key was shown, or none that counts; Forbidden: it is not for this (OwnCall, NotForTenants)
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
+    ├── MoreMatch             for many tasks at once: far more match than were seen (many.py)
     ├── QueueFull             come back in `retry_after` seconds
     ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly
     │   └── SchemaMismatch    it is there, but not of this version

@@ -10,14 +10,16 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from onward.core import wire
 from onward.core.ids import first_id
-from onward.core.task import Reason, State, Task, Tasks
+from onward.core.task import Reason, State, Tasks
 from onward.errors import BadSetting, TaskNotFound
 from onward.store.overview import Which
 from onward.store.port import Store
 from onward.wishes import Wish, label_in, named, stored_key
 
 E = TypeVar("E", bound=enum.StrEnum)
+Ids = list[str]
 Labels = Mapping[str, str | Sequence[str]]
 
 LOOKED_AT = 100_000
@@ -26,8 +28,21 @@ LOOKED_AT = 100_000
 ROUNDS = 10
 """Statements for one page: what only we can tell (several labels) may leave little of what the store finds."""
 
+COUNTED = 10_000
+"""Tasks that are counted."""
+
+LOOKS = 5
+"""Looks, each as far as one goes, for one count."""
+
 LONGEST_TEXT = 200
 MOST_VALUES = 50
+
+
+ASKED = (
+    *("state", "task", "queue", "reason", "parent", "labels"),
+    *("created_after", "created_before", "key", "text", "whose"),
+)
+"""What a list can be asked for."""
 
 
 class Look(NamedTuple):
@@ -39,10 +54,10 @@ class Look(NamedTuple):
     floor: str | None
     """How far down this look goes, where it does not go to the end."""
 
-    def fits(self, task: Task) -> bool:
-        """Whether a task has the labels."""
+    def fits(self, labels: Mapping[str, str]) -> bool:
+        """Whether these are the labels that were asked for."""
         return all(
-            task.labels.get(name) in ([value] if isinstance(value, str) else value)
+            labels.get(name) in ([value] if isinstance(value, str) else value)
             for name, value in (self.labels or {}).items()
         )
 
@@ -95,13 +110,35 @@ class Lists:
         for _ in range(ROUNDS):
             wanted = limit + 1 - len(found)
             some = await self._store.list(limit=wanted, before=before, **look.which)
-            found += [one for one in some if look.fits(one)]
+            found += [one for one in some if look.fits(one.labels)]
             if len(some) < wanted or len(found) > limit:
                 break
             before = some[-1].task_id
         else:
             return found, before
         return found[:limit], found[limit - 1].task_id if len(found) > limit else look.floor
+
+    async def count(self, *, most: int = COUNTED, **which: Any) -> tuple[int, bool]:
+        """How many tasks there are of those that `list` would list, and whether there may be more: they are counted up to `most`, and
+        among the last few hundred thousand, where no index helps."""
+        found, more = await self.matching(most, **which)
+        return len(found), more
+
+    async def matching(self, most: int, **which: Any) -> tuple[Ids, bool]:
+        """The ids of the newest tasks that `list` would list, at most so many, and whether there may be more."""
+        found: Ids = []
+        cursor: str | None = None
+        for _ in range(LOOKS):
+            look = await self._look(cursor, **dict.fromkeys(ASKED) | which)
+            wanted = most + 1 - len(found)
+            some = await self._store.ids(limit=wanted, before=look.before, **look.which)
+            found += [one for one, said in some if not look.labels or look.fits(wire.decode(said).get("labels", {}))]
+            if len(found) > most:
+                return found[:most], True
+            cursor = some[-1][0] if len(some) == wanted else look.floor
+            if cursor is None:
+                return found, False
+        return found, True
 
     async def _look(
         self,

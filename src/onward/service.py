@@ -38,6 +38,7 @@ from onward.handlers import Handlers
 from onward.journals import Journals
 from onward.keys import Keys
 from onward.lists import Lists, plain_id
+from onward.many import Many
 from onward.messages import Messages
 from onward.place import Place
 from onward.schedules import Schedules, row_of
@@ -91,6 +92,7 @@ class Service(Lists):
         self.handlers = Handlers(store, offers)
         self.journals = Journals(store)
         self.whys = Whys(store, self.handlers)
+        self.many = Many(self)
         self.usages = Usages(store, self.is_agent)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -254,8 +254,12 @@ async def test_the_place(app: Onward, client: Any) -> None:
     later = datetime.datetime.fromtimestamp(before + 60, datetime.UTC)
     assert await listed(client.tasks(created_after=later)) == []
     assert len(await listed(client.tasks(created_before=later, created_after=before - 60))) == 2
-    with pytest.raises(UsageError, match="one label"):
-        await client.list(labels={"team": "a", "more": "b"})
+    assert await client.list(labels={"team": "a", "more": "b"}) == ([], None)
+    assert [task.task_id for task in (await client.list(labels={"team": ["a", "b"]}, text="WORK"))[0]] == [first.id]
+    assert await client.count(state=["pending", "running"], labels={"team": "a"}) == (1, False)
+    acted = await client.act("priority", 1, priority=5, task="work", queue=["gpu"])
+    assert (acted.matched, acted.done, acted.refused) == (1, 1, ())
+    assert (await client.get(first.id)).priority == 5
     async with app.worker():
         await client.message(first.id, "hurry", id="m1")
         await client.message(first.id, "hurry", id="m1")
@@ -399,6 +403,7 @@ def test_a_key_is_never_told() -> None:
 def test_the_words_are_those_of_the_app() -> None:
     words = {word for word in set(dir(Verbs)) - set(dir(Asking)) if not word.startswith("_")}
     own = {"tasks", "approvals", "questions", "follow"} | {
+        *("whoami", "timeline", "record", "turns", "turn", "count", "act"),  # for who looks on
         "result",
         "tail",
         "journal",

@@ -51,6 +51,8 @@ class Verb:
     """Whether it is for callers without a tenant."""
     open: bool = False
     """Whether it shows the same to all tenants."""
+    counts: bool = False
+    """Whether its answer is a number, which for a stranger is that of nothing."""
 
 
 async def _tail(door: Door, of: Belongings) -> Any:
@@ -79,6 +81,8 @@ VERBS: dict[str, Verb] = {
     "record": Verb(READ, lambda d, of: d.record(of.fixer, 1)),
     "turns": Verb(READ, lambda d, of: d.turns(of.fixer)),
     "turn": Verb(READ, lambda d, of: d.turn(of.fixer, 1)),
+    "count": Verb(READ, lambda d, of: d.count(parent=of.asker), counts=True),
+    "act": Verb(SUBMIT, lambda d, of: d.act("priority", 5, priority=3, parent=of.asker), counts=True),
     "submit": Verb(SUBMIT, lambda d, of: d.submit([Wish("quick", {"goal": "on"})], after=of.done)),
     "prioritize": Verb(SUBMIT, lambda d, of: d.prioritize(of.asker, 7)),
     "pause": Verb(SUBMIT, lambda d, of: d.pause(of.asker)),
@@ -163,6 +167,8 @@ class Inspector:
             return []
         self.cells += 1
         got, instead = await self._got(verb, who, self._acme), await self._got(verb, who, GHOST)
+        if verb.counts:
+            return [] if got == instead else [f"{name}: {who} got {got:.200}; of nothing it would be {instead:.200}"]
         if verb.lists:
             words = self._acme.names | ({"nightly"} if who.tenant else set())
             return [f"{name}: {who} was shown {word}" for word in sorted(words) if word in got]
@@ -465,7 +471,7 @@ async def test_who_may_see_and_who_may_not_take_the_same_way(app: Onward) -> Non
     app._join(spied)
     door = Door(app.service, caller("globex"))
     for name, verb in VERBS.items():
-        if verb.lists or verb.place or name in {"create_key", "revoke_key", "subscribe"}:
+        if verb.lists or verb.counts or verb.place or name in {"create_key", "revoke_key", "subscribe"}:
             continue
         ways = []
         for of in (acme, GHOST):

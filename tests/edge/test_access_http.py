@@ -38,10 +38,19 @@ class Row:
     place: bool = False
     open: bool = False
     """Whether it shows the same to all tenants."""
+    counts: bool = False
+    """Whether its answer is a number, which for a stranger is that of nothing."""
 
 
 ROWS: dict[str, Row] = {
     "submit": Row("/api/tasks", SUBMIT, {"task": "quick", "input": {"goal": "on"}, "after": "{done}"}),
+    "count": Row("/api/tasks/count?parent={asker}", READ, counts=True),
+    "act": Row(
+        "/api/tasks/actions",
+        SUBMIT,
+        {"action": "priority", "priority": 3, "filter": {"parent": "{asker}"}, "count": 5},
+        counts=True,
+    ),
     "list": Row("/api/tasks", READ, lists=True),
     "get": Row("/api/tasks/{fixer}", READ),
     "result": Row("/api/tasks/{done}/result", READ),
@@ -175,7 +184,9 @@ class Inspector:
         """To the letter what there would be if there were nothing of the sort."""
         self.cells += 1
         answer, instead = await self.ask(name, who), await self.ask(name, who, GHOST)
-        if row.lists:
+        if row.counts:
+            wrong = [] if answer.text == instead.text else [f"{name} {who}: {answer.text:.200}"]
+        elif row.lists:
             words = self._acme.names | ({"nightly"} if who == "stranger" else set())
             wrong = [f"{name} {who}: shown {word}" for word in words if word in answer.text]
         else:

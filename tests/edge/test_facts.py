@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import httpx2
+import pytest
 
-from onward import Onward, Retry
+from onward import Onward, Retry, lists
 from onward.agent.models.scripted import ScriptedModel
 from onward.wishes import Wish
 from tests.kit import eventually
@@ -202,3 +203,53 @@ async def test_why(app: Onward, client: Client) -> None:
     third, fourth = [(await app.submit(asks, "sleep")).id for _ in range(2)]
     assert (await client.get(f"/api/tasks/{fourth}")).json()["why"]["behind"] == 1
     assert (await client.get(f"/api/tasks/{third}")).json()["why"]["behind"] == 0
+
+
+# ── many at once ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_many_at_once(app: Onward, client: Client) -> None:
+    @app.task
+    async def work(ctx: Any, n: int) -> None: ...
+
+    ids = [task.id for task in await app.submit_many(work, list(range(30)), labels={"team": "red", "env": "prod"})]
+    await app.submit_many(work, list(range(5)), labels={"team": "blue", "env": "prod"})
+    await app.cancel(ids[0])
+    red = {"label": ["team:red", "env:prod"], "name": ["work"]}
+    assert (await client.get("/api/tasks/count", params=red)).json() == {"count": 30, "capped": False}
+    assert (await client.get("/api/tasks/count", params={"q": "blue"})).json() == {"count": 5, "capped": False}
+    refused = await client.post("/api/tasks/actions", json={"action": "cancel", "filter": red, "count": 10})
+    assert (refused.status_code, refused.json()["code"]) == (409, "more_match")
+    assert "nothing was done" in refused.json()["detail"]
+    assert (await app.service.count(state="cancelled"))[0] == 1
+    body = {"action": "pause", "filter": {**red, "state": ["pending"]}, "count": 28}
+    assert (await client.post("/api/tasks/actions", json=body)).json() == {"matched": 29, "done": 29, "refused": []}
+    assert (await app.service.count(reason="paused"))[0] == 29
+    resumed = (await client.post("/api/tasks/actions", json={"action": "resume", "filter": red, "count": 30})).json()
+    assert (resumed["matched"], resumed["done"]) == (30, 29)
+    assert [(one["task_id"], one["code"]) for one in resumed["refused"]] == [(ids[0], "state_conflict")]
+    for wrong in ({}, {"state": [], "q": " "}, {"tenant": ""}):
+        empty = await client.post("/api/tasks/actions", json={"action": "cancel", "filter": wrong, "count": 99})
+        assert (empty.status_code, empty.json()["code"]) == (400, "usage"), wrong
+    none = await client.post("/api/tasks/actions", json={"action": "cancel", "filter": {"q": "zebra"}, "count": 0})
+    assert none.json() == {"matched": 0, "done": 0, "refused": []}
+    bare = await client.post("/api/tasks/actions", json={"action": "priority", "filter": red, "count": 30})
+    assert (bare.status_code, bare.json()["code"]) == (400, "bad_setting")
+    assert [(entry.action, entry.subject) for entry in await app.audit()] == [
+        ("pause_many", "tasks"),
+        ("resume_many", "tasks"),
+    ]
+
+
+async def test_a_count_stops(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    async def work(ctx: Any, n: int) -> None: ...
+
+    await app.submit_many(work, list(range(30)), labels={"team": "red"})
+    assert await app.service.count(most=10) == (10, True)
+    assert await app.service.count(most=30, labels={"team": ["red", "blue"]}) == (30, False)
+    monkeypatch.setattr(lists, "LOOKED_AT", 4)
+    assert await app.service.count(text="work") == (25, True), "five looks, each at four tasks and the one they stop at"
+    assert await app.service.count(text="zebra") == (0, True)
+    page, cursor = await app.list(text="work", limit=100)
+    assert (len(page), cursor is not None) == (5, True)

@@ -21,6 +21,7 @@ from onward.core.usage import Usage
 from onward.core.waterfall import Bar, Point
 from onward.errors import Forbidden, InvalidInput, NotFound, OnwardError, Unauthorized, UsageError
 from onward.journals import Timeline, TurnView
+from onward.many import Acted, Refused
 from onward.messages import Ask, Doubt
 from onward.place import Queue, Stats, WorkerView
 from onward.schedules import Schedule
@@ -99,6 +100,11 @@ def timeline_of(said: Said) -> Timeline:
 def turn_of(said: Said) -> TurnView:
     """A turn of an agent."""
     return dataclasses.replace(known(TurnView, said), tools=tuple(said["tools"]))
+
+
+def acted_of(said: Said) -> Acted:
+    """What came of an action on many tasks."""
+    return Acted(said["matched"], said["done"], tuple(known(Refused, one) for one in said["refused"]))
 
 
 def ask_of(said: Said) -> Ask:

@@ -21,6 +21,7 @@ from onward.core.task import State, Task, Tasks
 from onward.errors import BadSetting, ResultTimeout, TaskCancelled, TaskFailed, TaskNotFound, UsageError
 from onward.forks import SAME
 from onward.lists import several
+from onward.many import Acted
 from onward.messages import Ask, Doubt
 from onward.verbs import Moment
 from onward.views import iso
@@ -139,6 +140,22 @@ class Verbs(PlaceVerbs, Generic[H]):
         query = {"limit": limit, **({} if cursor is None else {"cursor": cursor}), **_asked(which)}
         said = (yield from self.asked("GET", "/api/tasks", query=query)).json
         return [reading.task_of(one) for one in said["tasks"]], said["next"]
+
+    @verb
+    def count(self, **which: Unpack[Which]) -> Script[tuple[int, bool]]:
+        """How many tasks such a list has, and whether there may be more: they are counted up to 10,000."""
+        said = (yield from self.asked("GET", "/api/tasks/count", query=_asked(which))).json
+        return said["count"], said["capped"]
+
+    @verb
+    def act(self, action: str, count: int, *, priority: int | None = None, **which: Unpack[Which]) -> Script[Acted]:
+        """Cancel, resume, pause or prioritize ("priority") all tasks that such a list has. `count` is how many you have seen: when far
+        more match by now, MoreMatch is raised and nothing is done. Not sent twice."""
+        lists = {"state", "reason", "task", "queue", "label"}
+        said = {n: [v] if n in lists and isinstance(v, str) else v for n, v in _asked(which).items()}
+        body = {"action": action, "count": count, "filter": said}
+        body |= {} if priority is None else {"priority": priority}
+        return reading.acted_of((yield from self.asked("POST", "/api/tasks/actions", body)).json)
 
     @verb
     def result(self, task_id: str, timeout: Duration | None = None) -> Script[Any]:

@@ -23,7 +23,7 @@ from onward.core import wire
 from onward.core.caller import Caller
 from onward.core.clock import Clock
 from onward.core.hook import Hook
-from onward.edge import bodies, facts, hooks, keys, live, openapi, people, place, problem, subscriptions, tasks
+from onward.edge import bodies, facts, hooks, keys, live, many, openapi, people, place, problem, subscriptions, tasks
 from onward.edge.calls import Asked, Call, Shape
 from onward.edge.door import Door
 from onward.edge.feed import Feed
@@ -38,6 +38,7 @@ from onward.telemetry import OTHER, counters
 log = logging.getLogger("onward.http")
 
 CALLS: Sequence[Call] = (
+    *many.CALLS,
     *tasks.CALLS,
     *facts.CALLS,
     *live.CALLS,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.core.caller import READ
+from onward.core.caller import READ, SUBMIT
 from onward.core.task import Tasks
 from onward.edge.entrance import Entrance
 from onward.edge.errors import NotForTenants
 from onward.handlers import HandlerView
 from onward.journals import RecordView, Timeline, Turn, TurnView
+from onward.many import Acted
 
 Handlers = list[HandlerView]
 Turns = list[TurnView]
@@ -33,6 +34,27 @@ class Looking(Entrance):
         """Tasks, newest first, and the cursor for the next page, as `Service.list` has it; with `tenant`, those of that one."""
         self.need(READ)
         return await self.service.list(whose=self._whose(tenant), **which)
+
+    async def count(self, *, tenant: str | None = None, **which: Any) -> tuple[int, bool]:
+        """How many tasks such a list has, and whether there may be more."""
+        self.need(READ)
+        return await self.service.count(whose=self._whose(tenant), **which)
+
+    async def act(
+        self, action: str, count: int, *, priority: int | None = None, tenant: str | None = None, **which: Any
+    ) -> Acted:
+        """Cancel, resume, pause or prioritize all tasks that such a list has. Raises MoreMatch when they are far more than `count`. One
+        entry in the audit, where there are any."""
+        self.need(SUBMIT)
+        whose, many = self._whose(tenant), self.service.many
+        ids = await many.found(action, count, priority=priority, whose=whose, **which)
+        if not ids:
+            return Acted(0, 0, ())
+        said = {name: value for name, value in which.items() if value}
+        about = {"filter": said, "tasks": len(ids), "priority": priority}
+        deed = self._deed(f"{action}_many", "tasks", self.caller.tenant, **about)
+        await self.service.audit.write_down(deed)
+        return await many.act(action, ids, priority)
 
     async def handlers(self) -> Handlers:
         """What can be asked for, by name: the same for every tenant."""

@@ -110,6 +110,10 @@ class Overview(Protocol):
         have their data, and only where it is not longer than `most`."""
         ...
 
+    async def ids(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Sequence[tuple[str, bytes]]:
+        """The ids and options of the same tasks that `list` gives."""
+        ...
+
     async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
         """Tasks, newest first, below the id `before`. A look for a text reads all that lie between it and `since`."""
         ...
@@ -148,6 +152,16 @@ def listing(limit: int, before: str | None, which: Which) -> tuple[str, dict[str
     return "list_ended" if alone else "list_all", values
 
 
+IDS = {
+    "list_all": "ids_all",
+    "list_tenant": "ids_tenant",
+    "list_of": "ids_of",
+    "list_open": "ids_open",
+    "list_ended": "ids_ended",
+}
+"""The statement that finds the ids alone."""
+
+
 def _picky(which: Which) -> bool:
     return any(which.get(name) is not None for name in ("task", "queue", "label", "text"))
 
@@ -155,6 +169,12 @@ def _picky(which: Which) -> bool:
 def newest(parts: Iterable[Tasks], limit: int) -> Tasks:
     """The newest of what several statements found."""
     return sorted(itertools.chain.from_iterable(parts), key=lambda task: task.task_id, reverse=True)[:limit]
+
+
+def newest_ids(parts: Iterable[Iterable[Sequence[Any]]], limit: int) -> list[tuple[str, bytes]]:
+    """The same of ids."""
+    found = ((str(row[0]), bytes(row[1])) for row in itertools.chain.from_iterable(parts))
+    return sorted(found, reverse=True)[:limit]
 
 
 FAR = 200

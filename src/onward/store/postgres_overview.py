@@ -11,7 +11,7 @@ from onward.core.record import Record
 from onward.core.task import Tasks
 from onward.store import overview, rows
 from onward.store.access import seen_by
-from onward.store.overview import Child, Ended, Standing, Which, by_task, listings, newest
+from onward.store.overview import IDS, Child, Ended, Standing, Which, by_task, listings, newest, newest_ids
 
 
 class PostgresOverview:
@@ -51,6 +51,10 @@ class PostgresOverview:
         for name, values in listings(limit, before, which):
             parts.append([rows.task(row) for row in await self._fetch(name, **_escaped(values))])
         return newest(parts, limit)
+
+    async def ids(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Sequence[tuple[str, bytes]]:
+        asked = listings(limit, before, which)
+        return newest_ids([await self._fetch(IDS[name], **_escaped(values)) for name, values in asked], limit)
 
     async def ahead(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
         return dict(await self._fetch("ahead", ids=list(task_ids), most=most))

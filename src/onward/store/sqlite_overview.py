@@ -10,7 +10,7 @@ from onward.core.record import Record
 from onward.core.task import Tasks
 from onward.store import overview, rows
 from onward.store.access import seen_by
-from onward.store.overview import Child, Ended, Standing, Which, by_task, listings, newest
+from onward.store.overview import IDS, Child, Ended, Standing, Which, by_task, listings, newest, newest_ids
 from onward.store.sqlite_run import first, run, views
 
 
@@ -60,6 +60,10 @@ class SqliteOverview:
         asked = [(name, listed(values)) for name, values in listings(limit, before, which)]
         found = await self._reading(lambda c: [views(run(c, name, **values)) for name, values in asked])
         return newest(([rows.task(row) for row in part] for part in found), limit)
+
+    async def ids(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Sequence[tuple[str, bytes]]:
+        asked = [(IDS[name], listed(values)) for name, values in listings(limit, before, which)]
+        return newest_ids(await self._reading(lambda c: [list(run(c, n, **values)) for n, values in asked]), limit)
 
     async def ahead(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
         asked = {"ids": json.dumps(list(task_ids)), "most": most}

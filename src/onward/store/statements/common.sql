@@ -20,6 +20,15 @@ WHERE t.id = :id AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 -- name: list_all
 -- Tasks of every state, or of some of which most tasks are, newest first.
 {columns}
+{from_all}
+
+-- name: ids_all
+-- The same, as far as it takes to count them and to look for labels.
+SELECT t.id, t.options
+{from_all}
+
+-- name: from_all
+-- Where both find them.
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
@@ -31,6 +40,15 @@ ORDER BY t.id DESC LIMIT :limit
 -- Tasks of one tenant, of every state or of an end that is not rare, newest first: through the index of tenants, so that those
 -- of all others are never read.
 {columns}
+{from_tenant}
+
+-- name: ids_tenant
+-- The same, as far as it takes to count them and to look for labels.
+SELECT t.id, t.options
+{from_tenant}
+
+-- name: from_tenant
+-- Where both find them.
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
@@ -41,6 +59,15 @@ ORDER BY t.id DESC LIMIT :limit
 -- name: list_of
 -- Children of one task, of whatever state or reason.
 {columns}
+{from_of}
+
+-- name: ids_of
+-- The same, as far as it takes to count them and to look for labels.
+SELECT t.id, t.options
+{from_of}
+
+-- name: from_of
+-- Where both find them.
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
@@ -59,6 +86,15 @@ CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delay
 -- name: list_open
 -- Unfinished tasks, found through the queue, so that the finished ones are never read.
 {columns}
+{from_open}
+
+-- name: ids_open
+-- The same, as far as it takes to count them and to look for labels.
+SELECT t.id, t.options
+{from_open}
+
+-- name: from_open
+-- Where both find them.
 FROM onward_queue q
 JOIN onward_tasks t ON t.id = q.task_id
 LEFT JOIN onward_outcomes o ON o.task_id = q.task_id
@@ -69,6 +105,15 @@ ORDER BY q.task_id DESC LIMIT :limit
 -- name: list_ended
 -- Finished tasks of one state.
 {columns}
+{from_ended}
+
+-- name: ids_ended
+-- The same, as far as it takes to count them and to look for labels.
+SELECT t.id, t.options
+{from_ended}
+
+-- name: from_ended
+-- Where both find them.
 FROM onward_outcomes o
 JOIN onward_tasks t ON t.id = o.task_id
 LEFT JOIN onward_queue q ON q.task_id = o.task_id
