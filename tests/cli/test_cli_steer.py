@@ -115,7 +115,7 @@ def test_half_a_wish_is_refused(words, part, onward: Run, db: str, many: dict[st
 def test_a_person_is_asked_with_the_count(onward: Run, db: str, many: dict[str, str]):
     for answer, cancelled in (("n", set()), ("y", {"eu", "us"})):
         with terminal("cancel", "--all", "--name", "deploy", "--db", db) as screen:
-            screen.look(lambda page: "cancel 2 tasks (2 deploy)? [y/N]" in page)
+            screen.look(lambda page: "cancel 2 tasks? [y/N]" in page)
             screen.type(f"{answer}\n")
             assert screen.status() == (0 if answer == "y" else 2)
         assert found(onward, db, many, "--state", "cancelled") == cancelled

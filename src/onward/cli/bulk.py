@@ -4,99 +4,65 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 from rich.text import Text
 
-from onward.app import Onward
 from onward.cli import door
 from onward.cli.screen import Screen
 from onward.cli.text import count, safe
 from onward.cli.which import which
-from onward.core.task import Task
-from onward.errors import OnwardError, UsageError
-
-PAGE = 1000
-SHOWN = 20
-"""Tasks that could not be changed which are named."""
+from onward.errors import UsageError
+from onward.many import Acted
 
 DONE = {"cancel": "cancelled", "pause": "paused", "resume": "resumed", "prioritize": "changed"}
-Act = Callable[[str], Awaitable[Task]]
 
 
 async def on_all(args: Namespace) -> int:
     """The command, on all that match. Exit status 2 when nobody said yes."""
     screen, verb = Screen(args), str(args.command)
+    action, priority = ("priority", args.priority) if verb == "prioritize" else (verb, None)
     async with door.opened(args) as app:
         wanted = await which(args, app.service)
-        if not wanted:
+        if not wanted.keys() - {"whose"}:
             raise UsageError(
                 f"--all needs something to match, such as --state or --name; `onward {verb} --help` lists it"
             )
-        ids = await _matching(app, wanted)
-        if ids and not args.yes and not _allowed(screen, verb, len(ids), await _some(app, ids)):
+        many, more = await app.service.count(**wanted)
+        if many and not args.yes and not _allowed(screen, verb, many, more=more):
             return UsageError.exit_status
-        done, refused = await _act(ids, _verb(app, args))
+        ids = await app.service.many.found(action, many, priority=priority, **wanted)
+        acted = await app.service.many.act(action, ids, priority)
     if screen.json:
-        screen.document({"action": verb, "matched": len(ids), "done": done, "refused": refused[:SHOWN]})
-        return 0
-    if not ids:
-        screen.aside("no task matches, so nothing was done")
-        return 0
-    screen.say(f"{DONE[verb]}: {count(done, 'task')} of {len(ids):,}")
-    for one in refused[:SHOWN]:
-        screen.aside((f"not {one['task_id']}: {safe(one['detail'])}", "yellow"))
-    if len(refused) > SHOWN:
-        screen.aside((f"and {len(refused) - SHOWN:,} more", "yellow"))
+        refused = [{"task_id": one.task_id, "code": one.code, "detail": one.detail} for one in acted.refused]
+        screen.document(
+            {"action": verb, "matched": acted.matched, "done": acted.done, "refused": refused, "more": more}
+        )
+    else:
+        _print(screen, verb, acted, more=more)
     return 0
 
 
-async def _matching(app: Onward, wanted: dict[str, Any]) -> list[str]:
-    found: list[str] = []
-    cursor: str | None = None
-    while True:
-        page, cursor = await app.service.list(**wanted, limit=PAGE, cursor=cursor)
-        found += [task.task_id for task in page]
-        if cursor is None:
-            return found
+def _print(screen: Screen, verb: str, acted: Acted, *, more: bool) -> None:
+    if not acted.matched:
+        screen.aside("no task matches, so nothing was done")
+        return
+    screen.say(f"{DONE[verb]}: {count(acted.done, 'task')} of {acted.matched:,}")
+    for one in acted.refused:
+        screen.aside((f"not {one.task_id}: {safe(one.detail)}", "yellow"))
+    unnamed = acted.matched - acted.done - len(acted.refused)
+    if unnamed:
+        screen.aside((f"and {unnamed:,} more", "yellow"))
+    if more:
+        screen.aside("there may be more that match: type it again")
 
 
-async def _some(app: Onward, ids: list[str]) -> str:
-    """What a person is shown before saying yes."""
-    names: dict[str, int] = {}
-    for task_id in ids[:PAGE]:
-        task = await app.service.get(task_id)
-        names[task.task] = names.get(task.task, 0) + 1
-    told = sorted(names.items(), key=lambda item: -item[1])
-    return ", ".join(f"{many:,} {safe(name)}" for name, many in told[:5]) + (", …" if len(told) > 5 else "")
-
-
-def _allowed(screen: Screen, verb: str, many: int, some: str) -> bool:
+def _allowed(screen: Screen, verb: str, many: int, *, more: bool) -> bool:
     """Ask, with the count; where nobody can be asked, say what to do."""
-    tasks = count(many, "task")
+    tasks = f"{many:,} or more tasks" if more else count(many, "task")
     if sys.stdin.isatty() and sys.stderr.isatty() and not screen.json:
-        screen.err.print(Text(f"{verb} {tasks} ({some})? [y/N] "), end="")
+        screen.err.print(Text(f"{verb} {tasks}? [y/N] "), end="")
         return input().strip().lower() in {"y", "yes"}
     if screen.json:
-        screen.document({"action": verb, "matched": many, "done": 0, "refused": []})
-    sys.stderr.write(f"onward: {tasks} would be {DONE[verb]} ({some}); say --yes when that is what you want\n")
+        screen.document({"action": verb, "matched": many, "done": 0, "refused": [], "more": more})
+    sys.stderr.write(f"onward: {tasks} would be {DONE[verb]}; say --yes when that is what you want\n")
     return False
-
-
-def _verb(app: Onward, args: Namespace) -> Act:
-    if args.command == "prioritize":
-        return lambda task_id: app.service.prioritize(task_id, args.priority)
-    verbs: dict[str, Act] = {"cancel": app.service.cancel, "pause": app.service.pause, "resume": app.service.resume}
-    return verbs[args.command]
-
-
-async def _act(ids: list[str], verb: Act) -> tuple[int, list[dict[str, str]]]:
-    done, refused = 0, []
-    for task_id in ids:
-        try:
-            await verb(task_id)
-            done += 1
-        except OnwardError as error:  # it has ended meanwhile, or its state forbids it: the others go on
-            refused.append({"task_id": task_id, "code": error.code, "detail": str(error)})
-    return done, refused
