@@ -18,7 +18,8 @@ ENV = {name: value for name, value in os.environ.items() if not name.startswith(
 
 
 def environment() -> dict[str, str]:
-    return {**ENV, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    # The default, said: a child gets what this process has, and another test may have named a database there.
+    return {**ENV, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "ONWARD_DB": "sqlite:///onward.db"}
 
 
 def served(folder: Path, *words: str) -> Child:

@@ -57,7 +57,7 @@ def table(width: int, columns: Sequence[Column], rows: Iterable[Sequence[Text]])
 
 def print_table(console: Console, columns: Sequence[Column], rows: Iterable[Sequence[Text]]) -> None:
     """The same, printed."""
-    for line in table(console.width, columns, rows):
+    for line in table(console.width if console.file.isatty() else WIDE, columns, rows):
         console.print(line, soft_wrap=True)
 
 

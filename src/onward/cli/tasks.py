@@ -159,7 +159,7 @@ async def show(args: Namespace) -> int:
         print_story(screen.out, [story.as_it_stands(line) for line in lines], story.began or 0.0)
         if any(turns.model_call(record) for record in records):
             screen.aside(
-                (f"onward show {task.task_id[-8:]} --turns: its turns; --turn N: what its model saw and said", "dim")
+                (f"onward show {task.task_id[-8:]} --turn N: what its model saw and said; --turns lists them", "dim")
             )
     return 0
 
