@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from onward.artifacts.keeper import Artifacts, Shelf
 from onward.audit import Entries
 from onward.budgets import Spent
-from onward.config import Settings, load
+from onward.config import Settings, load, shown
 from onward.core.budget import Budget
 from onward.core.clock import Clock, SystemClock
 from onward.core.durations import Duration, seconds
@@ -176,6 +176,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
             version=VERSION,
             body_limit=self.settings.body_limit,
             now=self._clock.now,
+            settings=shown(self.settings, self.store.where),
             hooks=self.hooks,
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),

@@ -74,6 +74,13 @@ def variable(name: str) -> str:
     return f"ONWARD_{name.upper()}"
 
 
+def shown(settings: Settings, where: str) -> dict[str, Any]:
+    """All settings for people to see: what may hold a secret is masked. `where` is the database, without its password."""
+    told = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    secret = {f.name: "***" if told[f.name] else "" for f in dataclasses.fields(settings) if not f.repr}
+    return told | secret | {"db": where}
+
+
 def _from_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

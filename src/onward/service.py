@@ -35,6 +35,7 @@ from onward.errors import (
 )
 from onward.forks import Forks
 from onward.handlers import Handlers
+from onward.health import Doctor
 from onward.journals import Journals
 from onward.keys import Keys
 from onward.lists import Lists, plain_id
@@ -46,7 +47,7 @@ from onward.states import States
 from onward.store.gauges import Gauges, Standing
 from onward.store.port import Stopped, Store, Submitted
 from onward.subscriptions import Subscriptions, Webhooks, no_webhooks
-from onward.usages import Usages
+from onward.usages import Report, Usages
 from onward.whys import Whys
 from onward.wishes import (
     UNKNOWN,
@@ -93,6 +94,7 @@ class Service(Lists):
         self.journals = Journals(store)
         self.whys = Whys(store, self.handlers)
         self.many = Many(self)
+        self.health = Doctor(store, clock, self.place, self.list, queue_limit)
         self.usages = Usages(store, self.is_agent)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -222,6 +224,13 @@ class Service(Lists):
     async def look(self, task_id: str) -> Task:
         """The same with all that is known of its usage, which may take a few more questions to the store."""
         return await self.usages.of(await self.get(task_id))
+
+    async def usage(
+        self, by: str, *, since: float | None = None, until: float | None = None, whose: str | None = None
+    ) -> Report:
+        """What models took, by agent, model, key or day, of tasks that were submitted in a time."""
+        agents = [one.name for one in await self.handlers.list() if one.kind == "agent"]
+        return await self.usages.report(by, agents, self.list, since=since, until=until, whose=whose)
 
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
         """What a task keeps under these names; unknown ones are missing."""

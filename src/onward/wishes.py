@@ -71,6 +71,8 @@ class Wish(NamedTuple):
     """Whose it is: tenants never see each other's tasks, and their keys are their own."""
     agent: str | None = None
     """The agent that asks, with its own key."""
+    by: str | None = None
+    """The id of the key with which it was asked for."""
     trace: Mapping[str, str] | None = None
     """The trace of whoever asks (`telemetry.incoming`); it is no part of what is asked."""
 
@@ -139,7 +141,7 @@ def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
     )
 
 
-_BESIDE = frozenset({"purses", "tenant", "agent", "trace"})
+_BESIDE = frozenset({"purses", "tenant", "agent", "by", "trace"})
 """Options that a task with the same key may have otherwise: they change with the code, or with who asks."""
 
 
@@ -171,6 +173,8 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
         )  # for the worker, which has its children submitted for the same one
     if wish.agent is not None:
         said["agent"] = wish.agent
+    if wish.by is not None:
+        said["by"] = wish.by
     if wish.labels:
         said["labels"] = _labels(wish.labels)  # last: whoever looks for a text in them reads from there to the end
     return said

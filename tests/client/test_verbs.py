@@ -257,7 +257,7 @@ async def test_the_place(app: Onward, client: Any) -> None:
     assert await client.list(labels={"team": "a", "more": "b"}) == ([], None)
     assert [task.task_id for task in (await client.list(labels={"team": ["a", "b"]}, text="WORK"))[0]] == [first.id]
     assert await client.count(state=["pending", "running"], labels={"team": "a"}) == (1, False)
-    acted = await client.act("priority", 1, priority=5, task="work", queue=["gpu"])
+    acted = await client.act("priority", 1, priority=5, task="work", labels={"team": "a"})
     assert (acted.matched, acted.done, acted.refused) == (1, 1, ())
     assert (await client.get(first.id)).priority == 5
     async with app.worker():
@@ -404,6 +404,7 @@ def test_the_words_are_those_of_the_app() -> None:
     words = {word for word in set(dir(Verbs)) - set(dir(Asking)) if not word.startswith("_")}
     own = {"tasks", "approvals", "questions", "follow"} | {
         *("whoami", "timeline", "record", "turns", "turn", "count", "act"),  # for who looks on
+        *("children", "fork_plan", "usage", "system", "drain_queue"),
         "result",
         "tail",
         "journal",

@@ -61,6 +61,12 @@ async def _tail(door: Door, of: Belongings) -> Any:
     raise AssertionError("a journal without a record")
 
 
+async def _taken(door: Door, of: Belongings) -> Any:
+    """What was taken with the key of acme, whoever asks."""
+    key = "key-of-nobody" if of is GHOST else "key-of-acme"
+    return [row for row in (await door.usage("key")).rows if row.group == key]
+
+
 VERBS: dict[str, Verb] = {
     "get": Verb(READ, lambda d, of: d.get(of.fixer)),
     "list": Verb(READ, lambda d, _: d.list(), lists=True),
@@ -84,6 +90,10 @@ VERBS: dict[str, Verb] = {
     "count": Verb(READ, lambda d, of: d.count(parent=of.asker), counts=True),
     "act": Verb(SUBMIT, lambda d, of: d.act("priority", 5, priority=3, parent=of.asker), counts=True),
     "submit": Verb(SUBMIT, lambda d, of: d.submit([Wish("quick", {"goal": "on"})], after=of.done)),
+    "children": Verb(READ, lambda d, of: d.children(of.asker)),
+    "fork_plan": Verb(SUBMIT, lambda d, of: d.fork_plan(of.asker, 1)),
+    "usage": Verb(READ, _taken, counts=True),
+    "system": Verb(ADMIN, lambda d, _: d.system({}, ""), place=True),
     "prioritize": Verb(SUBMIT, lambda d, of: d.prioritize(of.asker, 7)),
     "pause": Verb(SUBMIT, lambda d, of: d.pause(of.asker)),
     "resume": Verb(SUBMIT, lambda d, of: d.resume(of.asker)),

@@ -7,8 +7,12 @@ from typing import Any
 from onward.client import reading
 from onward.client.asking import Asking, path
 from onward.client.script import Script, verb
+from onward.core.task import Task
+from onward.core.text import iso
+from onward.forks import SAME
 from onward.handlers import HandlerView
 from onward.journals import Timeline, TurnView
+from onward.usages import Report, Row
 
 Said = dict[str, Any]
 
@@ -38,6 +42,36 @@ class FactVerbs(Asking):
     def record(self, task_id: str, seq: int) -> Script[Said]:
         """One record, with what went in and what came out."""
         said: Said = (yield from self.asked("GET", f"{path('tasks', task_id)}/records/{seq}")).json
+        return said
+
+    @verb
+    def children(
+        self, task_id: str, limit: int = 100, cursor: str | None = None
+    ) -> Script[tuple[list[Task], str | None]]:
+        """What a task has started, newest first, and the cursor for the next page."""
+        query = {"limit": limit, **({} if cursor is None else {"cursor": cursor})}
+        said = (yield from self.asked("GET", f"{path('tasks', task_id)}/children", query=query)).json
+        return [reading.task_of(one) for one in said["tasks"]], said["next"]
+
+    @verb
+    def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Script[Said]:  # noqa: A002
+        """What a fork would do again (`would_repeat`), and how many records it would begin with (`keeps`); nothing is made."""
+        body = {"preview": True} | ({} if at is None else {"at": at}) | ({} if input is SAME else {"input": input})
+        said: Said = (yield from self.asked("POST", f"{path('tasks', task_id)}/fork", body, again=True)).json
+        return said
+
+    @verb
+    def usage(self, by: str = "agent", since: float | None = None, until: float | None = None) -> Script[Report]:
+        """What models took, by agent, model, key or day, of tasks that were submitted in a time."""
+        query = {"by": by, "since": iso(since), "until": iso(until)}
+        asked = {name: value for name, value in query.items() if value is not None}
+        said = (yield from self.asked("GET", "/api/usage", query=asked)).json
+        return Report(said["by"], [reading.known(Row, one) for one in said["rows"]], said["complete"])
+
+    @verb
+    def system(self) -> Script[Said]:
+        """The database, the settings, the versions, and what `onward doctor` finds."""
+        said: Said = (yield from self.asked("GET", "/api/system")).json
         return said
 
     @verb

@@ -23,6 +23,27 @@ class PlaceVerbs(FactVerbs):
         return [reading.schedule_of(one) for one in said["schedules"]]
 
     @verb
+    def pause_schedule(self, name: str) -> Script[Schedule]:
+        """No tick until it is unpaused. Raises ScheduleNotFound."""
+        return reading.schedule_of((yield from self.asked("POST", f"{path('schedules', name)}/pause", again=True)).json)
+
+    @verb
+    def unpause_schedule(self, name: str) -> Script[Schedule]:
+        """Go on with its next tick from now."""
+        answer = yield from self.asked("POST", f"{path('schedules', name)}/unpause", again=True)
+        return reading.schedule_of(answer.json)
+
+    @verb
+    def trigger(self, name: str) -> Script[str]:
+        """Submit the task of a schedule now, beside its ticks; its id. Not sent twice: that would be two."""
+        return str((yield from self.asked("POST", f"{path('schedules', name)}/trigger")).json["task_id"])
+
+    @verb
+    def drain_queue(self, name: str) -> Script[Queue]:
+        """Pause a queue; it is drained when its `running` is 0."""
+        return reading.queue_of((yield from self.asked("POST", f"{path('queues', name)}/drain", again=True)).json)
+
+    @verb
     def queues(self) -> Script[list[Queue]]:
         """All queues with what is unfinished in them, by name."""
         said = (yield from self.asked("GET", "/api/queues")).json

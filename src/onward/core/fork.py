@@ -24,6 +24,8 @@ class Again:
     seq: int
     kind: str
     step: str
+    effect: bool = False
+    """Whether it was announced before it began: an effect that must not happen twice by itself."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -66,7 +68,7 @@ class Cuts:
         for record in self.records:
             if record.seq > at and record.kind in told and "/undo]" not in record.key:
                 kind = "child" if _starts_child(record) else told[record.kind]
-                found.setdefault(record.key, Again(record.seq, kind, record.key))
+                found.setdefault(record.key, Again(record.seq, kind, record.key, record.kind == r.ANNOUNCED))
         return list(found.values())
 
     def started(self) -> set[str]:

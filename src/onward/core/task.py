@@ -143,6 +143,8 @@ class Task:
     """Only in the answer to a cancel: how many tasks of the tree were in the middle of something."""
     usage: Usage | None = None
     """What its models took, where it is an agent's and that is known here."""
+    by: str | None = None
+    """The id of the key with which it was asked for, where one was shown."""
 
     @property
     def ended(self) -> bool:

@@ -116,8 +116,8 @@ class Door(Looking):
     async def submit(self, wishes: Sequence[Wish], *, after: str | None = None) -> Sequence[str]:
         """The ids of the tasks, after the commit. All or none."""
         self.need(SUBMIT)
-        tenant, agent = self.caller.tenant, self.caller.agent
-        wishes = [wish._replace(tenant=tenant, agent=agent, parent=None) for wish in wishes]
+        own = {"tenant": self.caller.tenant, "agent": self.caller.agent, "by": self.caller.key, "parent": None}
+        wishes = [wish._replace(**own) for wish in wishes]
         if after is not None:
             await self._own(SUBMIT, after)
             wishes = [await self.service.states.after(after, wish) for wish in wishes]

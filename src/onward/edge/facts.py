@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from onward.edge.calls import Answer, Asked, Call, Shape
-from onward.edge.shapes import RecordShape, Seq, Time
+from onward.edge.shapes import Moment, RecordShape, Seq, StatsShape, Time
 from onward.views import timeline_json, turn_json, whole_record_json
 
 Kind = Literal[
@@ -152,6 +152,61 @@ class TurnQuery(SinceQuery):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
+class UsageRow(Shape):
+    """What one group took. `unknown` is how many of its tasks, or of its calls, did not tell all of it, which is not in the sums."""
+
+    group: str
+    tasks: int
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    usd: float
+    unknown: int
+
+
+class UsageReport(Shape):
+    """What models took; the dearest first, days in order."""
+
+    by: str
+    rows: list[UsageRow]
+    complete: bool = Field(description="False when there are more tasks than the 10,000 newest, which were looked at.")
+
+
+class UsageQuery(Shape):
+    """By what, and of tasks that were submitted when."""
+
+    by: Literal["agent", "model", "key", "day"] = "agent"
+    since: Moment | None = None
+    until: Moment | None = None
+
+
+class Finding(Shape):
+    """One thing that was looked at; `fine` is null for what is neither right nor wrong."""
+
+    name: str
+    fine: bool | None
+    detail: str
+
+
+class SystemShape(Shape):
+    """The system as a whole: what `onward doctor` finds, and all that it looks at."""
+
+    database: str
+    store: Literal["sqlite", "postgres"]
+    tables: int = Field(
+        description="The number of the newest migration there is; `tables_wanted` is that of this program."
+    )
+    tables_wanted: int
+    skew_s: float = Field(description="Seconds by which this machine's clock is behind the database's.")
+    bytes: int
+    stats: StatsShape
+    settings: dict[str, Any] = Field(description="With what is secret masked.")
+    version: str
+    python: str
+    fine: bool
+    checks: list[Finding]
+
+
 async def whoami(asked: Asked) -> Answer:
     """`GET /api/whoami`: for whoever has a key, whatever it is good for."""
     caller = asked.door.caller
@@ -189,6 +244,20 @@ async def turn(asked: Asked) -> Answer:
     return Answer({**turn_json(found.view), "messages": found.messages, "reply": found.reply})
 
 
+async def usage(asked: Asked) -> Answer:
+    """`GET /api/usage`."""
+    query: UsageQuery = asked.query
+    since, until = (None if at is None else at.timestamp() for at in (query.since, query.until))
+    found = await asked.door.usage(query.by, since, until)
+    return Answer(dataclasses.asdict(found))
+
+
+async def system(asked: Asked) -> Answer:
+    """`GET /api/system`."""
+    found = await asked.door.system(asked.edge.settings, asked.edge.version)
+    return Answer({**dataclasses.asdict(found), "fine": found.fine})
+
+
 def _number(text: str) -> int:
     """What stands in a path; 0, which nothing has, for what is none."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
@@ -203,6 +272,25 @@ CALLS = [
         handlers,
         "What can be asked for, and what it takes.",
         {200: ("All handlers.", Handlers)},
+        tag="place",
+    ),
+    Call(
+        "GET",
+        "/api/usage",
+        "usage",
+        usage,
+        "What models took, by agent, model, key or day.",
+        {200: ("Sums.", UsageReport)},
+        query=UsageQuery,
+        tag="agents",
+    ),
+    Call(
+        "GET",
+        "/api/system",
+        "system",
+        system,
+        "The database, the settings, the versions, and what `onward doctor` finds.",
+        {200: ("All of it.", SystemShape)},
         tag="place",
     ),
     Call(

@@ -78,11 +78,14 @@ class Edge:
         version: str,
         body_limit: int,
         now: Callable[[], float],
+        settings: Mapping[str, Any] | None = None,
         hosts: frozenset[str] | None = None,
         origins: frozenset[str] = frozenset(),
         hooks: Mapping[str, Hook] | None = None,
     ) -> None:
         self.service, self.gate, self.version, self.body_limit, self.now = service, gate, version, body_limit, now
+        self.settings = {} if settings is None else settings
+        """Without what is secret in them."""
         self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks
         self.metrics: Metrics | None = None
         """Made when somebody asks for the first time: before that nothing is counted."""

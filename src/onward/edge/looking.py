@@ -5,15 +5,19 @@ A part of `Door`, in a file of its own because that one is long.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from onward.core.caller import READ, SUBMIT
+from onward.core.caller import ADMIN, READ, SUBMIT
 from onward.core.task import Tasks
 from onward.edge.entrance import Entrance
 from onward.edge.errors import NotForTenants
+from onward.forks import SAME, Plan
 from onward.handlers import HandlerView
+from onward.health import Health
 from onward.journals import RecordView, Timeline, Turn, TurnView
 from onward.many import Acted
+from onward.usages import Report
 
 Handlers = list[HandlerView]
 Turns = list[TurnView]
@@ -35,6 +39,11 @@ class Looking(Entrance):
         self.need(READ)
         return await self.service.list(whose=self._whose(tenant), **which)
 
+    async def children(self, task_id: str, limit: int = 100, cursor: str | None = None) -> tuple[Tasks, str | None]:
+        """The children of a task, newest first, and the cursor for the next page."""
+        await self._own(READ, task_id)
+        return await self.service.list(parent=task_id, limit=limit, cursor=cursor, whose=self.caller.sees)
+
     async def count(self, *, tenant: str | None = None, **which: Any) -> tuple[int, bool]:
         """How many tasks such a list has, and whether there may be more."""
         self.need(READ)
@@ -55,6 +64,21 @@ class Looking(Entrance):
         deed = self._deed(f"{action}_many", "tasks", self.caller.tenant, **about)
         await self.service.audit.write_down(deed)
         return await many.act(action, ids, priority)
+
+    async def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Plan:  # noqa: A002
+        """What a fork would come to; nothing is made. Raises CannotFork."""
+        await self._own(SUBMIT, task_id)
+        return await self.service.forks.plan(task_id, at, input=input)
+
+    async def usage(self, by: str, since: float | None = None, until: float | None = None) -> Report:
+        """What models took, in groups, of all tasks that the caller sees."""
+        self.need(READ)
+        return await self.service.usage(by, since=since, until=until, whose=self.caller.sees)
+
+    async def system(self, settings: Mapping[str, Any], version: str) -> Health:
+        """The database, the settings and the versions, and whether all is well."""
+        self._place(ADMIN, "the system")
+        return await self.service.health.look(settings, version)
 
     async def handlers(self) -> Handlers:
         """What can be asked for, by name: the same for every tenant."""

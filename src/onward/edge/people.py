@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from starlette.responses import Response
@@ -18,7 +19,8 @@ _ARTIFACT = re.compile(r"([!-~]+)\.([!-~]+)")
 
 async def approvals(asked: Asked) -> Answer:
     """`GET /api/approvals`."""
-    return Answer({"approvals": [ask_json(ask) for ask in await asked.door.asks("approval")]})
+    found = sorted(await asked.door.asks("approval"), key=lambda ask: (ask.expires_at or math.inf, ask.asked_at))
+    return Answer({"approvals": [ask_json(ask) for ask in found]})
 
 
 async def questions(asked: Asked) -> Answer:
@@ -109,7 +111,7 @@ CALLS = [
         "/api/approvals",
         "approvals",
         approvals,
-        "Approvals that wait for somebody.",
+        "Approvals that wait for somebody: those that expire first, then the oldest.",
         {200: ("Open approvals.", shapes.Approvals)},
         query=shapes.Pending,
         tag="people",

@@ -17,6 +17,23 @@ async def schedules(asked: Asked) -> Answer:
     return Answer({"schedules": [schedule_json(schedule) for schedule in await asked.door.schedules()]})
 
 
+async def pause_schedule(asked: Asked) -> Answer:
+    """`POST /api/schedules/{name}/pause`."""
+    return Answer(schedule_json(await asked.door.pause_schedule(asked.path["name"])))
+
+
+async def unpause_schedule(asked: Asked) -> Answer:
+    """`POST /api/schedules/{name}/unpause`."""
+    return Answer(schedule_json(await asked.door.unpause_schedule(asked.path["name"])))
+
+
+async def trigger(asked: Asked) -> Answer:
+    """`POST /api/schedules/{name}/trigger`."""
+    task_id = await asked.door.trigger(asked.path["name"])
+    where = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
+    return Answer({"task_id": task_id, "state": "pending"}, 202, where)
+
+
 async def queues(asked: Asked) -> Answer:
     """`GET /api/queues`."""
     return Answer({"queues": [queue_json(queue) for queue in await asked.door.queues()]})
@@ -69,6 +86,7 @@ async def readyz(asked: Asked) -> Answer:
     return Answer({"status": "ok"})
 
 
+_SCHEDULE = {200: ("The schedule.", shapes.ScheduleShape)}
 _QUEUE = {200: ("The queue.", shapes.QueueShape)}
 _WELL = {200: ("It is well.", shapes.Health)}
 CALLS = [
@@ -93,6 +111,36 @@ CALLS = [
         tag="place",
     ),
     Call(
+        "POST",
+        "/api/schedules/{name}/pause",
+        "pause_schedule",
+        pause_schedule,
+        "No tick until it is unpaused.",
+        _SCHEDULE,
+        errors=(404,),
+        tag="place",
+    ),
+    Call(
+        "POST",
+        "/api/schedules/{name}/unpause",
+        "unpause_schedule",
+        unpause_schedule,
+        "Go on with its next tick from now.",
+        _SCHEDULE,
+        errors=(404,),
+        tag="place",
+    ),
+    Call(
+        "POST",
+        "/api/schedules/{name}/trigger",
+        "trigger",
+        trigger,
+        "Submit the task of a schedule now, beside its ticks.",
+        {202: ("Accepted.", shapes.Accepted)},
+        errors=(404,),
+        tag="place",
+    ),
+    Call(
         "GET",
         "/api/queues",
         "queues",
@@ -107,6 +155,15 @@ CALLS = [
         "pause_queue",
         pause_queue,
         "Let nobody start anything of a queue until it is unpaused; what runs goes on.",
+        _QUEUE,
+        tag="place",
+    ),
+    Call(
+        "POST",
+        "/api/queues/{name}/drain",
+        "drain_queue",
+        pause_queue,
+        "The same as pause: `running` says how many are still at work, and it is drained when that is 0.",
         _QUEUE,
         tag="place",
     ),

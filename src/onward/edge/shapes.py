@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, Field, StrictBool, StrictInt
+from pydantic import AwareDatetime, BeforeValidator, Field, RootModel, StrictBool, StrictInt
 
 from onward.core.task import Reason, State
 from onward.edge.calls import Shape
@@ -200,6 +200,13 @@ class TaskQuery(TaskFilter):
     cursor: Name | None = None
 
 
+class PageQuery(Shape):
+    """How many, and from where on."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    cursor: Name | None = None
+
+
 class WaitQuery(Shape):
     """How long to wait for the end."""
 
@@ -252,10 +259,31 @@ class NewMessage(Shape):
 
 
 class NewFork(Shape):
-    """After which record to fork; with another input, from the first."""
+    """After which record to fork; with another input, from the first. With `preview` nothing is made."""
 
     at: Annotated[Whole, Field(ge=1, le=2**53)] | None = None
     input: Any = None
+    preview: StrictBool = False
+
+
+class Repeated(Shape):
+    """Something that a fork would do anew, if its way leads there."""
+
+    seq: int
+    name: str
+    kind: Literal["step", "question", "approval", "child"]
+    effect: bool = Field(description="Whether it is an effect that must not happen twice by itself.")
+
+
+class ForkPlan(Shape):
+    """What a fork would come to."""
+
+    would_repeat: list[Repeated]
+    keeps: int = Field(description="Records that it would begin with.")
+
+
+class Forked(RootModel[TaskShape | ForkPlan]):
+    """The new task; with `preview`, what it would come to."""
 
 
 class Verdict(Shape):
@@ -286,7 +314,7 @@ class AskShape(Shape):
 
 
 class Approvals(Shape):
-    """Approvals that wait for somebody, the oldest first."""
+    """Approvals that wait for somebody: those that expire first, then the oldest."""
 
     approvals: list[AskShape]
 

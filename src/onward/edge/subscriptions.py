@@ -86,6 +86,7 @@ class DeliveryQuery(PageQuery):
 
     state: State | None = None
     task: Name | None = None
+    task_id: Name | None = Field(None, description="The same as `task`.")
     subscription: Name | None = None
 
 
@@ -110,7 +111,9 @@ async def remove(asked: Asked) -> Answer:
 
 async def deliveries(asked: Asked) -> Answer:
     """`GET /api/deliveries`."""
-    found, cursor = await asked.door.deliveries(**asked.query.model_dump())
+    said = asked.query.model_dump()
+    task_id = said.pop("task_id")
+    found, cursor = await asked.door.deliveries(**said | {"task": said["task"] or task_id})
     return Answer({"deliveries": [delivery_json(one) for one in found], "next": cursor})
 
 

@@ -75,6 +75,12 @@ async def list_(asked: Asked) -> Answer:
     return await _page(asked, found, cursor)
 
 
+async def children(asked: Asked) -> Answer:
+    """`GET /api/tasks/{id}/children`."""
+    found, cursor = await asked.door.children(asked.path["id"], asked.query.limit, asked.query.cursor)
+    return await _page(asked, found, cursor)
+
+
 async def result(asked: Asked) -> Answer:
     """`GET /api/tasks/{id}/result`."""
     task = await _waited(asked, asked.path["id"], asked.query.timeout_s)
@@ -116,6 +122,10 @@ async def fork(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/fork`."""
     body: shapes.NewFork = asked.body
     given = body.input if "input" in body.model_fields_set else SAME
+    if body.preview:
+        plan = await asked.door.fork_plan(asked.path["id"], body.at, input=given)
+        again = [{"seq": one.seq, "name": one.step, "kind": one.kind, "effect": one.effect} for one in plan.again]
+        return Answer({"would_repeat": again, "keeps": plan.at})
     return _task(await asked.door.service.get(await asked.door.fork(asked.path["id"], body.at, input=given)))
 
 
@@ -216,6 +226,16 @@ CALLS = [
     ),
     Call(
         "GET",
+        "/api/tasks/{id}/children",
+        "children",
+        children,
+        "What a task has started, newest first, ended or not.",
+        {200: ("A page of tasks.", shapes.TaskPage)},
+        query=shapes.PageQuery,
+        errors=(404,),
+    ),
+    Call(
+        "GET",
         "/api/tasks/{id}/result",
         "result",
         result,
@@ -281,8 +301,8 @@ CALLS = [
         "/api/tasks/{id}/fork",
         "fork",
         fork,
-        "A new task from the first records of another.",
-        {200: ("The new task.", shapes.TaskShape)},
+        "A new task from the first records of another; with `preview`, what it would do again.",
+        {200: ("The new task, or what it would come to.", shapes.Forked)},
         body=shapes.NewFork,
         errors=(404, 409, 413, 415, 422),
     ),

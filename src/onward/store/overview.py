@@ -100,6 +100,14 @@ class Overview(Protocol):
         """The id of the task that has so many others between it and `before`; None when there are not so many."""
         ...
 
+    async def model_calls(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
+        """The ids and data of the steps of these tasks that may have asked a model."""
+        ...
+
+    async def size(self) -> int:
+        """Bytes that the database takes."""
+        ...
+
     async def ahead(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
         """Of these tasks, for each that could be started now, how many of its queue stand before it: counted up to `most` of a higher
         priority, and as many of its own."""

@@ -56,6 +56,12 @@ class PostgresOverview:
         asked = listings(limit, before, which)
         return newest_ids([await self._fetch(IDS[name], **_escaped(values)) for name, values in asked], limit)
 
+    async def model_calls(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
+        return [(row[0], row[1]) for row in await self._fetch("model_calls", ids=list(task_ids))]
+
+    async def size(self) -> int:
+        return int((await self._fetch("size"))[0][0])
+
     async def ahead(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
         return dict(await self._fetch("ahead", ids=list(task_ids), most=most))
 

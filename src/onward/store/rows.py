@@ -44,6 +44,7 @@ def task(row: Mapping[str, Any]) -> Task:
         group=row["grp"],
         tenant=row["tenant"],
         usage=Usage.read(ending["usage"]) if "usage" in ending else None,
+        by=options.get("by"),
     )
 
 

@@ -65,6 +65,14 @@ class SqliteOverview:
         asked = [(IDS[name], listed(values)) for name, values in listings(limit, before, which)]
         return newest_ids(await self._reading(lambda c: [list(run(c, n, **values)) for n, values in asked]), limit)
 
+    async def model_calls(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
+        asked = json.dumps(list(task_ids))
+        found: list[tuple[str, bytes]] = await self._reading(lambda c: list(run(c, "model_calls", ids=asked)))
+        return found
+
+    async def size(self) -> int:
+        return int((await self._reading(lambda c: first(c, "size")))[0])
+
     async def ahead(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
         asked = {"ids": json.dumps(list(task_ids)), "most": most}
         found: dict[str, int] = await self._reading(lambda c: dict(run(c, "ahead", **asked)))

@@ -141,6 +141,10 @@ FROM onward_queue q JOIN onward_journal j ON j.task_id = q.task_id
 WHERE q.task_id AMONG (:ids) AND j.kind <> 'progress'
 ORDER BY j.task_id, j.seq
 
+-- name: model_calls
+-- What some tasks asked of models, as far as the keys of the records tell.
+SELECT task_id, data FROM onward_journal WHERE task_id AMONG (:ids) AND kind = 'step.completed' AND key LIKE '%model%' ORDER BY task_id, seq
+
 -- name: floor
 -- The task that has so many others between it and an id: how far a look that is bounded goes.
 SELECT t.id FROM onward_tasks t WHERE t.id < :before AND (:of_all OR COALESCE(t.tenant, '') = :tenant) ORDER BY id DESC LIMIT 1 OFFSET :count

@@ -493,3 +493,7 @@ SELECT pg_advisory_xact_lock(7205759404)
 -- name: has_label
 -- Whether the options of a task hold these bytes.
 position(:label IN t.options) > 0
+
+-- name: size
+-- Bytes that the database takes.
+SELECT pg_database_size(current_database()) AS size

@@ -323,3 +323,7 @@ WHERE j.task_id = f.value AND j.seq = (SELECT max(i.seq) FROM onward_journal i W
 -- name: has_label
 -- Whether the options of a task hold these bytes.
 instr(t.options, :label) > 0
+
+-- name: size
+-- Bytes that the database takes.
+SELECT p.page_count * s.page_size AS size FROM pragma_page_count() p, pragma_page_size() s
