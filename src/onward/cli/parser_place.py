@@ -166,7 +166,9 @@ def usage(commands: Commands) -> None:
         "what models took: calls, tokens and cost",
         "examples:\n  onward usage --by model\n  onward usage --by day --since 30d",
     )
-    parser.add_argument("--by", choices=("agent", "model", "day"), default="agent", help="agent, model or day (agent)")
+    parser.add_argument(
+        "--by", choices=("agent", "model", "key", "day"), default="agent", help="agent, model, key or day (agent)"
+    )
     parser.add_argument("--since", metavar="TIME", help="tasks submitted at or after, as in 2026-11-15, or 2h for ago")
     parser.add_argument("--until", metavar="TIME", help="tasks submitted before")
 
