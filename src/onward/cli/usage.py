@@ -29,8 +29,7 @@ async def usage(args: Namespace) -> int:
     screen = Screen(args)
     since, until = moment("--since", args.since), moment("--until", args.until)
     async with door.opened(args) as app:
-        agents = [one.name for one in await app.service.handlers.list() if one.kind == "agent"]
-        found = await app.service.usages.report(args.by, agents, app.service.list, since=since, until=until)
+        found = await app.service.usage(args.by, since=since, until=until)
     if screen.json:
         screen.document(dataclasses.asdict(found))
         return 0
@@ -59,7 +58,7 @@ def _print(screen: Screen, by: str, rows: list[Row]) -> None:
 def _cells(row: Row, style: str) -> tuple[Text, ...]:
     numbers = [f"{many:,}" for many in (row.tasks, row.calls, row.tokens_in, row.tokens_out)]
     unknown = f"{row.unknown:,}" if row.unknown else ""
-    return tuple(Text(text, style) for text in (safe(row.group), *numbers, _cost(row), unknown))
+    return tuple(Text(text, style) for text in (safe(row.group) or "(none)", *numbers, _cost(row), unknown))
 
 
 def _cost(row: Row) -> str:
