@@ -221,7 +221,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 def error_json(error: OnwardError) -> dict[str, Any]:
     """An error for programs."""
-    known = {name: getattr(error, name) for name in ("task_id", "retry_after") if hasattr(error, name)}
+    known = {name: getattr(error, name) for name in ("task_id", "retry_after", "candidates") if hasattr(error, name)}
     return {"error": {"code": error.code, "message": str(error), **known}}
 
 

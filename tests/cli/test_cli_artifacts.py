@@ -13,7 +13,7 @@ import pytest
 
 from onward import Onward
 from tests.cli.conftest import ROOT, Run, controls
-from tests.cli.test_cli_terminal import Terminal
+from tests.cli.terminal import Terminal
 
 TEXT = "first\tline\n\x1b[2J\x1b]0;owned\x07 second ä\n"
 BYTES = bytes(range(256))

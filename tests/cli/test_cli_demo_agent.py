@@ -23,7 +23,7 @@ from onward.demo.disk import FILES, FOLDER, QUOTA, Disk
 from onward.errors import UsageError
 from onward.testing import crashes, drain
 from tests.cli.conftest import ROOT, Run, controls, process
-from tests.cli.test_cli_terminal import ESCAPES, terminal
+from tests.cli.terminal import ESCAPES, terminal
 from tests.kit import only_postgres
 
 OLD = sorted(path for path, _, days in FILES if days > agent.OLD)

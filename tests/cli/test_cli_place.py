@@ -72,7 +72,7 @@ def test_list_looks_for_something(onward: Run, db: str) -> None:
     assert listed("--before", "2020-01-01T12:00") == []
     assert listed("--after", "2020-01-01") == [2, 1]
     assert listed("--parent", first) == []
-    assert "--after is a time such as" in onward("list", "--after", "noon", "--db", db).sentence
+    assert "--since is a time such as" in onward("list", "--after", "noon", "--db", db).sentence
     assert "one of queued, delayed" in onward("list", "--reason", "tired", "--db", db).sentence
 
 

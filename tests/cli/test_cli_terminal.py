@@ -2,79 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import pty
 import re
-import select
-import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
 
 import pytest
 
 from tests.cli.conftest import ROOT, Run, Waiting, controls, process
-
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Terminal:
-    """A command on a terminal of its own."""
-
-    def __init__(self, *words: str, columns: int = 80, **env: str) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        given = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "LINES"}}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "onward", *words],
-            stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, env={**given, "TERM": "xterm-256color", **env},
-            start_new_session=True,
-        )  # fmt: skip
-        os.close(slave)
-        self.text = ""
-
-    def read(self, until: str | None = None, seconds: float = 20) -> str:
-        """What it has shown, up to a text or its end."""
-        end = time.monotonic() + seconds
-        while until is None or until not in self.text:
-            assert time.monotonic() < end, self.text
-            if select.select([self._master], [], [], 0.1)[0]:
-                try:
-                    data = os.read(self._master, 65536)
-                except OSError:  # Linux says EIO when the last writer is gone
-                    break
-                self.text += data.decode(errors="replace")
-        return self.text
-
-    def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
-
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
-
-    def status(self) -> int:
-        self.read()
-        return self._process.wait(20)
-
-    def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        os.close(self._master)
-
-
-@contextlib.contextmanager
-def terminal(*words: str, **options):
-    opened = Terminal(*words, **options)
-    try:
-        yield opened
-    finally:
-        opened.close()
+from tests.cli.terminal import ESCAPES, terminal
 
 
 def test_follow_moves_on_a_terminal_and_leaves_the_task_alone(onward: Run, crew: str):
@@ -149,3 +86,36 @@ def test_a_reader_that_leaves_early_is_no_error(crew: str, onward: Run):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "{0\n"
     assert done.stderr == ""
+
+
+# ── the tree ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (200, 50)])
+def test_follow_is_a_tree_with_its_children(columns: int, rows: int, onward: Run, crew: str):
+    task_id = onward("submit", "household", '"choose"', "--db", crew).out.strip()
+    with terminal("follow", task_id[-8:], "--db", crew, columns=columns, rows=rows) as screen:
+        head, child, asks, *rest = screen.look(lambda page: "asks: Which region?" in page).splitlines()
+        assert head.startswith("household  waiting")
+        assert child.startswith("└─ ☾ choose  waiting")
+        assert asks.startswith("   └─ ! asks: Which region?")
+        assert len(rest) < 3
+        screen.interrupt()
+        assert screen.ends() == 130
+    onward("cancel", task_id, "--db", crew)
+
+
+def test_follow_shows_an_agent_turn_by_turn(onward: Run, crew: str, waiting: Waiting):
+    task_id = waiting("approval", "janitor", '"/tmp/a\\u001b[31m\\u202e"')
+    with terminal("follow", task_id[-8:], "--db", crew, columns=80, rows=24) as screen:
+        assert screen.ends() == 5
+        screen.read("waits for a person")
+        head, turn, asks, *_ = screen.seen
+        assert head.startswith("janitor  waiting")
+        assert "1 turn" in head
+        assert turn.startswith("└─ ✓ turn 1")
+        assert asks.startswith("   └─ ! asks for approval: erase(")
+        assert f"→ onward approve {task_id[-8:]}." in asks, "the command is whole"
+        assert "\u202e" not in screen.text
+        assert "\x1b[31m\\u202e" not in screen.text
+    onward("cancel", task_id, "--db", crew)

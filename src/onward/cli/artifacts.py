@@ -13,10 +13,13 @@ from rich.text import Text
 
 from onward.artifacts.errors import ArtifactNotFound
 from onward.cli import door
-from onward.cli.screen import Screen, print_table
-from onward.cli.text import count, safe
+from onward.cli.screen import Screen
+from onward.cli.table import Column, fixed, number, print_table
+from onward.cli.text import safe
 from onward.core.state import ArtifactRef
 from onward.errors import UsageError
+
+COLUMNS = (fixed("ARTIFACT"), Column("TYPE", drop=1), number("BYTES"), Column("STEP", drop=2), Column("SUMMARY"))
 
 
 async def artifacts(args: Namespace) -> int:
@@ -50,7 +53,7 @@ def _list(screen: Screen, task_id: str, found: Sequence[ArtifactRef]) -> int:
             )
             for one in found
         ]
-        print_table(screen.out, ["ARTIFACT", "TYPE", "BYTES", "STEP", "SUMMARY"], rows, max(32, screen.out.width // 4))
+        print_table(screen.out, COLUMNS, rows)
     else:
         screen.aside(f"task {task_id} has left nothing behind so far")
     return 0
@@ -58,13 +61,9 @@ def _list(screen: Screen, task_id: str, found: Sequence[ArtifactRef]) -> int:
 
 def _meant(task_id: str, found: Sequence[ArtifactRef], given: str) -> ArtifactRef:
     """The artifact with this id, or with these first or last characters of one."""
-    wanted = given.strip().lower()
-    fits = [one for one in found if wanted and (one.artifact_id.startswith(wanted) or one.artifact_id.endswith(wanted))]
-    if not fits:
-        raise ArtifactNotFound(task_id, given, [one.artifact_id for one in found])
-    if len(fits) > 1:
-        raise UsageError(f"{given!r} fits {count(len(fits), 'artifact')} of task {task_id}; give more of the id")
-    return fits[0]
+    lost = ArtifactNotFound(task_id, given, [one.artifact_id for one in found])
+    meant = door.one_of(given, "artifact", [(one.artifact_id, one.summary) for one in found], lost)
+    return next(one for one in found if one.artifact_id == meant)
 
 
 def _save(screen: Screen, one: ArtifactRef, data: bytes, path: Path) -> int:

@@ -9,11 +9,13 @@ from rich.text import Text
 
 from onward.budgets import Spent
 from onward.cli import door
-from onward.cli.screen import Screen, print_table
+from onward.cli.screen import Screen
+from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import count, span
 
 NAMES = {"steps": "steps", "llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
 BAR = 20
+COLUMNS = (fixed("OF"), number("SPENT"), number("RESERVED", drop=1), number("LIMIT"), Column(""))
 
 
 async def budget(args: Namespace) -> int:
@@ -61,7 +63,7 @@ def _show(screen: Screen, task_id: str, spent: Spent) -> None:
         for kind, meter in spent.meters.items()
         if meter["limit"] is not None or meter["spent"]
     ]
-    print_table(screen.out, ["OF", "SPENT", "RESERVED", "LIMIT", ""], rows, BAR + 5)
+    print_table(screen.out, COLUMNS, rows)
     if over := {NAMES[kind]: more for kind, more in spent.purse.exceeded.items()}:
         told = ", ".join(f"{_number(more)} {name}" for name, more in over.items())
         screen.say((f"the provider took {told} more than it was allowed", "yellow"))

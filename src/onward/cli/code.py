@@ -13,8 +13,9 @@ from rich.text import Text
 
 from onward.app import Onward
 from onward.cli import door
-from onward.cli.screen import Screen, print_table, sign
+from onward.cli.screen import Screen, sign
 from onward.cli.submit import read_input
+from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import count, safe
 from onward.cli.timeline import Mark
 from onward.core import record as r
@@ -22,7 +23,7 @@ from onward.core.durations import seconds
 from onward.core.fork import Again
 from onward.engine.check import HARMED, Finding, Verdict, quietly
 from onward.errors import UsageError
-from onward.forks import SAME
+from onward.forks import SAME, Plan
 from onward.views import task_json
 
 DISAGREES = 1
@@ -124,9 +125,9 @@ def _print_findings(screen: Screen, findings: list[Finding], counts: collections
     names = sorted({finding.task for finding in findings})
     per = collections.Counter((finding.task, finding.verdict) for finding in findings)
     shown = [verdict for verdict in Verdict if counts[verdict] or verdict in {Verdict.FINE, Verdict.PARKS}]
-    rows = [[Text(safe(name)), *[Text(str(per[name, verdict])) for verdict in shown], Text("")] for name in names]
-    rows.append([Text("all", "bold"), *[Text(str(counts[verdict]), "bold") for verdict in shown], Text("")])
-    print_table(screen.out, ["TASK", *[WORDS[verdict].upper() for verdict in shown], ""], rows, 40)
+    rows = [[Text(safe(name)), *[Text(str(per[name, verdict])) for verdict in shown]] for name in names]
+    rows.append([Text("all", "bold"), *[Text(str(counts[verdict]), "bold") for verdict in shown]])
+    print_table(screen.out, [Column("TASK"), *[number(WORDS[verdict].upper()) for verdict in shown]], rows)
 
 
 # ── fork ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,6 +142,8 @@ async def fork(args: Namespace) -> int:
         if args.at is None and args.input is None:
             return await _places(screen, app, task_id)
         plan = await app.service.forks.plan(task_id, args.at, input=value)
+        if args.preview:
+            return _preview(screen, plan)
         if not args.yes and plan.again and not _allowed(screen, plan.again, plan.at):
             return UsageError.exit_status
         handle = await app.fork(task_id, args.at, input=value)
@@ -152,6 +155,21 @@ async def fork(args: Namespace) -> int:
         screen.say(
             f"task {task.task_id} ", (f"({safe(task.task)}) ", "dim"), f"goes on after record {plan.at} of {task_id}"
         )
+    return 0
+
+
+def _preview(screen: Screen, plan: Plan) -> int:
+    """What it would come to; nothing is made."""
+    if screen.json:
+        told = {"from": plan.origin.task_id, "at": plan.at, "keeps": plan.at}
+        screen.document({"forked": None, **told, "again": [_again_json(one) for one in plan.again]})
+        return 0
+    screen.say(f"a fork of task {plan.origin.task_id} would keep {count(plan.at, 'record')}, and do anew:")
+    if not plan.again:
+        screen.say("  nothing that was done before")
+    for one in plan.again:
+        screen.say(f"  {one.seq:>6}  {one.kind}  {safe(one.step)}")
+    screen.aside((f"onward fork {plan.origin.task_id[-8:]} --at {plan.at} --yes: do it", "dim"))
     return 0
 
 
@@ -177,7 +195,7 @@ async def _places(screen: Screen, app: Onward, task_id: str) -> int:
         screen.document({"forked": None, "places": [{"at": p.seq, "kind": p.kind, "key": p.key} for p in places]})
     else:
         rows = [(Text(str(p.seq)), Text(p.kind), Text(safe(p.key))) for p in places if p.kind not in _NOISE]
-        print_table(screen.out, ["AT", "AFTER", ""], rows, 40)
+        print_table(screen.out, (number("AT"), fixed("AFTER"), Column("")), rows)
     sys.stderr.write("onward: say after which record to fork it, with --at N\n")
     return UsageError.exit_status
 

@@ -7,13 +7,27 @@ from argparse import Namespace
 
 from rich.text import Text
 
+from onward.app import Onward
 from onward.cli import door
-from onward.cli.screen import Screen, print_table
+from onward.cli.screen import Screen
+from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import age, safe, span
-from onward.errors import UsageError
+from onward.errors import NotFound, UsageError
 from onward.store.outbox import DELIVERED, FAILED, PENDING
 from onward.subscriptions import Deliveries, Delivery
 from onward.views import delivery_json
+
+COLUMNS = (
+    fixed("ID"),
+    Column("TYPE", drop=2),
+    fixed("STATE"),
+    number("TRIES", drop=3),
+    Column("TO"),
+    fixed("WHEN", drop=1),
+    Column("SAID", drop=1),
+)
+LOOKED_AT = 1000
+"""Deliveries among which a shortened id is looked for."""
 
 _STYLES = {DELIVERED: "green", FAILED: "red", PENDING: ""}
 
@@ -53,8 +67,7 @@ def _print(screen: Screen, found: Deliveries) -> None:
         )
         for one in found
     ]
-    names = ["ID", "TYPE", "STATE", "TRIES", "TO", "WHEN", "SAID"]
-    print_table(screen.out, names, rows, max(30, screen.out.width // 4))
+    print_table(screen.out, COLUMNS, rows)
 
 
 def _where(one: Delivery) -> str:
@@ -70,11 +83,21 @@ def _when(one: Delivery, now: float) -> str:
     return f"{age(now - (one.done_at or one.at))} ago"
 
 
+async def _whole(app: Onward, given: str) -> str:
+    """The id that is meant: a whole one, or the first or last characters of one of the newest."""
+    found, _ = await app.deliveries(limit=LOOKED_AT)
+    ids = [(one.id, f"{one.type}, {one.state}") for one in found]
+    try:
+        return door.one_of(given, "delivery", ids, NotFound(given))
+    except NotFound:
+        return given  # perhaps an older one; `redeliver` says what is wrong with it
+
+
 async def redeliver(args: Namespace) -> int:
     """`onward deliveries redeliver`."""
     screen = Screen(args)
     async with door.opened(args) as app:
-        one = await app.redeliver(args.delivery)
+        one = await app.redeliver(await _whole(app, args.delivery))
     if screen.json:
         screen.document(delivery_json(one))
     else:

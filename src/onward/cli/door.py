@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from onward.app import Onward
 from onward.cli.loading import load
 from onward.cli.text import count, safe
-from onward.errors import NotFound, TaskNotFound, UsageError
+from onward.core.task import Tasks
+from onward.errors import NotFound, OnwardError, TaskNotFound, UsageError
 from onward.messages import Ask
 from onward.service import Service
 from onward.store.port import Store
@@ -24,8 +25,11 @@ ROOM_FOR_WHOLE_IDS = 100
 """Columns from which on a table has room for whole ids; below it shows their last eight characters."""
 
 PAGE = 1000
-RECENT = 10_000
-"""How many tasks, newest first, are searched for an id that ends in what was given."""
+SHOWN = 5
+"""Candidates that are named for an id that is too short."""
+
+PAGES = 10
+"""Pages of tasks that have what was given in them somewhere, newest first, that are searched for an id which ends so."""
 
 
 def app_of(args: Namespace) -> Onward:
@@ -53,6 +57,18 @@ def missing(store: Store) -> bool:
     return not path.exists() and path.parent.is_dir()
 
 
+class Ambiguous(UsageError):
+    """What was given of an id fits more than one thing; `candidates` are their whole ids, at most five."""
+
+    code = "ambiguous"
+
+    def __init__(self, given: str, things: str, candidates: Sequence[tuple[str, str]], *, more: bool = False) -> None:
+        self.candidates = [found for found, _ in candidates[:SHOWN]]
+        told = ", ".join(f"{found} ({safe(about)})" if about else found for found, about in candidates[:SHOWN])
+        rest = ", …" if more or len(candidates) > SHOWN else ""
+        super().__init__(f"{given!r:.80} fits more than one {things}: {told}{rest}; give more of the id")
+
+
 async def whole_id(service: Service, given: str) -> str:
     """The id that is meant: an id, or the first or last characters of exactly one."""
     wanted = given.strip().lower()
@@ -60,32 +76,42 @@ async def whole_id(service: Service, given: str) -> str:
         raise TaskNotFound(given)
     if len(wanted) >= WHOLE:
         return wanted
-    found = {*await _beginning(service, wanted), *await _ending(service, wanted)}
+    tasks = [*await _beginning(service, wanted), *await _ending(service, wanted)]
+    found = {task.task_id: f"{task.task}, {task.state}" for task in tasks}
     if not found:
         raise TaskNotFound(given)
     if len(found) > 1:
-        some = ", ".join(sorted(found)[:3])
-        raise UsageError(
-            f"{given!r} fits more than one task ({some}{', …' if len(found) > 3 else ''}); give more of the id"
-        )
-    return found.pop()
+        raise Ambiguous(given, "task", sorted(found.items(), reverse=True))
+    return next(iter(found))
 
 
-async def _beginning(service: Service, wanted: str) -> list[str]:
+async def _beginning(service: Service, wanted: str) -> Tasks:
     """Ids sort as text, so those with this beginning come right below its end ("~" is behind every character of an id)."""
-    page, _ = await service.list(cursor=f"{wanted}~", limit=4)
-    return [task.task_id for task in page if task.task_id.startswith(wanted)]
+    page, _ = await service.list(cursor=f"{wanted}~", limit=SHOWN + 1)
+    return [task for task in page if task.task_id.startswith(wanted)]
 
 
-async def _ending(service: Service, wanted: str) -> list[str]:
-    found: list[str] = []
+async def _ending(service: Service, wanted: str) -> Tasks:
+    found: Tasks = []
     cursor: str | None = None
-    for _ in range(RECENT // PAGE):
-        page, cursor = await service.list(cursor=cursor, limit=PAGE)
-        found += [task.task_id for task in page if task.task_id.endswith(wanted)]
-        if cursor is None or len(found) > 3:
+    for _ in range(PAGES):
+        page, cursor = await service.list(text=wanted, cursor=cursor, limit=PAGE)
+        found += [task for task in page if task.task_id.endswith(wanted)]
+        if cursor is None or len(found) > SHOWN:
             break
     return found
+
+
+def one_of(given: str, things: str, found: Sequence[tuple[str, str]], lost: OnwardError) -> str:
+    """The id among these that has this beginning or end."""
+    wanted = given.strip().lower()
+    fits = [one for one in found if wanted and (one[0].lower().startswith(wanted) or one[0].lower().endswith(wanted))]
+    fits = [one for one in fits if one[0].lower() == wanted] or fits
+    if not fits:
+        raise lost
+    if len(fits) > 1:
+        raise Ambiguous(given, things, fits)
+    return fits[0][0]
 
 
 # ── questions and approvals ──────────────────────────────────────────────────────────────────────────────────────────

@@ -8,35 +8,32 @@ import time
 from argparse import Namespace
 from collections.abc import AsyncIterator, Sequence
 
-from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.spinner import Spinner
-from rich.table import Table
-from rich.text import Text
 
 from onward.app import Onward
 from onward.cli import door
 from onward.cli.screen import Screen, story_line
-from onward.cli.standing import Open, plain_key
+from onward.cli.standing import Open
 from onward.cli.tasks import situation, standing, waits_json
-from onward.cli.text import safe, span
-from onward.cli.timeline import Line, Mark, Story
-from onward.core.record import CHILD, DOUBTED, ENDS, HANDED_BACK, PARKED, QUARANTINED, Record
-from onward.core.task import ASKS_A_PERSON, NEEDS_A_PERSON, Reason, State, Task
+from onward.cli.text import safe, short
+from onward.cli.timeline import Story
+from onward.cli.tree import Tree
+from onward.cli.tree_view import MOST, Frame, TreeView
+from onward.core.record import CHILD, DOUBTED, HANDED_BACK, PARKED, QUARANTINED, Record
+from onward.core.task import ASKS_A_PERSON, HEARS, NEEDS_A_PERSON, Reason, State, Task
 from onward.errors import OnwardError, ResultTimeout, TaskCancelled, TaskFailed
 from onward.views import payload, record_json, task_json
 
 WAITS_FOR_A_PERSON = 5
-BEFORE = 30
-"""Lines of the past that are shown."""
+WORDS = 200
+"""Characters of what a task wants that a sentence has; `onward approvals` shows it whole."""
 
-TAIL = 400
-"""Characters of what a model is saying that are shown while it says it."""
+PAGE = 1000
+MOST_TASKS = 50
+"""Tasks of a tree that are looked at."""
 
 GLANCE = 0.5
 """Seconds between two looks at why a task does not go on."""
-
 
 PATIENCE = 2.0
 """Seconds after which somebody who waits is told that nobody works."""
@@ -62,7 +59,7 @@ def _why(task: Task, waits: Sequence[Open]) -> str:
             f"`onward show {task.task_id[-8:]}` tells why, `onward resume {task.task_id[-8:]}` lets it go on"
         )
     for_people = [one for one in waits if one.reason in ASKS_A_PERSON]
-    return "waits for a person: " + "; ".join(f"{one.words}: `{one.command}`" for one in for_people)
+    return "waits for a person: " + "; ".join(f"{short(one.words, WORDS)}: `{one.command}`" for one in for_people)
 
 
 def exit_status(task: Task) -> int:
@@ -98,7 +95,7 @@ async def watch(screen: Screen, app: Onward, task_id: str, timeout: float | None
     """Show what happens to a task; the exit status that it means."""
     task = await app.get(task_id)
     view = (
-        _Lines(screen) if screen.json else _Moving(screen, app, task) if screen.live else _Plain(screen, task.task_id)
+        _Lines(screen) if screen.json else _Growing(screen, app, task) if screen.live else _Plain(screen, task.task_id)
     )
     try:
         async with asyncio.timeout(timeout), view.shown(), loneliness(screen, app, task_id):
@@ -261,17 +258,16 @@ class _Plain(_View):
             self._screen.out.print(shown, soft_wrap=True)
 
 
-class _Moving(_View):
-    """The same on a terminal, above a part that moves: a bar, the step that runs, or why nothing does."""
+class _Growing(_View):
+    """On a terminal: a tree that grows, with all that the task started."""
 
     def __init__(self, screen: Screen, app: Onward, task: Task) -> None:
         super().__init__(screen)
-        self._app, self._task = app, task
-        self._story = Story(task.task_id)
-        self._past: list[Line] | None = []
-        self._spinner = Spinner("dots", style="cyan")
-        self._why = ""
-        self._live = Live(get_renderable=self._moving, console=screen.out, refresh_per_second=12, transient=True)
+        self._app = app
+        self._tree = Tree(task.task_id, task.task)
+        _stands(self._tree, task)
+        self._view = TreeView(screen.out, self._tree)
+        self._live = Live(Frame(self._view), console=screen.out, refresh_per_second=8, transient=True)
 
     @contextlib.asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
@@ -279,73 +275,57 @@ class _Moving(_View):
         self._live.start()
         try:
             yield
+            with contextlib.suppress(OnwardError):
+                await self._look()
         finally:
-            self._tell_past()
             self._live.stop()
             glance.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await glance
+            await asyncio.gather(glance, return_exceptions=True)
+            for line in self._view.lines(MOST, moving=False):
+                self._screen.out.print(line, soft_wrap=True)
 
     def record(self, record: Record) -> None:
-        lines = self._story.tell(record)
-        if self._past is not None and record.at < self._since:
-            self._past += lines
-        else:
-            self._tell_past()
-            self._tell(lines)
-        if record.kind in ENDS:
-            self._why = ""
-
-    @property
-    def _since(self) -> float:
-        return self._task.updated_at
-
-    def _tell_past(self) -> None:
-        past, self._past = self._past or [], None
-        if len(past) > BEFORE:
-            self._screen.say((f"{len(past) - BEFORE:,} lines before: onward show {self._task.task_id[-8:]}", "dim"))
-        self._tell(past[-BEFORE:])
-
-    def _tell(self, lines: list[Line]) -> None:
-        for line in lines:
-            if (line.mark is Mark.PROGRESS and self._story.progress[2]) or line.mark is Mark.TEXT:
-                continue  # the part that moves tells it
-            self._screen.out.print(story_line(self._screen.out, line, self._story.began or line.at), soft_wrap=True)
+        self._tree.read(record)
 
     async def _glance(self) -> None:
-        """Keep the reason why a task does not go on up to date."""
+        """Keep children, and the reasons why tasks do not go on, up to date."""
         while True:
             with contextlib.suppress(OnwardError):
-                self._why = await self._reason()
+                await self._look()
             await asyncio.sleep(GLANCE)
 
-    async def _reason(self) -> str:
-        task = await self._app.get(self._task.task_id)
-        if task.state is State.RUNNING:
-            return ""
-        return situation(task, time.time(), self._story.standing.open)
+    async def _look(self) -> None:
+        """At the task, and at all below it that has not ended: so many, and no more."""
+        seen, line = 0, [self._tree]
+        while line and seen < MOST_TASKS:
+            tree = line.pop(0)
+            seen += 1
+            if not tree.ended:
+                _stands(tree, await self._app.service.get(tree.task_id))
+            await self._find_children(tree)
+            for child in tree.children:
+                await self._read(child)
+            line += tree.children
 
-    def _moving(self) -> RenderableType:
-        parts: list[RenderableType] = []
-        message, step, total = self._story.progress
-        if total > 0:
-            bar = Table.grid(padding=(0, 1))
-            bar.add_row(
-                ProgressBar(total, min(step, total), width=30, complete_style="cyan", finished_style="green"),
-                Text(f"{step}/{total}"),
-                Text(message, "dim"),
-            )
-            parts.append(bar)
-        if self._story.text:
-            parts.append(Text(safe(" ".join(self._story.text[-TAIL:].split())), "italic"))
-        if self._why:
-            text = Text(self._why, "yellow")
-        elif self._story.step is not None:
-            text = Text.assemble(
-                plain_key(self._story.step), (f"  {span(time.time() - self._story.step_since)}", "dim")
-            )  # fmt: skip
-        else:
-            text = Text("running", "dim")
-        text.no_wrap = True
-        self._spinner.update(text=text)
-        return Group(*parts, self._spinner)
+    async def _find_children(self, tree: Tree) -> None:
+        known = {child.task_id for child in tree.children}
+        if tree.children_started <= len(known):
+            return
+        found, _ = await self._app.service.list(parent=tree.task_id, limit=MOST_TASKS)
+        for task in reversed(found):
+            if task.task_id not in known:
+                child = Tree(task.task_id, task.task)
+                _stands(child, task)
+                tree.has_child(child, task.created_at)
+
+    async def _read(self, tree: Tree) -> None:
+        while not tree.ended and (page := await self._app.service.journal(tree.task_id, tree.seq, PAGE)):
+            for record in page:
+                tree.read(record)
+
+
+def _stands(tree: Tree, task: Task) -> None:
+    tree.state = task.state.value
+    waits = [one for one in tree.story.standing.open if one.kind != CHILD]
+    quiet = task.ended or task.state is State.RUNNING or task.reason in {Reason.CHILD, Reason.ASLEEP}
+    tree.why = "" if quiet or (task.reason in HEARS and waits) else situation(task, time.time())

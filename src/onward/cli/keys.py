@@ -9,15 +9,33 @@ from rich.text import Text
 
 from onward.cli import door
 from onward.cli.people import me
-from onward.cli.screen import Screen, print_table
+from onward.cli.screen import Screen
+from onward.cli.table import Column, fixed, print_table
 from onward.cli.text import age, local, readable, safe
 from onward.core.caller import Caller
 from onward.core.deed import Entry
-from onward.errors import NotFound, UsageError
+from onward.errors import NotFound
 from onward.keys import Key, KeyList, Keys
 from onward.views import entry_json, key_json
 
 PAGE = 1000
+KEYS = (
+    fixed("ID"),
+    Column("NAME"),
+    Column("TENANT", drop=2),
+    Column("SCOPES", 11),
+    Column("AGENT", drop=3),
+    fixed("USED", drop=1),
+    Column("UNTIL", 10),
+)
+AUDIT = (
+    fixed("NO", drop=1),
+    fixed("AT", drop=2),
+    Column("WHO"),
+    Column("DID", 10),
+    Column("TO", 10),
+    Column("MORE", 10, drop=3),
+)
 
 
 async def list_keys(args: Namespace) -> int:
@@ -50,9 +68,7 @@ def _print(screen: Screen, keys: KeyList) -> None:
         )
         for key in keys
     ]
-    print_table(
-        screen.out, ["ID", "NAME", "TENANT", "SCOPES", "AGENT", "USED", "UNTIL"], rows, max(8, screen.out.width // 4)
-    )
+    print_table(screen.out, KEYS, rows)
 
 
 def _standing(key: Key) -> str:
@@ -102,12 +118,13 @@ async def revoke(args: Namespace) -> int:
 
 async def _whole(keys: Keys, given: str) -> str:
     """The id that is meant: an id, the first characters of one, or a name that one key has."""
-    found = [key for key in await keys.list() if key.id.startswith(given) or key.name == given]
-    if not found:
-        raise NotFound(f"there is no key {given!r:.80}; `onward keys` lists them")
-    if len(found) > 1:
-        raise UsageError(f"{given!r:.80} fits {len(found)} keys ({', '.join(key.id for key in found[:3])}); give an id")
-    return found[0].id
+    found = await keys.list()
+    if len(named := [key for key in found if key.name == given]) == 1:
+        return named[0].id
+    if named:
+        raise door.Ambiguous(given, "key", [(key.id, key.name) for key in named])
+    lost = NotFound(f"there is no key {given!r:.80}; `onward keys` lists them")
+    return door.one_of(given, "key", [(key.id, key.name) for key in found], lost)
 
 
 # ── the audit ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,7 +151,7 @@ async def audit(args: Namespace) -> int:
             )
             for entry in found
         ]
-        print_table(screen.out, ["NO", "AT", "WHO", "DID", "TO", "MORE"], rows, max(8, screen.out.width // 4))
+        print_table(screen.out, AUDIT, rows)
     else:
         screen.aside("nothing was written down so far")
     return 0

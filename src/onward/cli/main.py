@@ -18,9 +18,14 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     _speak_any_alphabet()
-    args = parser.parse(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["__complete"]:
+        from onward.cli import completing  # noqa: PLC0415 -- only for a shell that asks
+
+        return completing.main(words[1:])
+    args = parser.parse(words)
     try:
-        status = _version() if args.version else _run(args)
+        status = _version(args) if args.version else _run(args)
         sys.stdout.flush()
     except OnwardError as error:
         return _complain(error, args)
@@ -34,18 +39,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: Namespace) -> int:
     # Imported here, with the command and all it needs: --help has to answer at once.
-    import asyncio  # noqa: PLC0415
     import importlib  # noqa: PLC0415
 
     module, _, name = args.run.partition(":")
     answer = getattr(importlib.import_module(module), name)(args)
-    return int(asyncio.run(answer) if asyncio.iscoroutine(answer) else answer)
+    if isinstance(answer, int):
+        return answer
+    import asyncio  # noqa: PLC0415
+
+    return int(asyncio.run(answer))
 
 
-def _version() -> int:
+def _version(args: Namespace) -> int:
     from onward.app import VERSION  # noqa: PLC0415 -- as above
 
-    print(f"onward {VERSION}")
+    print(machine_readable({"version": VERSION}) if args.json else f"onward {VERSION}")
     return 0
 
 

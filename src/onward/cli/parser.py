@@ -7,7 +7,9 @@ import re
 import sys
 from collections.abc import Sequence
 
+from onward.cli import parser_people as people
 from onward.cli import parser_place as place
+from onward.cli import parser_tasks as tasks
 from onward.cli.commands import Commands, Help, Parser, common, label, names, of_app, port, positive
 
 EPILOG = """\
@@ -24,7 +26,8 @@ The database is --db, else ONWARD_DB, else sqlite:///onward.db. An id may be
 shortened to its first or last characters. `onward COMMAND --help` tells more."""
 
 FOREVER = "forever"
-_ASK = "its id, as listed; the part before the dot may be shortened like the id of a task"
+ALL = "*"
+"""In the place of an id: all that match."""
 _DURATION = re.compile(r"(\d+(\.\d+)?(ms|s|m|h|d|w)?)+")
 
 
@@ -46,31 +49,44 @@ def build() -> Parser:
         place.mcp,
         _worker,
         _submit,
-        _list,
-        _show,
-        _state,
-        _follow,
-        _cancel,
-        _pause,
-        _resume,
-        _prioritize,
-        _budget,
+        tasks.list_,
+        tasks.show,
+        tasks.state,
+        tasks.patch,
+        tasks.follow,
+        tasks.cancel,
+        tasks.pause,
+        tasks.resume,
+        tasks.prioritize,
+        tasks.budget,
+        tasks.artifacts,
     ):
         add(Commands(commands))
-    for add in (_approvals, _approve, _deny, _questions, _answer, place.message, _signal, _resolve):
+    for add in (
+        people.approvals,
+        people.approve,
+        people.deny,
+        people.questions,
+        people.answer,
+        place.message,
+        people.signal,
+        people.resolve,
+    ):
         add(Commands(commands))
     for add in (
-        _artifacts,
         _schedules,
+        place.handlers,
         place.deliveries,
         place.queues,
         place.workers,
         place.stats,
+        place.usage,
+        place.top,
         place.keys,
         place.audit,
     ):
         add(Commands(commands))
-    for add in (_check, _replay, _fork, _migrate, _doctor):
+    for add in (_check, _replay, _fork, _migrate, _doctor, place.completion):
         add(Commands(commands))
     return parser
 
@@ -78,7 +94,7 @@ def build() -> Parser:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The arguments, or the end of the program with a sentence about what is wrong with them."""
     parser = build()
-    args, rest = parser.parse_known_args(_wait_forever(list(sys.argv[1:] if argv is None else argv)))
+    args, rest = parser.parse_known_args(_wait_forever(_all(list(sys.argv[1:] if argv is None else argv))))
     if args.command is None and not args.version:
         parser.print_help(sys.stderr)
         sys.exit(2)
@@ -108,6 +124,14 @@ def _take_last(args: argparse.Namespace, rest: list[str]) -> bool:
         return False
     setattr(args, last, rest[0])
     return True
+
+
+def _all(words: list[str]) -> list[str]:
+    """With --all there is no id; argparse cannot say that of what stands before a number, as in `prioritize --all 5`."""
+    if "--all" not in words:
+        return words
+    where = next((place for place, word in enumerate(words) if word in tasks.BULK), None)
+    return words if where is None else [*words[: where + 1], ALL, *words[where + 1 :]]
 
 
 def _wait_forever(words: list[str]) -> list[str]:
@@ -188,71 +212,6 @@ def _submit(commands: Commands) -> None:
     parser.add_argument("--anyway", action="store_true", help="submit although no worker ever offered this name")
 
 
-def _list(commands: Commands) -> None:
-    parser = commands.add("list", "tasks:list_tasks", "tasks, newest first")
-    parser.add_argument("--state", help="pending, running, waiting, completed, failed or cancelled")
-    parser.add_argument("--task", metavar="NAME", help="only tasks of this name")
-    parser.add_argument("--queue", metavar="NAME", help="only tasks of this queue")
-    parser.add_argument("--reason", help="only those that are not going on for this reason, such as approval or parked")
-    parser.add_argument("--parent", metavar="ID", help="only children of this task")
-    parser.add_argument("--label", action="append", default=[], type=label, metavar="K=V", help="can be repeated")
-    parser.add_argument("--after", metavar="TIME", help="submitted at or after, as in 2026-11-15T14:00, or 2h for ago")
-    parser.add_argument("--before", metavar="TIME", help="submitted before")
-    parser.add_argument("--key", help="the task that was submitted with this key")
-    parser.add_argument("--limit", type=positive, default=20, metavar="N", help="how many (20)")
-    parser.add_argument("--cursor", help="go on where the page before ended")
-
-
-def _show(commands: Commands) -> None:
-    parser = commands.add_for_one("show", "tasks:show", "a task and its journal")
-    parser.add_argument("--turn", type=positive, metavar="N", help="of an agent: what its model saw and said at turn N")
-
-
-def _state(commands: Commands) -> None:
-    commands.add_for_one("state", "state:state", "what an agent knows: goal, plan, facts, questions, artifacts")
-
-
-def _follow(commands: Commands) -> None:
-    commands.add_for_one(
-        "follow",
-        "follow:follow",
-        "watch a task until it has ended, or waits for a person",
-        "Ctrl-C stops watching; the task goes on.",
-    )
-
-
-def _cancel(commands: Commands) -> None:
-    commands.add_for_one("cancel", "tasks:cancel", "end a task, wherever it stands")
-
-
-def _pause(commands: Commands) -> None:
-    commands.add_for_one("pause", "tasks:pause", "let a task and its children rest until `onward resume`")
-
-
-def _resume(commands: Commands) -> None:
-    commands.add_for_one(
-        "resume", "tasks:resume", "go on with a failed, parked, paused or quarantined task, where it stands"
-    )
-
-
-def _prioritize(commands: Commands) -> None:
-    parser = commands.add_for_one("prioritize", "tasks:prioritize", "change the priority of a task")
-    parser.add_argument("priority", metavar="N", type=int, help="a whole number; higher goes first")
-
-
-def _budget(commands: Commands) -> None:
-    parser = commands.add_for_one(
-        "budget",
-        "budget:budget",
-        "what a task has spent of its budget; with a limit, raise it",
-        "Limits are absolute: the same command twice changes nothing more.\n\n  onward budget 3f2a --tokens 500000 --usd 2.50",
-    )
-    parser.add_argument("--steps", type=positive, metavar="N", help="questions to the model, its children's too")
-    parser.add_argument("--tokens", type=positive, metavar="N", help="tokens, in and out")
-    parser.add_argument("--usd", type=float, metavar="DOLLARS", help="what they cost")
-    parser.add_argument("--time", metavar="DURATION", help="since its first question, such as 90s, 15m or 2h")
-
-
 def _check(commands: Commands) -> None:
     parser = commands.add(
         "check",
@@ -281,13 +240,14 @@ def _fork(commands: Commands) -> None:
         "code:fork",
         "start a new task from the first records of another",
         "What was done up to there is inherited; what came after is\ndone anew, and listed first.\n\n"
-        "  onward fork 7k2m --at 12\n"
+        "  onward fork 7k2m --at 12 --preview\n  onward fork 7k2m --at 12\n"
         '  onward fork 7k2m --input \'{"to": "us"}\'   begins at the first record',
     )
     parser.add_argument(
         "--at", type=positive, metavar="N", help="the last record to inherit; without it, the places are listed"
     )
     parser.add_argument("--input", metavar="JSON", help="another input: JSON, or @FILE, or - for stdin")
+    parser.add_argument("--preview", action="store_true", help="only tell what it would inherit and do anew")
     parser.add_argument("--app", metavar="MODULE:APP", help="check the input against this app's handlers")
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
@@ -296,100 +256,6 @@ def _patience(parser: Parser) -> None:
     parser.add_argument(
         "--patience", metavar="TIME", default="5", help="how long the code of one handler may take (5), as in 5 or 1m"
     )
-
-
-def _approvals(commands: Commands) -> None:
-    commands.add("approvals", "people:approvals", "what tasks want to have approved, whole, the oldest first")
-
-
-def _questions(commands: Commands) -> None:
-    commands.add("questions", "people:questions", "what tasks ask, the oldest first")
-
-
-def _approve(commands: Commands) -> None:
-    parser = commands.add(
-        "approve",
-        "people:approve",
-        "allow what a task wants to do",
-        "Without an id it shows and approves the only one that is open.\n\n"
-        "examples:\n  onward approve 1k2m3n4p.7\n"
-        '  onward approve 1k2m3n4p.7 --arguments \'{"path": "/old.log"}\' --app shop:app',
-    )
-    parser.add_argument("id", metavar="APPROVAL", nargs="?", help=_ASK)
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the journal")
-    parser.add_argument(
-        "--arguments", metavar="JSON", help="call the agent's tool with these instead; JSON, or @FILE, or - for stdin"
-    )
-    parser.add_argument("--app", metavar="MODULE:APP", help="check the arguments against this app's tools")
-    parser.add_argument(
-        "--always", action="store_true", help="and this tool without an approval from now on, in this task"
-    )
-    _hash(parser)
-
-
-def _deny(commands: Commands) -> None:
-    parser = commands.add(
-        "deny",
-        "people:deny",
-        "refuse what a task wants to do; it gets Denied, with the reason",
-        "Without an id it shows and denies the only one that is open.",
-    )
-    parser.add_argument("id", metavar="APPROVAL", nargs="?", help=_ASK)
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the task and the journal")
-    _hash(parser)
-
-
-def _hash(parser: Parser) -> None:
-    parser.add_argument(
-        "--hash", metavar="HASH", help="decide only if it still has this hash, as `approvals` showed it"
-    )
-
-
-def _answer(commands: Commands) -> None:
-    parser = commands.add(
-        "answer",
-        "people:answer",
-        "answer a question of a task",
-        'examples:\n  onward answer 1k2m3n4p.7 eu-west\n  onward answer 1k2m3n4p.7 --value \'{"to": "eu"}\'',
-    )
-    parser.add_argument("id", metavar="QUESTION", help=_ASK)
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="the answer, as a text")
-    parser.add_argument("--value", metavar="JSON", help="the answer as JSON instead, or @FILE, or - for stdin")
-
-
-def _signal(commands: Commands) -> None:
-    parser = commands.add_for_one(
-        "signal",
-        "people:signal",
-        "send a signal to a task",
-        'A signal that the task does not wait for yet is kept.\n\n  onward signal 1k2m3n4p go \'{"to": "eu"}\'',
-    )
-    parser.add_argument("name", metavar="NAME", help="the name that the task waits for")
-    parser.add_argument("value", metavar="VALUE", nargs="?", help="JSON, or @FILE, or - for stdin; null when not given")
-    parser.add_argument("--key", help="the same key is the same signal, however often it is sent")
-
-
-def _resolve(commands: Commands) -> None:
-    parser = commands.add_for_one(
-        "resolve",
-        "people:resolve",
-        "say what became of an effect in doubt",
-        "Without a verdict it lists the effects in doubt and what the words mean.",
-    )
-    parser.add_argument("verdict", metavar="VERDICT", nargs="?", help="happened, not_happened or undo")
-    parser.add_argument("--result", metavar="JSON", help="what came of an effect that happened; null when not given")
-    parser.add_argument("--step", metavar="NAME", help="which effect, when several are in doubt")
-
-
-def _artifacts(commands: Commands) -> None:
-    parser = commands.add_for_one(
-        "artifacts",
-        "artifacts:artifacts",
-        "what a task left behind, or the bytes of one artifact",
-        "examples:\n  onward artifacts 7k2m\n  onward artifacts 7k2m 3fa8 --out report.pdf",
-    )
-    parser.add_argument("artifact", metavar="ARTIFACT", nargs="?", help="its id, or the first or last characters of it")
-    parser.add_argument("--out", metavar="FILE", help="save it there instead of printing it")
 
 
 def _schedules(commands: Commands) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.cli.commands import Commands, names, of_app, port, positive
+from onward.cli.commands import Commands, names, port, positive
 
 
 def serve(commands: Commands) -> None:
@@ -11,9 +11,12 @@ def serve(commands: Commands) -> None:
         "serve",
         "serve:serve",
         "answer over HTTP, and do tasks, with the handlers of an app",
-        "Without keys it answers this machine alone.\n\n  onward serve shop.tasks:app --port 8765",
+        "Without an app it serves the demo agent. Without keys it answers this machine\nalone.\n\n"
+        "  onward serve\n  onward serve shop.tasks:app --port 8765",
     )
-    of_app(parser)
+    parser.add_argument(
+        "app", metavar="MODULE:APP", nargs="?", help="where the app is, as in `from MODULE import APP`; none: the demo"
+    )
     parser.add_argument("--host", metavar="HOST", help="where to listen (ONWARD_HOST, or 127.0.0.1)")
     parser.add_argument("--port", type=port, metavar="N", help="(ONWARD_PORT, or 8765; 0 finds a free one)")
     parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
@@ -64,7 +67,7 @@ def deliveries(commands: Commands) -> None:
     parser.add_argument("--cursor", help="go on where the page before ended")
     verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
     verb = verbs.add("redeliver", "deliveries:redeliver", "send it again now, with the same id and the same bytes")
-    verb.add_argument("delivery", metavar="ID", help="the delivery, by its whole id")
+    verb.add_argument("delivery", metavar="ID", help="the delivery, by its id or the first or last characters of it")
 
 
 def keys(commands: Commands) -> None:
@@ -130,17 +133,75 @@ def queues(commands: Commands) -> None:
         "place:queues",
         "what is unfinished, by queue; pause one, and let it go on",
         "A paused queue stays so, over all workers and restarts; what runs goes on.\n\n"
-        "examples:\n  onward queues\n  onward queues pause mail\n  onward queues unpause mail",
+        "examples:\n  onward queues\n  onward queues pause mail\n  onward queues unpause mail\n"
+        "  onward queues drain mail --wait 5m",
     )
     verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
-    for name, sentence in (("pause", "start nothing of it until it is unpaused"), ("unpause", "let it go on")):
+    for name, sentence in (
+        ("pause", "start nothing of it until it is unpaused"),
+        ("unpause", "let it go on"),
+        ("drain", "pause it, and tell how much of it still runs"),
+    ):
         verb = verbs.add(name, f"place:{name}", sentence)
         verb.add_argument("name", metavar="NAME", help="the queue, by its name")
+    verb.add_argument("--wait", metavar="TIME", nargs="?", help="until none of it runs, for so long or for ever")
+
+
+def handlers(commands: Commands) -> None:
+    """`onward handlers`."""
+    parser = commands.add(
+        "handlers",
+        "handlers:handlers",
+        "what can be submitted: names, what they take, who does them",
+        "examples:\n  onward handlers\n  onward handlers deploy   with the schema of its input",
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="only this one, whole")
+
+
+def usage(commands: Commands) -> None:
+    """`onward usage`."""
+    parser = commands.add(
+        "usage",
+        "usage:usage",
+        "what models took: calls, tokens and cost",
+        "examples:\n  onward usage --by model\n  onward usage --by day --since 30d",
+    )
+    parser.add_argument(
+        "--by", choices=("agent", "model", "key", "day"), default="agent", help="agent, model, key or day (agent)"
+    )
+    parser.add_argument("--since", metavar="TIME", help="tasks submitted at or after, as in 2026-11-15, or 2h for ago")
+    parser.add_argument("--until", metavar="TIME", help="tasks submitted before")
 
 
 def workers(commands: Commands) -> None:
     """`onward workers`."""
     commands.add("workers", "place:workers", "who works: where, at how many tasks, how fast")
+
+
+def top(commands: Commands) -> None:
+    """`onward top`."""
+    parser = commands.add(
+        "top",
+        "top:top",
+        "the place at a glance, live: workers, queues, what runs, what waits for people",
+        "q leaves. One frame with --once, with --json, and where there is no terminal.",
+    )
+    parser.add_argument("--once", action="store_true", help="one frame, and leave")
+    parser.add_argument("--every", metavar="TIME", default="2", help="draw it again so often (2), as in 2 or 500ms")
+
+
+def completion(commands: Commands) -> None:
+    """`onward completion`."""
+    parser = commands.add(
+        "completion",
+        "completion:completion",
+        "a script that completes commands, options, ids and names in your shell",
+        "examples:\n"
+        "  source <(onward completion bash)     in ~/.bashrc\n"
+        "  source <(onward completion zsh)      in ~/.zshrc, after compinit\n"
+        "  onward completion fish > ~/.config/fish/completions/onward.fish",
+    )
+    parser.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
 
 
 def stats(commands: Commands) -> None:

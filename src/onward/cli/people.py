@@ -14,9 +14,10 @@ from rich.text import Text
 
 from onward.app import Onward
 from onward.cli import door
-from onward.cli.screen import Screen, facts, indented, print_table
+from onward.cli.screen import Screen, facts, indented
 from onward.cli.standing import plain_key, question
 from onward.cli.submit import read_input
+from onward.cli.table import Column, fixed, print_table
 from onward.cli.text import age, count, readable, safe, short, span
 from onward.core.task import Task
 from onward.errors import StateConflict, UsageError
@@ -28,6 +29,8 @@ MEANINGS = {
     "not_happened": "it was not done; the task does it again",
     "undo": "nobody can tell; its undo is called, and the step fails",
 }
+
+QUESTIONS = (fixed("ID"), Column("TASK", drop=2), fixed("AGE", drop=1), fixed("LEFT", drop=3), Column("QUESTION", 20))
 
 
 # ── what is asked ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -76,7 +79,7 @@ def _print_asks(screen: Screen, asks: list[Ask]) -> None:
         )
         for ask in asks
     ]
-    print_table(screen.out, ["ID", "TASK", "AGE", "LEFT", "QUESTION"], rows, max(31, screen.out.width // 5))
+    print_table(screen.out, QUESTIONS, rows)
 
 
 # ── what is said to it ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
 from argparse import Namespace
 
 from rich.text import Text
 
 from onward.cli import door
-from onward.cli.screen import Screen, facts, indented, print_table
+from onward.cli.parser import FOREVER
+from onward.cli.screen import Screen, facts, indented
+from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import age, count, safe, span
+from onward.core.durations import seconds
+from onward.errors import ResultTimeout
 from onward.place import READY, Queue, WorkerView
 from onward.views import queue_json, stats_json, worker_json
+
+QUEUES = (
+    Column("QUEUE"),
+    fixed("STATE"),
+    number("WAITING"),
+    number("RUNNING"),
+    number("OLDEST", drop=1),
+    Column("", drop=2),
+)
+WORKERS = (
+    fixed("ID"),
+    Column("HOST, PID", drop=2),
+    number("RUNNING"),
+    number("RATE", drop=3),
+    fixed("LEASE"),
+    Column("QUEUES", drop=1),
+    Column("HANDLERS"),
+)
+
+GLANCE = 0.2
+"""Seconds between two looks at a queue that is drained."""
 
 
 async def queues(args: Namespace) -> int:
@@ -39,7 +67,7 @@ def _print_queues(screen: Screen, found: list[Queue]) -> None:
         )
         for queue in found
     ]
-    print_table(screen.out, ["QUEUE", "STATE", "WAITING", "RUNNING", "OLDEST", ""], rows, max(8, screen.out.width // 4))
+    print_table(screen.out, QUEUES, rows)
 
 
 def _others(queue: Queue) -> str:
@@ -64,6 +92,22 @@ async def unpause(args: Namespace) -> int:
     async with door.app_of(args) as app:  # also where nobody has submitted anything yet
         queue = await app.unpause_queue(args.name)
     return _changed(screen, queue, f"goes on; {count(queue.waiting, 'task')} waiting")
+
+
+async def drain(args: Namespace) -> int:
+    """`onward queues drain`."""
+    screen = Screen(args)
+    patience = math.inf if args.wait in (None, FOREVER) else seconds(args.wait, "--wait")
+    async with door.app_of(args) as app:
+        queue = await app.pause_queue(args.name)
+        end = time.monotonic() + patience
+        while args.wait is not None and queue.running and time.monotonic() < end:
+            await asyncio.sleep(GLANCE)
+            queue = await app.service.place.queue(args.name)
+    still = f"{count(queue.running, 'task')} of it still {'runs' if queue.running == 1 else 'run'}"
+    what = still if queue.running else "nothing of it runs any more"
+    _changed(screen, queue, f"is paused, and {what}; `onward queues unpause {safe(queue.name)}` lets it go on")
+    return ResultTimeout.exit_status if args.wait is not None and queue.running else 0
 
 
 def _changed(screen: Screen, queue: Queue, what: str) -> int:
@@ -102,12 +146,7 @@ def _print_workers(screen: Screen, found: list[WorkerView]) -> None:
         )
         for worker in found
     ]
-    print_table(
-        screen.out,
-        ["ID", "HOST, PID", "RUNNING", "RATE", "LEASE", "QUEUES", "HANDLERS"],
-        rows,
-        max(length, screen.out.width // 5),
-    )
+    print_table(screen.out, WORKERS, rows)
 
 
 async def stats(args: Namespace) -> int:

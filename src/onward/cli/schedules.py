@@ -8,10 +8,13 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli import door
-from onward.cli.screen import Screen, print_table
+from onward.cli.screen import Screen
+from onward.cli.table import Column, fixed, print_table
 from onward.cli.text import age, local, safe, span
 from onward.schedules import Schedule
 from onward.views import schedule_json, task_json
+
+COLUMNS = (Column("NAME"), Column("TASK", drop=2), Column("RHYTHM"), fixed("LAST", drop=1), Column("NEXT", 20))
 
 
 async def list_schedules(args: Namespace) -> int:
@@ -40,7 +43,7 @@ def _print(screen: Screen, schedules: list[Schedule]) -> None:
         )
         for schedule in schedules
     ]
-    print_table(screen.out, ["NAME", "TASK", "RHYTHM", "LAST", "NEXT"], rows, max(8, screen.out.width // 4))
+    print_table(screen.out, COLUMNS, rows)
 
 
 def rhythm(schedule: Schedule) -> str:

@@ -14,15 +14,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from onward.cli.table import WIDE
 from onward.cli.text import machine_readable, readable, safe, span
 from onward.cli.timeline import Line, Mark
 from onward.core.task import State
 
 Part = str | Text | tuple[str, str]
 """A piece of text, plain or with its style."""
-
-WIDE = 10_000
-"""Columns where there is no terminal: nothing has to fit, so nothing is cut or broken."""
 
 _STYLES = {
     Mark.BEGIN: "cyan",
@@ -133,35 +131,18 @@ def console(stream: Any) -> Console:
 
 def sign(console: Console, mark: Mark) -> tuple[str, str]:
     """The sign of a mark, in an alphabet that the console has, and its style."""
-    signs = _SIGNS if _speaks_unicode(console) else _PLAIN_SIGNS
+    signs = _SIGNS if speaks_unicode(console) else _PLAIN_SIGNS
     return signs[mark], _STYLES[mark]
 
 
-def _speaks_unicode(console: Console) -> bool:
+def speaks_unicode(console: Console) -> bool:
+    """Whether it has signs beyond ASCII."""
     return console.encoding.lower().startswith("utf")
 
 
 def state_text(state: State, text: str = "") -> Text:
     """A state in its colour."""
     return Text(text or state.value, style=_STATES[state])
-
-
-def print_table(console: Console, headers: Sequence[str], rows: Iterable[Sequence[Text]], most: int) -> None:
-    """Rows under headers, one line each. A column is as wide as its widest cell, up to `most`; the last one has the rest
-    of the line, where a line has an end."""
-    lines = [[Text(header, "dim") for header in headers], *(list(row) for row in rows)]
-    widths = [min(most, max(line[column].cell_len for line in lines)) for column in range(len(headers) - 1)]
-    rest = console.width - sum(widths) - 2 * len(widths)
-    for line in lines:
-        shown = Text(no_wrap=True, overflow="ignore")
-        for cell, width in zip(line, widths, strict=False):
-            cell.truncate(width, overflow="ellipsis", pad=True)
-            shown.append_text(cell).append("  ")
-        if console.file.isatty():
-            line[-1].truncate(max(rest, 1), overflow="ellipsis")
-        shown.append_text(line[-1])
-        shown.rstrip()
-        console.print(shown, soft_wrap=True)
 
 
 def facts(pairs: Iterable[tuple[str, Text | str | None]]) -> Table:
@@ -195,7 +176,7 @@ def story_line(console: Console, line: Line, began: float, room: int = 24) -> Te
     if line.detail:
         text.append(f"  {line.detail}", "dim" if quiet else "")
     if line.command:
-        text.append(f"  {'→' if _speaks_unicode(console) else '->'} ", "dim").append(line.command, "bold")
+        text.append(f"  {'→' if speaks_unicode(console) else '->'} ", "dim").append(line.command, "bold")
     shown = Text.assemble((f"{'+' + span(line.at - began):>11}", "dim"), "  ", (mark, style), "  ", text)
     if quiet and console.file.isatty():
         shown.truncate(console.width - 1, overflow="ellipsis")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 from onward.app import Onward
 from onward.cli import door
 from onward.cli.screen import Screen
+from onward.cli.serve_demo import demo_app, fill, introduce
 from onward.cli.text import count
 from onward.cli.worker import logs, loop_factory, signals, status, tell
 from onward.edge.auth import check_bind
@@ -24,8 +26,10 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 def serve(args: Namespace) -> int:
     """`onward serve`."""
     screen = Screen(args)
-    app = door.app_of(args)
+    app = demo_app(args) if args.app is None else door.app_of(args)
     screen.json |= app.settings.log == "json"
+    if not screen.json:
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # that it started is said below, in our words
     with asyncio.Runner(loop_factory=loop_factory()) as runner, logs(screen):
         return runner.run(_serve(screen, app, args))
 
@@ -37,11 +41,14 @@ async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
     with signals(stop), _bound(host, port) as bound:
         async with _opened(app, host), _worker(app, args) as worker, status(screen, app, worker, stop):
             served = app.asgi(hosts=_hosts(host, app.settings.hosts))
-            server = _server(
-                served,
-                grace=app.settings.grace_s,
-                ready=lambda: tell(screen, "ready", _introduction(app, worker, bound)),
-            )
+            disk = await fill(app) if args.app is None else None
+
+            def ready() -> None:
+                if disk is not None:
+                    introduce(screen, disk, _address(bound), args.db)
+                tell(screen, "ready", _introduction(app, worker, bound))
+
+            server = _server(served, grace=app.settings.grace_s, ready=ready)
             running = asyncio.get_running_loop().create_task(server.serve([bound]))
             await asyncio.wait([running, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
             tell(
@@ -71,11 +78,15 @@ async def _worker(app: Onward, args: Namespace) -> AsyncIterator[Worker | None]:
 
 
 def _introduction(app: Onward, worker: Worker | None, bound: socket.socket) -> str:
-    host, port = bound.getsockname()[:2]
-    where = f"http://{f'[{host}]' if ':' in host else host}:{port} on {app.store.where}"
+    where = f"{_address(bound)} on {app.store.where}"
     if worker is None:
         return f"{where} · no worker here"
     return f"{where} · worker {worker.id[-8:]}: {', '.join(sorted(app.handlers))} · {count(worker.slots, 'slot')}"
+
+
+def _address(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _server(served: Any, **options: Any) -> Any:

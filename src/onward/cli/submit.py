@@ -49,7 +49,8 @@ async def submit(args: Namespace) -> int:
             wish = await app.service.states.after(after, wish)
         (task_id,) = await app.service.submit([wish], unchecked=args.anyway)
         if args.follow:
-            screen.aside((f"task {task_id}", "dim"))
+            if not screen.live:  # the tree has it in its head
+                screen.aside((f"task {task_id}", "dim"))
             return await watch(screen, app, task_id, timeout)
         if args.wait is not None:
             return await _wait(screen, app, task_id, timeout)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import math
 import time
 from argparse import Namespace
@@ -12,16 +10,18 @@ from typing import Any
 
 from rich.text import Text
 
-from onward.cli import door, turns
-from onward.cli.screen import Screen, facts, indented, print_story, print_table, state_text
+from onward.cli import bulk, door, turns
+from onward.cli.screen import Screen, facts, indented, print_story, state_text
 from onward.cli.standing import Open, Standing, plain_key
+from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import age, clock, count, local, readable, safe, short, span
 from onward.cli.timeline import Mark, Story
-from onward.core.durations import seconds
+from onward.cli.which import which
 from onward.core.record import Record
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
 from onward.core.usage import Usage
-from onward.errors import OnwardError, UsageError
+from onward.core.why import Why
+from onward.errors import UsageError
 from onward.service import Service
 from onward.views import payload, record_json, task_json
 
@@ -29,6 +29,14 @@ PAGE = 1000
 MOST = 2000
 """Characters of an input or a result that are shown to people."""
 
+COLUMNS = (
+    fixed("ID"),
+    fixed("STATE"),
+    Column("TASK"),
+    Column("QUEUE", 6, drop=2),
+    number("AGE", drop=1),
+    Column("", 16),
+)
 MOST_JOURNALS = 50
 """Waiting tasks of one page whose journals are read for what they wait for."""
 
@@ -37,44 +45,22 @@ async def list_tasks(args: Namespace) -> int:
     """`onward list`."""
     screen = Screen(args)
     async with door.opened(args) as app:
-        tasks, cursor = await app.list(
-            state=args.state,
-            task=args.task,
-            queue=args.queue,
-            limit=args.limit,
-            cursor=args.cursor,
-            reason=args.reason,
-            parent=None if args.parent is None else await door.whole_id(app.service, args.parent),
-            labels=dict(args.label),
-            created_after=_moment("--after", args.after),
-            created_before=_moment("--before", args.before),
-            key=args.key,
-        )
+        asked = await which(args, app.service)
+        tasks, cursor = await app.service.list(**asked, key=args.key, limit=args.limit, cursor=args.cursor)
         waits = {task.task_id: await standing(app.service, task) for task in _hearing(tasks)}
+        whys = await app.service.whys.of(tasks)
     if screen.json:
-        found = [task_json(task) | waits_json(waits.get(task.task_id, [])) for task in tasks]
+        told = {task.task_id: {"why": whys[task.task_id]._asdict()} for task in tasks}
+        found = [task_json(task) | waits_json(waits.get(task.task_id, [])) | told[task.task_id] for task in tasks]
         screen.document({"tasks": found, "next": cursor})
     elif tasks:
-        _print_tasks(screen, tasks, waits)
+        _print_tasks(screen, tasks, waits, whys)
     else:
         screen.aside("no tasks" if args.cursor is None else "no more tasks")
     if cursor is not None:
-        screen.aside((f"more: onward list --cursor {cursor}", "dim"))
+        again = "onward list" if not asked else "the same"
+        screen.aside((f"more: {again} --cursor {cursor}", "dim"))
     return 0
-
-
-def _moment(option: str, given: str | None) -> float | None:
-    """A time, or how long ago."""
-    if given is None:
-        return None
-    with contextlib.suppress(OnwardError):
-        return time.time() - seconds(given, option)
-    try:
-        return datetime.datetime.fromisoformat(given).astimezone().timestamp()
-    except ValueError:
-        raise UsageError(
-            f"{option} is a time such as 2026-11-15T14:00, or how long ago such as 2h, not {given!r}"
-        ) from None
 
 
 def _hearing(tasks: Tasks) -> Tasks:
@@ -94,7 +80,7 @@ def waits_json(waits: Sequence[Open]) -> dict[str, Any]:
     return {"waits_for": [one.json() for one in waits]}
 
 
-def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]]) -> None:
+def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]], whys: dict[str, Why]) -> None:
     now = time.time()
     length = 26 if screen.out.width >= door.ROOM_FOR_WHOLE_IDS else 8
     rows = [
@@ -104,14 +90,14 @@ def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]]) -> 
             Text(safe(task.task)),
             Text(safe(task.queue)),
             Text(age(now - task.created_at), "dim"),
-            Text(situation(task, now, waits.get(task.task_id, [])), "dim"),
+            Text(situation(task, now, waits.get(task.task_id, []), whys[task.task_id]), "dim"),
         )
         for task in tasks
     ]
-    print_table(screen.out, ["ID", "STATE", "TASK", "QUEUE", "AGE", ""], rows, max(length, screen.out.width // 5))
+    print_table(screen.out, COLUMNS, rows)
 
 
-def situation(task: Task, now: float, waits: Sequence[Open] = ()) -> str:
+def situation(task: Task, now: float, waits: Sequence[Open] = (), why: Why | None = None) -> str:
     """Why a task is where it is, in a few words."""
     if task.state is State.COMPLETED:
         return "" if task.result is None else short(readable(task.result), 200)
@@ -127,6 +113,8 @@ def situation(task: Task, now: float, waits: Sequence[Open] = ()) -> str:
     if task.reason == Reason.CANCELLING:
         return "cancelling: what it did is being undone"
     attempt = f", attempt {task.attempt}" if task.attempt > 1 else ""
+    if why is not None and why.text:
+        return told_why(task, why, now)
     if task.due_at is not None and math.isfinite(task.due_at):
         return f"{task.reason} until {clock(task.due_at)} ({span(task.due_at - now)}){attempt}"
     if task.reason == Reason.RUNNING:
@@ -134,11 +122,27 @@ def situation(task: Task, now: float, waits: Sequence[Open] = ()) -> str:
     return f"{safe(task.reason).replace('in_doubt', 'in doubt')}{attempt}"
 
 
+def told_why(task: Task, why: Why, now: float) -> str:
+    """Why a task is where it is, with the times."""
+    parts = [safe(why.text)]
+    if why.until is not None:
+        parts[0] += f" until {clock(why.until)} ({span(why.until - now)})"
+    elif why.since is not None and task.reason != Reason.QUEUED:
+        parts[0] += f" for {age(now - why.since)}"
+    if task.reason == Reason.RUNNING:
+        parts.append(f"on worker {short((task.worker or '')[-8:])}")
+    return " · ".join(parts)
+
+
 async def show(args: Namespace) -> int:
     """`onward show`."""
     screen = Screen(args)
     async with door.opened(args) as app:
         task = await app.get(await door.whole_id(app.service, args.id))
+        if args.turns:
+            return await turns.show_all(screen, app.service, task)
+        if args.record is not None:
+            return await turns.show_record(screen, app.service, task, args.record)
         records = await journal(app.service, task.task_id)
         if args.turn is not None:
             return await turns.show(screen, app.service, task, records, args.turn)
@@ -154,7 +158,9 @@ async def show(args: Namespace) -> int:
         screen.say()
         print_story(screen.out, [story.as_it_stands(line) for line in lines], story.began or 0.0)
         if any(turns.model_call(record) for record in records):
-            screen.aside((f"onward show {task.task_id[-8:]} --turn N: what its model saw and said", "dim"))
+            screen.aside(
+                (f"onward show {task.task_id[-8:]} --turn N: what its model saw and said; --turns lists them", "dim")
+            )
     return 0
 
 
@@ -248,6 +254,9 @@ def _value(value: object) -> str | None:
 
 async def cancel(args: Namespace) -> int:
     """`onward cancel`."""
+    if args.all:
+        return await bulk.on_all(args)
+    one_alone(args)
     screen = Screen(args)
     async with door.opened(args) as app:
         task = await app.cancel(await door.whole_id(app.service, args.id))
@@ -262,6 +271,9 @@ async def cancel(args: Namespace) -> int:
 
 async def pause(args: Namespace) -> int:
     """`onward pause`."""
+    if args.all:
+        return await bulk.on_all(args)
+    one_alone(args)
     screen = Screen(args)
     async with door.opened(args) as app:
         task = await app.pause(await door.whole_id(app.service, args.id))
@@ -274,6 +286,9 @@ async def pause(args: Namespace) -> int:
 
 async def resume(args: Namespace) -> int:
     """`onward resume`."""
+    if args.all:
+        return await bulk.on_all(args)
+    one_alone(args)
     screen = Screen(args)
     async with door.opened(args) as app:
         task = await app.resume(await door.whole_id(app.service, args.id))
@@ -282,10 +297,20 @@ async def resume(args: Namespace) -> int:
 
 async def prioritize(args: Namespace) -> int:
     """`onward prioritize`."""
+    if args.all:
+        return await bulk.on_all(args)
+    one_alone(args)
     screen = Screen(args)
     async with door.opened(args) as app:
         task = await app.prioritize(await door.whole_id(app.service, args.id), args.priority)
     return _changed(screen, task, f"has priority {task.priority}")
+
+
+def one_alone(args: Namespace) -> None:
+    """An id and something to match are two ways to say which; together they say neither."""
+    filters = ("state", "reason", "name", "queue", "label", "parent", "tenant", "since", "until", "text")
+    if given := [f"--{name}" for name in filters if getattr(args, name)]:
+        raise UsageError(f"{given[0]} goes with --all, not with an id; leave one of them out")
 
 
 def _changed(screen: Screen, task: Task, what: str) -> int:

@@ -1,18 +1,34 @@
-"""A turn of an agent: exactly what its model saw, and what it said."""
+"""Parts of `onward show`: the turns of an agent, one of them exactly as its model saw it, and one record whole."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from onward.cli.screen import Screen
-from onward.cli.text import safe, safe_lines
+from rich.text import Text
+
+from onward.cli.screen import Screen, facts, indented
+from onward.cli.table import Column, number, print_table
+from onward.cli.text import local, readable, safe, safe_lines, span
 from onward.core import record as r
 from onward.core.task import Task
 from onward.core.turn import asked_in, named_in, none_such, spoken
 from onward.core.turn import model_call as model_call
 from onward.errors import UsageError
 from onward.service import Service
+from onward.views import payload, turn_json, whole_record_json
+
+MOST = 1000
+COLUMNS = (
+    number("TURN"),
+    Column("MODEL", drop=3),
+    number("TOOK", drop=1),
+    number("IN"),
+    number("OUT"),
+    number("COST", drop=2),
+    Column("TOOLS"),
+    Column("SAID", 12),
+)
 
 
 async def show(screen: Screen, service: Service, task: Task, records: Sequence[r.Record], number: int) -> int:
@@ -38,6 +54,64 @@ async def show(screen: Screen, service: Service, task: Task, records: Sequence[r
                 screen.say(safe_lines(text))
         screen.say()
     return 0
+
+
+async def show_all(screen: Screen, service: Service, task: Task) -> int:
+    """`onward show ID --turns`."""
+    found = await service.journals.turns(task.task_id, limit=MOST)
+    if screen.json:
+        screen.document({"task_id": task.task_id, "turns": [turn_json(turn) for turn in found]})
+    elif found:
+        rows = [
+            (
+                Text(str(turn.turn)),
+                Text(safe(turn.model), "dim"),
+                Text("" if turn.took_s is None else span(turn.took_s)),
+                Text("?" if turn.input_tokens is None else f"{turn.input_tokens:,}"),
+                Text("?" if turn.output_tokens is None else f"{turn.output_tokens:,}"),
+                Text("?" if turn.cost_usd is None else f"${turn.cost_usd:,.4f}"),
+                Text(safe(", ".join(turn.tools)), "cyan"),
+                Text(safe(turn.text), "dim"),
+            )
+            for turn in found
+        ]
+        print_table(screen.out, COLUMNS, rows)
+    else:
+        screen.aside(f"task {task.task_id} has no turns: it is no agent, or its model was not asked yet")
+    return 0
+
+
+async def show_record(screen: Screen, service: Service, task: Task, number_: int) -> int:
+    """`onward show ID --record N`."""
+    found = await service.journals.record(task.task_id, number_)
+    record = found.record
+    if screen.json:
+        screen.document({"task_id": task.task_id, **whole_record_json(found)})
+        return 0
+    screen.say((f"record {record.seq}", "bold"), f"  {record.kind}  ", safe(record.key))
+    values = (("input", found.input), ("output", found.output), ("error", found.error))
+    shown = [(name, None if value is None else cut(readable(value))) for name, value in values]
+    rest = None if any(text for _, text in shown) else cut(readable(payload(record)))
+    screen.block(
+        indented(
+            facts(
+                [
+                    ("at", local(record.at)),
+                    ("shift", str(record.shift) if record.shift else None),
+                    *shown,
+                    ("said", rest),
+                    ("attempts", None if found.attempts is None else str(found.attempts)),
+                    ("effect key", found.effect_key),
+                ]
+            )
+        )
+    )
+    return 0
+
+
+def cut(text: str, most: int = 2000) -> str:
+    """As much as people read; --json has all of it."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters; --json has more)"
 
 
 def _calls(message: dict[str, Any]) -> list[str]:

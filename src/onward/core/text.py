@@ -6,12 +6,14 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import re
 from typing import Any
 
 
 def safe(value: object) -> str:
     """One line of harmless text."""
-    return "".join(c if c.isprintable() else _escaped(c) for c in str(value))
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
 def _escaped(character: str) -> str:
@@ -20,16 +22,22 @@ def _escaped(character: str) -> str:
 
 def short(value: object, most: int = 60) -> str:
     """Harmless text, cut to a length."""
-    text = safe(value)
+    text = safe(str(value)[: most + 1])
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def readable(value: Any, indent: int | None = None) -> str:
     """A value as JSON for people: umlauts stay, what is not printable is escaped the way JSON does it."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return "".join(
-        c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] if c != "\x7f" else "\\u007f" for c in text
-    )
+    return text if text.isprintable() else _ODD.sub(_as_json, text)
+
+
+_ODD = re.compile(r"[^ -~\n]")
+
+
+def _as_json(found: re.Match[str]) -> str:
+    character = found[0]
+    return character if character.isprintable() else "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def span(seconds: float) -> str:

@@ -710,3 +710,23 @@ SELECT number, at, tenant, key, name, action, subject, data, before, hash FROM o
 -- The same of one tenant.
 SELECT number, at, tenant, key, name, action, subject, data, before, hash FROM onward_audit
 WHERE tenant = :tenant AND number < :before ORDER BY number DESC LIMIT :limit
+
+-- name: suggest_tasks
+-- The newest tasks, for somebody who is typing an id.
+SELECT id AS value, task AS about FROM onward_tasks ORDER BY id DESC LIMIT :limit
+
+-- name: suggest_waiting
+-- Tasks that wait for this, for somebody who is typing an id of them.
+SELECT task_id AS value, task AS about FROM onward_queue WHERE reason = :reason ORDER BY task_id DESC LIMIT :limit
+
+-- name: suggest_handlers
+-- Names of handlers that some worker offered once.
+SELECT name AS value, '' AS about FROM onward_handlers ORDER BY name LIMIT :limit
+
+-- name: suggest_queues
+-- Queues in which something is unfinished.
+SELECT queue AS value, '' AS about FROM onward_queue GROUP BY queue ORDER BY queue LIMIT :limit
+
+-- name: suggest_schedules
+-- Schedules by name.
+SELECT name AS value, task AS about FROM onward_schedules ORDER BY name LIMIT :limit

@@ -1,0 +1,112 @@
+"""Tables that fit. A column gives way in turn: text is shortened first, then columns that say nothing here, or little, are left
+out; what somebody has to type (an id) is never cut. Where there is no terminal, nothing is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+GAP = 2
+LEAST = 8
+"""Columns of the screen below which a text that may be shortened is worth nothing."""
+
+WIDE = 10_000
+"""Columns where there is no terminal: nothing has to fit, so nothing is cut or broken."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """A column: `least` is how narrow it may become (0: never narrower than its content), `drop` when it may be left out on a narrow
+    terminal (0: never; the highest first). Numbers stand to the `right`."""
+
+    header: str
+    least: int = LEAST
+    drop: int = 0
+    right: bool = False
+
+
+def fixed(header: str, *, drop: int = 0) -> Column:
+    """What is never cut: ids, states, times."""
+    return Column(header, 0, drop)
+
+
+def number(header: str, *, drop: int = 0) -> Column:
+    """Numbers, at the right of their column."""
+    return Column(header, 0, drop, right=True)
+
+
+def table(width: int, columns: Sequence[Column], rows: Iterable[Sequence[Text]]) -> list[Text]:
+    """Rows under headers, one line each, no wider than that."""
+    lines = [[Text(column.header, "dim") for column in columns], *([*row] for row in rows)]
+    widths = fitted(columns, lines, width)
+    last = max((place for place, width in enumerate(widths) if width), default=0)
+    shown = []
+    for line in lines:
+        text = Text(no_wrap=True, overflow="ignore")
+        for place, (cell, room, column) in enumerate(zip(line, widths, columns, strict=True)):
+            if room:
+                text.append_text(_cell(cell, room, right=column.right, fill=place != last))
+                text.append(" " * GAP if place != last else "")
+        text.rstrip()
+        shown.append(text)
+    return shown
+
+
+def print_table(console: Console, columns: Sequence[Column], rows: Iterable[Sequence[Text]]) -> None:
+    """The same, printed."""
+    for line in table(console.width if console.file.isatty() else WIDE, columns, rows):
+        console.print(line, soft_wrap=True)
+
+
+def fitted(columns: Sequence[Column], lines: Sequence[Sequence[Text]], room: int) -> list[int]:
+    """How wide each column is shown; 0 is not at all."""
+    wanted = [max(line[place].cell_len for line in lines) for place in range(len(columns))]
+    if _total(wanted) <= room:
+        return wanted
+    order = sorted((place for place, column in enumerate(columns) if column.drop), key=lambda p: -columns[p].drop)
+    empty = [place for place in order if not any(line[place].cell_len for line in lines[1:])]
+    for place in [*empty, *[place for place in order if place not in empty]]:
+        widths = _shortened(columns, wanted, room)
+        if _total(widths) <= room:
+            return widths
+        wanted[place] = 0
+    widths = _shortened(columns, wanted, room)
+    while _total(widths) > room and max(widths) > 1:  # too narrow for anything: text is cut to nothing first
+        soft = [place for place, column in enumerate(columns) if column.least and widths[place] > 1]
+        widest = max(soft or range(len(widths)), key=lambda place: widths[place])
+        widths[widest] -= 1
+    return widths
+
+
+def _shortened(columns: Sequence[Column], wanted: Sequence[int], room: int) -> list[int]:
+    """The widest text gives way first, a column of the screen at a time, until all fit or none can."""
+    widths = list(wanted)
+    excess = _total(widths) - room
+    while excess > 0:
+        soft = [place for place, column in enumerate(columns) if column.least and widths[place] > column.least]
+        if not soft:
+            break
+        widest = max(soft, key=lambda place: widths[place])
+        floor = max([columns[widest].least, *[widths[place] for place in soft if widths[place] < widths[widest]]])
+        cut = max(1, min(excess, widths[widest] - floor))
+        widths[widest] -= cut
+        excess -= cut
+    return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    shown = [width for width in widths if width]
+    return sum(shown) + GAP * max(0, len(shown) - 1)
+
+
+def _cell(cell: Text, width: int, *, right: bool, fill: bool) -> Text:
+    cell = cell.copy()
+    cell.truncate(width, overflow="ellipsis")
+    if right:
+        cell.pad_left(width - cell.cell_len)
+    elif fill:
+        cell.pad_right(width - cell.cell_len)
+    return cell

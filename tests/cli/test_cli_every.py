@@ -1,0 +1,226 @@
+"""Every command has a test on its text and on its JSON. The table is complete, or the walk over the parser says what is missing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.cli.parser import build
+from rig.commands import commands
+from tests.cli.conftest import Run, Waiting
+
+HERE = Path(__file__).parent
+
+
+class Shop:
+    """What the rows of the table are about: a database with a worker on it."""
+
+    def __init__(self, onward: Run, db: str, waiting: Waiting) -> None:
+        self.onward, self.db, self._waiting = onward, db, waiting
+        self._made: list[str] = []
+
+    def greeted(self) -> str:
+        """A task that is completed."""
+        told = self.onward("submit", "greet", '"you"', "--wait", "--json", "--db", self.db)
+        return str(told.json["task_id"])
+
+    def failed(self) -> str:
+        return str(self.onward("submit", "fails", "--wait", "--json", "--db", self.db).json["task_id"])
+
+    def waits(self, reason: str, *words: str) -> str:
+        self._made.append(self._waiting(reason, *words))
+        return self._made[-1]
+
+    def newest(self, name: str, *words: str) -> str:
+        told = self.onward("list", "--name", name, *words, "--limit", "1", "--json", "--db", self.db)
+        return str(told.json["tasks"][0]["task_id"])
+
+    def ask(self, kind: str, task_id: str) -> str:
+        asks = self.onward(f"{kind}s", "--json", "--db", self.db).json[f"{kind}s"]
+        return next(ask["id"] for ask in asks if ask["task_id"] == task_id)
+
+    def key(self) -> str:
+        return str(
+            self.onward("keys", "create", "--name", "k", "--scope", "read", "--json", "--db", self.db).json["id"]
+        )
+
+    def delivery(self) -> str:
+        self.onward("submit", "greet", '"x"', "--wait", "--webhook", "https://example.com/hook", "--db", self.db)
+        return str(self.onward("deliveries", "--json", "--db", self.db).json["deliveries"][0]["id"])
+
+    def clear(self) -> None:
+        for task_id in self._made:
+            self.onward("cancel", task_id, "--db", self.db)
+
+
+@pytest.fixture
+def shop(onward: Run, crew: str, waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setenv("ONWARD_WEBHOOK_SECRET", "whsec_" + "A" * 32)
+    shop = Shop(onward, crew, waiting)
+    yield shop
+    shop.clear()
+
+
+Words = Callable[[Shop], list[str]]
+APP = "tests.cli.shop:app"
+
+
+def janitor(shop: Shop, *words: str) -> str:
+    """An agent that waits for an approval."""
+    return shop.waits("approval", "janitor", '"/tmp/a"', *words)
+
+
+def fork(shop: Shop) -> list[str]:
+    return ["fork", shop.greeted(), "--input", '"me"', "--preview"]
+
+
+EVERY: dict[str, tuple[Words, str, set[str]]] = {
+    "submit": (lambda shop: ["submit", "greet", '"you"'], r"^[0-9a-z]{26}$", {"task_id", "state", "input", "usage"}),
+    "list": (lambda shop: ["list", "--name", "greet"], r"ID +STATE +TASK +QUEUE +AGE", {"tasks", "next"}),
+    "show": (lambda shop: ["show", shop.greeted()], r"greet  completed · took", {"task_id", "journal", "waits_for"}),
+    "state": (lambda shop: ["state", janitor(shop)], r"^Goal: /tmp/a$", {"goal", "plan", "known_facts"}),
+    "patch": (
+        lambda shop: ["patch", janitor(shop), '{"replace_plan": ["look"]}'],
+        r"takes it in at its next turn",
+        {"goal", "plan"},
+    ),
+    "follow": (lambda shop: ["follow", shop.greeted()], r"✓  completed", {"seq", "kind", "key", "shift", "at", "data"}),
+    "cancel": (lambda shop: ["cancel", shop.waits("signal", "listen")], r"\(listen\) is cancelled", {"task_id", "in_flight"}),
+    "pause": (lambda shop: ["pause", shop.waits("signal", "listen")], r"rests until: onward resume", {"task_id", "reason"}),
+    "resume": (lambda shop: ["resume", shop.failed()], r"\(fails\) goes on", {"task_id", "state"}),
+    "prioritize": (
+        lambda shop: ["prioritize", shop.waits("signal", "listen"), "7"],
+        r"has priority 7",
+        {"task_id", "priority"},
+    ),
+    "budget": (lambda shop: ["budget", janitor(shop, "--budget", '{"max_steps": 9}'), "--steps", "90"], r"(raised|so already)", {"task_id", "budget", "waiting"}),
+    "artifacts": (lambda shop: ["artifacts", shop.greeted()], r"has left nothing behind", {"task_id", "artifacts"}),
+    "approvals": (lambda shop: [janitor(shop), "approvals"][1:], r"arguments +\{\"path\"", {"approvals"}),
+    "approve": (
+        lambda shop: ["approve", shop.ask("approval", shop.waits("approval", "ship", '"tea"'))],
+        r"approved: Ship tea\?",
+        {"id", "kind", "decision", "task_state"},
+    ),
+    "deny": (
+        lambda shop: ["deny", shop.waits("approval", "ship", '"tea"'), "--reason", "no"],
+        r"denied: Ship tea\?",
+        {"id", "kind", "decision", "reason"},
+    ),
+    "questions": (lambda shop: [shop.waits("question", "choose"), "questions"][1:], r"Which region\?", {"questions"}),
+    "answer": (
+        lambda shop: ["answer", shop.waits("question", "choose"), "eu"],
+        r"answered: Which region\?",
+        {"id", "answer", "task_state"},
+    ),
+    "message": (lambda shop: ["message", janitor(shop), "hello"], r"it reads it before its next turn", {"task_id"}),
+    "signal": (
+        lambda shop: ["signal", shop.waits("signal", "listen"), "go"],
+        r"sent: signal go",
+        {"task_id", "signal", "value", "task_state"},
+    ),
+    "resolve": (
+        lambda shop: ["resolve", shop.waits("in_doubt", "charge")],
+        r"nobody knows whether this happened",
+        {"task_id", "doubts", "verdicts"},
+    ),
+    "schedules": (lambda shop: ["schedules"], r"NAME +TASK +RHYTHM +LAST +NEXT", {"schedules"}),
+    "schedules pause": (lambda shop: ["schedules", "pause", "yearly"], r"is paused", {"name", "paused"}),
+    "schedules unpause": (lambda shop: ["schedules", "unpause", "yearly"], r"ticks next at", {"name", "paused"}),
+    "schedules trigger": (lambda shop: ["schedules", "trigger", "yearly"], r"^[0-9a-z]{26}$", {"task_id"}),
+    "handlers": (lambda shop: ["handlers"], r"greet +task +default +1", {"handlers"}),
+    "usage": (lambda shop: ["usage", "--by", "model"], r"(CALLS|no model)", {"by", "rows"}),
+    "deliveries": (lambda shop: [shop.delivery(), "deliveries"][1:], r"ID +TYPE +STATE +TRIES +TO", {"deliveries", "next"}),
+    "deliveries redeliver": (
+        lambda shop: ["deliveries", "redeliver", shop.delivery()],
+        r"delivery \S+ is due; a worker",
+        {"id", "state", "attempts"},
+    ),
+    "queues": (lambda shop: [shop.waits("signal", "listen"), "queues"][1:], r"QUEUE +STATE +WAITING +RUNNING", {"queues"}),
+    "queues pause": (lambda shop: ["queues", "pause", "mail"], r"queue mail is paused until", {"name", "paused"}),
+    "queues unpause": (lambda shop: ["queues", "unpause", "mail"], r"queue mail goes on", {"name", "paused"}),
+    "queues drain": (
+        lambda shop: ["queues", "drain", "mail", "--wait"],
+        r"queue mail is paused, and nothing of it runs any more",
+        {"name", "paused", "running"},
+    ),
+    "workers": (lambda shop: ["workers"], r"ID +HOST, PID +RUNNING +RATE +LEASE", {"workers"}),
+    "stats": (lambda shop: ["stats"], r"completed +\d", {"states", "reasons", "people", "workers", "rate"}),
+    "top": (lambda shop: ["top", "--once"], r"^onward top .*\n1 worker · ", {"at", "database", "stats", "queues", "workers", "running", "people"}),
+    "keys": (lambda shop: [shop.key(), "keys"][1:], r"ID +NAME +TENANT +SCOPES", {"keys"}),
+    "keys list": (lambda shop: [shop.key(), "keys", "list"][1:], r"ID +NAME +TENANT +SCOPES", {"keys"}),
+    "keys create": (
+        lambda shop: ["keys", "create", "--name", "n", "--scope", "read"],
+        r"^onward_|^\S{20,}$",
+        {"id", "token", "scopes"},
+    ),
+    "keys revoke": (lambda shop: ["keys", "revoke", shop.key()], r"is revoked", {"id", "valid"}),
+    "audit": (lambda shop: [shop.key(), "audit"][1:], r"NO +AT +WHO +DID +TO +MORE", {"entries"}),
+    "audit verify": (lambda shop: ["audit", "verify"], r"each as it was written down", {"sound", "entries", "head"}),
+    "replay": (lambda shop: ["replay", shop.greeted(), APP], r"the code agrees with task", {"task_id", "agrees", "detail"}),
+    "fork": (fork, r"would keep 1 record, and do anew", {"forked", "from", "at", "keeps", "again"}),
+    "migrate": (lambda shop: ["migrate"], r"was up to date already", {"database", "version", "migrated"}),
+    "doctor": (lambda shop: ["doctor"], r"✓  tables +version", {"database", "fine", "checks"}),
+    "completion": (lambda shop: ["completion", "bash"], r"complete -o default -F _onward onward", {"shell", "script"}),
+}  # fmt: skip
+"""Words, what the text has, and names that the JSON has."""
+
+ELSEWHERE = {
+    "demo": ("test_cli_demo.py", "test_"),
+    "demo agent": ("test_cli_demo_agent.py", "test_"),
+    "serve": ("test_cli_serve.py", "test_without_an_app_it_serves_the_demo"),
+    "mcp": ("test_cli_serve.py", "test_mcp"),
+    "worker": ("test_cli_worker.py", "test_"),
+    "check": ("test_cli_code.py", "test_"),
+    "schedules remove": ("test_cli_schedules.py", "test_"),
+    "doctor secrets": ("../secrecy/test_processes.py", "test_"),
+}
+"""Commands whose tests need more than a row, and the file that has them, for both text and JSON."""
+
+
+def walked() -> set[str]:
+    return {" ".join(path) for path, _, _ in commands(build())}
+
+
+def test_no_command_is_without_a_test():
+    named = EVERY.keys() | ELSEWHERE.keys()
+    assert walked() - named == set(), "give it a row above, with its text and its JSON"
+    assert named - walked() == set(), "there is no such command any more"
+    assert not EVERY.keys() & ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize("command", ELSEWHERE)
+def test_what_is_tested_elsewhere_is(command: str):
+    file, name = ELSEWHERE[command]
+    tree = ast.parse((HERE / file).read_text(encoding="utf-8"))
+    tests = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert any(test.name.startswith(name) for test in tests)
+    assert set(command.split()) <= texts, "its words stand in that file"
+    assert "--json" in texts
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_text(command: str, shop: Shop):
+    words, text, _ = EVERY[command]
+    said = shop.onward(*words(shop), "--db", shop.db)
+    assert said.status == 0, said.err
+    assert re.search(text, said.out + said.err, re.MULTILINE), said.out + said.err
+    assert "\x1b" not in said.out + said.err
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_json(command: str, shop: Shop):
+    words, _, names = EVERY[command]
+    said = shop.onward(*words(shop), "--json", "--db", shop.db)
+    assert said.status == 0, said.err
+    told: Any = said.lines[0] if command == "follow" else said.json
+    assert names <= told.keys()
+    assert said.out.isascii()
+    assert said.err == "", "what is said beside the answer is for people"
+    assert json.dumps(told)
