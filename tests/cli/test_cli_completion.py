@@ -101,7 +101,8 @@ HEAVY = ["asyncio", "asyncpg", "cronsim", "onward.app", "onward.service", "pydan
 
 
 @pytest.mark.parametrize("line", ["onward sho", "onward list --st", "onward show "])
-def test_a_tab_imports_nothing_heavy(line: str, crew: str):
+def test_a_tab_imports_nothing_heavy(onward: Run, line: str, crew: str):
+    onward("submit", "slow", "--delay", "1h", "--db", crew)
     code = f"""
 import sys
 from onward.cli.main import main

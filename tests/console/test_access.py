@@ -12,7 +12,7 @@ import pytest
 
 from tests.console.conftest import Server, Visit
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]  # one browser at a time
 
 
 def expect(found: Any) -> Any:

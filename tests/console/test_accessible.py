@@ -8,7 +8,7 @@ import pytest
 
 from tests.console.conftest import Server, Visit
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]  # one browser at a time
 
 
 @pytest.fixture(scope="module")

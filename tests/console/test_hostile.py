@@ -10,7 +10,7 @@ import pytest
 from tests.console import stage
 from tests.console.conftest import Server, Visit
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]  # one browser at a time
 
 TABS = ["timeline", "conversation", "state", "artifacts", "events", "children", "deliveries"]
 

@@ -17,7 +17,7 @@ import pytest
 from tests.console.conftest import Server, Visit
 from tests.console.desk import HOSTILE, Receiver, made
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]  # one browser at a time
 
 DESK = "tests.console.desk:app"
 

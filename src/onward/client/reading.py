@@ -119,7 +119,8 @@ def doubt_of(said: Said) -> Doubt:
 
 def schedule_of(said: Said) -> Schedule:
     """A schedule."""
-    return Schedule(**_known(Schedule, _timed(said)))
+    upcoming = tuple(at(tick) for tick in said.get("upcoming", ()))
+    return Schedule(**_known(Schedule, _timed(said)) | {"upcoming": upcoming})
 
 
 def queue_of(said: Said) -> Queue:
