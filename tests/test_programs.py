@@ -199,4 +199,4 @@ def test_random_programs_survive_random_kills() -> None:
 
 @pytest.mark.slow
 def test_random_programs_survive_random_kills_at_length(prove: bool) -> None:
-    _run(3_000 if prove else 300, chance=prove)
+    _run(3_000 if prove else 100, chance=prove)

@@ -218,7 +218,7 @@ async def test_a_failure_that_the_handler_gets_over_is_the_same_when_it_comes_ba
         task = await shop.submit(careful)
         await eventually(lambda: _waits(shop, task.id))
         await shop.signal(task.id, "go")
-        assert await task.result(20) == 9
+        assert await task.result(20) == 99
         records = await shop.service.journal(task.id)
     assert [record.kind for record in records if record.kind.startswith("step.")] == [r.STEP_FAILED, r.STEP_DONE]
     assert len(caught) == 2
@@ -277,8 +277,8 @@ async def test_a_task_that_is_tried_again_comes_to_the_failed_transaction_anew(s
             return await body(connection)
 
     async with shop.worker():
-        assert await (await shop.submit(stubborn)).result(20) == 9
-        assert await stock(shop) == 9
+        assert await (await shop.submit(stubborn)).result(20) == 99
+        assert await stock(shop) == 99
     assert tries == 3
 
 
@@ -296,4 +296,4 @@ async def test_a_statement_that_fails_fails_its_block_whatever_that_catches(shop
         ended = await shop.service.wait((await shop.submit(sly)).id, 20)
         assert ended.state is State.FAILED
         assert "no_such_table" in ended.error["message"]  # type: ignore[index]
-        assert await stock(shop) == 10
+        assert await stock(shop) == 100

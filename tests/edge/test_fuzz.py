@@ -57,11 +57,11 @@ def fuzz(address: str, folder: Path, examples: int) -> subprocess.CompletedProce
 def test_nothing_undocumented_happens(url: str, tmp_path: Path, prove: bool) -> None:
     child, address = serve(url)
     with child:
-        told = fuzz(address, tmp_path, 100 if prove else 10)
+        told = fuzz(address, tmp_path, 100 if prove else 5)
         assert told.returncode == 0, told.stdout[-8000:]
         found = re.search(r"(\d+) generated", told.stdout)
         assert found, told.stdout[-2000:]
-        assert int(found[1]) > 500
+        assert int(found[1]) > (500 if prove else 250)
         assert child.running
         assert httpx2.get(f"{address}/readyz").status_code == 200
     assert not [line for line in child.errors if "Traceback" in line], child.errors[-40:]

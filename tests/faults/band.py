@@ -188,9 +188,10 @@ class Client:
         """A key for each wish: when the answer does not come, the same is simply sent again."""
         acts = story(self._rng) if acts is None else acts
         self._number += 1
+        key = f"{self._name}-{self._number}"
         while True:
             try:
-                handle = await self.app.submit(task, {"acts": acts}, key=f"{self._name}-{self._number}", **options)
+                handle = await self.app.submit(task, {"acts": acts}, key=key, **options)
             except StoreUnavailable:
                 self.refused += 1
                 await asyncio.sleep(0.05)

@@ -40,10 +40,11 @@ async def killed(
     plant: str = "",
     names: tuple[str, ...] = STRATEGIES,
     enough: Callable[[], bool] = lambda: True,
+    most: int = 300,
 ) -> Any:
     """The ids of the tasks by name, after so many kills and all that was left to do; and how many processes died.
 
-    `enough` says whether the kills hit anybody: on a slow machine most do not, and then there are more of them."""
+    `enough` says whether the kills hit anybody: on a slow machine most do not, and then there are more of them, up to `most`."""
     rng = random.Random(3)
     home = ReaderPlace(place.kind, place.url, place.home, place.server)
     app = build(home.url, str(home.ledger.path), **SETTINGS)
@@ -73,7 +74,7 @@ async def killed(
                 await asyncio.gather(*running)
 
             feeding = asyncio.ensure_future(feed())
-            while len(crew.died) < kills or (not enough() and len(crew.died) < 10 * kills):
+            while len(crew.died) < kills or (not enough() and len(crew.died) < most):
                 await asyncio.sleep(rng.expovariate(1 / 0.2))
                 await asyncio.to_thread(crew.ready, WORKERS // 2)
                 crew.kill9(*crew.pick(rng))
@@ -91,7 +92,7 @@ async def test_what_each_strategy_may_lose(place: Place, prove: bool, tell: Call
     def enough() -> bool:
         return sum(judge(place.ledger.read())[1].values()) > kills / 20
 
-    ids, died = await killed(place, kills, 10, names=(*STRATEGIES, "rounds"), enough=enough)
+    ids, died = await killed(place, kills, 10, names=(*STRATEGIES, "rounds"), enough=enough, most=10 * kills)
     wrong, again = judge(place.ledger.read())
     tell("checkpoints", place.kind, f"{died} kills", f"{len(ids)} tasks", f"reads done again: {dict(again)}")
     assert wrong == []
@@ -115,6 +116,6 @@ async def test_the_judge_finds_what_was_planted(sqlite: Place, fault: str, name:
     def found() -> bool:
         return judge(sqlite.ledger.read())[0] != []
 
-    await killed(sqlite, 30, 10, plant=fault, names=(name,), enough=found)
+    await killed(sqlite, 1, 2, plant=fault, names=(name,), enough=found)
     wrong, _ = judge(sqlite.ledger.read())
     assert wrong
