@@ -1,6 +1,7 @@
 """Pictures of the console, made from the real thing: the showcase is filled and served, and a browser looks at it.
 
     python -m rig.pictures FOLDER         PNGs of each page, wide, on a tablet and on a phone, light and dark
+    python -m rig.pictures docs --readme  the one in the README: console.png
 
 A machine without fonts of its own shows DejaVu; `apt install fonts-inter` and the like make nicer pictures.
 """
@@ -47,7 +48,14 @@ def showcase(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
 def places(ids: dict[str, str]) -> dict[str, str]:
     """What there is to see, by the name of its picture."""
     return {
+        "overview": "/",
         "tasks": "/tasks",
+        "inbox": "/inbox",
+        "queues": "/queues",
+        "schedules": "/schedules",
+        "deliveries": "/deliveries",
+        "usage": "/usage",
+        "system": "/system",
         "waiting": "/tasks?state=waiting&state=failed&state=pending",
         "agent": f"/tasks/{ids['agent-done']}",
         "conversation": f"/tasks/{ids['agent-done']}?tab=conversation",
@@ -67,11 +75,15 @@ def take(browser: Any, address: str, places: dict[str, str], folder: Path) -> No
         for size, (width, height) in SIZES.items():
             page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
             for name, where in places.items():
-                page.goto(f"{address}#{where}")
-                page.wait_for_selector(".lamp[data-is=live]", state="attached")
-                page.wait_for_timeout(700)
-                page.screenshot(path=folder / f"{name}-{size}-{scheme}.png")
+                shoot(page, f"{address}#{where}", folder / f"{name}-{size}-{scheme}.png")
             page.close()
+
+
+def shoot(page: Any, address: str, path: Path) -> None:
+    page.goto(address)
+    page.wait_for_selector(".lamp[data-is=live]", state="attached")
+    page.wait_for_timeout(700)
+    page.screenshot(path=path)
 
 
 def main() -> None:
@@ -79,12 +91,17 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description="Make pictures of the console.")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--readme", action="store_true", help="only console.png, for the README")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     path = os.environ.get("ONWARD_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as made, showcase(Path(made)) as (address, ids), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--disable-dev-shm-usage"])
-        take(browser, address, places(ids), asked.folder)
+        if asked.readme:
+            page = browser.new_page(viewport={"width": 1200, "height": 720})
+            shoot(page, f"{address}#{places(ids)['agent']}", asked.folder / "console.png")
+        else:
+            take(browser, address, places(ids), asked.folder)
         browser.close()
 
 
