@@ -143,9 +143,11 @@ class Postgres:
         """
         if self.pid is None or self._process is None:
             return
-        self._process.send_signal(signal.SIGSTOP)  # it forks no more, so the list below is complete
-        backends = server.children(self._process.pid)
-        for pid in [self._process.pid, *backends]:
+        self._process.send_signal(signal.SIGSTOP)
+        while server.state(self._process.pid) not in {"", "T", "Z"}:
+            time.sleep(0.001)
+        backends = server.children(self._process.pid)  # it stands still and forks no more, so these are all
+        for pid in [*backends, self._process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()

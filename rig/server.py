@@ -186,10 +186,15 @@ def children(pid: int) -> list[int]:
 
 def alive(pid: int) -> bool:
     """Whether a process still runs; a zombie that nobody has reaped does not."""
+    return state(pid) not in {"", "Z", "X"}
+
+
+def state(pid: int) -> str:
+    """The letter of a process's state, as the kernel has it; empty where there is no such process, or no /proc."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return False
+        return ""
 
 
 def tail(log: Path, lines: int = 20) -> str:

@@ -65,6 +65,7 @@ def shop(onward: Run, crew: str, waiting: Waiting, monkeypatch: pytest.MonkeyPat
     shop = Shop(onward, crew, waiting)
     yield shop
     shop.clear()
+    onward("schedules", "unpause", "yearly", "--db", crew)  # the crew is there for others too
 
 
 Words = Callable[[Shop], list[str]]

@@ -17,7 +17,7 @@ from tests.sim.life import Report, run
 from tests.sim.planted import PLANTED
 
 SEEDS = 24
-MORE = 50
+MORE = 80
 PROOF = 4_000
 ENOUGH = 80
 FIRST = {"dead-and-deaf": 135, "row-by-row": 62, "stranger-too-soon": 55}
