@@ -9,9 +9,9 @@ from typing import Any
 
 from onward.cli.crew import Kill
 from onward.cli.text import count, span
-from onward.cli.turns import model_call
 from onward.core import record as r
 from onward.core.task import State, Task
+from onward.core.turn import model_call
 from onward.demo.agent import SCRIPTED
 from onward.views import payload, record_json, task_json
 

@@ -54,7 +54,7 @@ def _split(line: str) -> list[str]:
 
 def _bash(one: Candidate, word: str) -> str:
     """Bash takes words apart at these, and wants the last part alone."""
-    return one.value[len(re.match(r"(.*[:=])?", word)[0]) :]  # type: ignore[index]
+    return one.value[max(word.rfind(":"), word.rfind("=")) + 1 :]
 
 
 def _zsh(one: Candidate, _: str) -> str:

@@ -29,10 +29,10 @@ from onward.cli.loading import load
 from onward.cli.screen import Screen
 from onward.cli.tasks import journal
 from onward.cli.text import safe, span
-from onward.cli.turns import model_call
 from onward.core.durations import seconds
 from onward.core.record import STEP_DONE, STEP_FAILED, STEP_RETRY, Record
 from onward.core.task import ASKS_A_PERSON, State, Task
+from onward.core.turn import model_call
 from onward.demo.agent import GOAL, SCRIPTED, TASK, delete_logs, model_words, real_model
 from onward.demo.disk import FOLDER, Disk
 from onward.errors import AlreadyDecided, OnwardError, UsageError

@@ -15,11 +15,11 @@ from rich.text import Text
 
 from onward.cli.agent_proof import AgentProof
 from onward.cli.screen import Part, Screen, indented, sign, story_line
-from onward.cli.standing import split_key
 from onward.cli.text import count, readable, safe, short
 from onward.cli.timeline import Mark, Story
-from onward.cli.turns import model_call
 from onward.core import record as r
+from onward.core.standing import split_key
+from onward.core.turn import model_call
 from onward.demo.disk import megabytes
 from onward.messages import Ask
 

@@ -13,13 +13,13 @@ from rich.live import Live
 from onward.app import Onward
 from onward.cli import door
 from onward.cli.screen import Screen, story_line
-from onward.cli.standing import Open
 from onward.cli.tasks import situation, standing, waits_json
 from onward.cli.text import safe, short
 from onward.cli.timeline import Story
 from onward.cli.tree import Tree
 from onward.cli.tree_view import MOST, Frame, TreeView
 from onward.core.record import CHILD, DOUBTED, HANDED_BACK, PARKED, QUARANTINED, Record
+from onward.core.standing import Open
 from onward.core.task import ASKS_A_PERSON, HEARS, NEEDS_A_PERSON, Reason, State, Task
 from onward.errors import OnwardError, ResultTimeout, TaskCancelled, TaskFailed
 from onward.views import payload, record_json, task_json

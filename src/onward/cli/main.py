@@ -45,7 +45,7 @@ def _run(args: Namespace) -> int:
     answer = getattr(importlib.import_module(module), name)(args)
     if isinstance(answer, int):
         return answer
-    import asyncio  # noqa: PLC0415
+    import asyncio  # noqa: PLC0415 -- help and completion do without
 
     return int(asyncio.run(answer))
 

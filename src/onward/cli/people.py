@@ -15,10 +15,10 @@ from rich.text import Text
 from onward.app import Onward
 from onward.cli import door
 from onward.cli.screen import Screen, facts, indented
-from onward.cli.standing import plain_key, question
 from onward.cli.submit import read_input
 from onward.cli.table import Column, fixed, print_table
 from onward.cli.text import age, count, readable, safe, short, span
+from onward.core.standing import plain_key, question
 from onward.core.task import Task
 from onward.errors import StateConflict, UsageError
 from onward.messages import VERDICTS, Ask, Doubt

@@ -15,11 +15,11 @@ from onward.cli import door
 from onward.cli.follow import Person, exit_status, loneliness, person_waits, until_settled, watch
 from onward.cli.parser import FOREVER
 from onward.cli.screen import Screen
-from onward.cli.standing import Open
 from onward.cli.tasks import waits_json
 from onward.cli.text import short
 from onward.core.budget import Budget
 from onward.core.durations import seconds
+from onward.core.standing import Open
 from onward.core.task import State, Task
 from onward.errors import InvalidInput, ResultTimeout, TaskCancelled, TaskFailed, UsageError
 from onward.views import task_json

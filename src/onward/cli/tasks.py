@@ -12,13 +12,14 @@ from rich.text import Text
 
 from onward.cli import bulk, door, turns
 from onward.cli.screen import Screen, facts, indented, print_story, state_text
-from onward.cli.standing import Open, Standing, plain_key
 from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import age, clock, count, local, readable, safe, short, span
 from onward.cli.timeline import Mark, Story
 from onward.cli.which import which
 from onward.core.record import Record
+from onward.core.standing import Open, Standing, plain_key
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
+from onward.core.turn import model_call
 from onward.core.usage import Usage
 from onward.core.why import Why
 from onward.errors import UsageError
@@ -157,7 +158,7 @@ async def show(args: Namespace) -> int:
         print_task(screen, task, waits, undone)
         screen.say()
         print_story(screen.out, [story.as_it_stands(line) for line in lines], story.began or 0.0)
-        if any(turns.model_call(record) for record in records):
+        if any(model_call(record) for record in records):
             screen.aside(
                 (f"onward show {task.task_id[-8:]} --turn N: what its model saw and said; --turns lists them", "dim")
             )

@@ -11,9 +11,9 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
-from onward.cli.standing import Standing, child_name, indent, placed_key, plain_key, question
 from onward.cli.text import clock, readable, safe, short, span
 from onward.core import record as r
+from onward.core.standing import Standing, child_name, indent, placed_key, plain_key, question
 from onward.core.task import HEARS, Reason
 from onward.views import of_agent, payload
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from onward.cli.standing import plain_key, split_key
 from onward.cli.text import safe, short
 from onward.cli.timeline import Line, Mark, Story
-from onward.cli.turns import model_call
 from onward.core import record as r
 from onward.core.progress import tool_of
+from onward.core.standing import plain_key, split_key
+from onward.core.turn import model_call
 from onward.core.usage import Usage, of_call, restored
 from onward.views import payload
 

@@ -13,7 +13,6 @@ from onward.cli.text import local, readable, safe, safe_lines, span
 from onward.core import record as r
 from onward.core.task import Task
 from onward.core.turn import asked_in, named_in, none_such, spoken
-from onward.core.turn import model_call as model_call
 from onward.errors import UsageError
 from onward.service import Service
 from onward.views import payload, turn_json, whole_record_json
