@@ -20,7 +20,7 @@ from hypothesis.internal.conjecture import providers
 
 from onward import Onward
 from onward.app import open_store
-from onward.core import mask
+from onward.core import mask, secret
 from onward.store.port import Store
 from onward.store.sqlite import SqliteStore
 from onward.telemetry import counters
@@ -109,7 +109,8 @@ def _nobody_counts() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_secrets_from_outside() -> Iterator[None]:
-    """What one test calls a secret is a word like any other in the next."""
+    """What one test calls a secret is a word like any other in the next, and each begins where nobody has named one."""
+    secret.used = False
     yield
     mask.clear()
 

@@ -367,7 +367,7 @@ def _word(value: Any) -> str:
 
 
 def _has_secrets(arguments: dict[str, Any]) -> bool:
-    return secret.used and any(secret.names(arguments))
+    return any(secret.names(arguments))
 
 
 def _by_name(undo: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,7 +20,8 @@ MARK = b'"$secret"'
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 
 used = False
-"""Whether this process has named a secret: until then nobody looks for one."""
+"""Whether there was ever a `Secret` in this process: until then no step looks for one among its arguments. (References in JSON
+come from elsewhere, and are always looked for.)"""
 
 
 class Secret:
