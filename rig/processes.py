@@ -68,7 +68,7 @@ class Child:
     def running(self) -> bool:
         return self._process.poll() is None
 
-    def line(self, timeout: float = 10) -> str:
+    def line(self, timeout: float = 60) -> str:
         """The next line of its stdout. TimeoutError if there is none in time, EOFError if there will never be one."""
         try:
             line = self._unread.get(timeout=timeout)
@@ -79,7 +79,7 @@ class Child:
             raise EOFError(f"no more lines from {self._account()}")
         return line
 
-    def wait_for(self, text: str, timeout: float = 10) -> str:
+    def wait_for(self, text: str, timeout: float = 60) -> str:
         """The next line that contains `text`; those before it are passed over."""
         deadline = time.monotonic() + timeout
         while True:
@@ -87,7 +87,7 @@ class Child:
             if text in line:
                 return line
 
-    def wait(self, timeout: float = 10) -> int:
+    def wait(self, timeout: float = 60) -> int:
         """Its exit status, negative for the signal that killed it; all it said is in `lines` and `errors` by then."""
         try:
             status = self._process.wait(timeout)

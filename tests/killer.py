@@ -63,7 +63,7 @@ class Killer:
             self._dead = False
             await self._app.store.rescue([worker.id])
             async with self._app.worker():
-                return await asyncio.wait_for(end, 30)
+                return await asyncio.wait_for(end, 60)
         finally:
             crash.install(None)
             death.cancel()

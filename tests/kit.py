@@ -223,7 +223,7 @@ def inline_app(clock: HandClock, store: Store | None = None, **settings: Any) ->
     )
 
 
-async def eventually(check: Callable[[], Awaitable[Any]], seconds: float = 10.0) -> Any:
+async def eventually(check: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> Any:
     """The first answer of the check that is true."""
     end = time.monotonic() + seconds
     while not (answer := await check()):

@@ -195,7 +195,7 @@ async def test_every_state_of_unfinished_tasks_is_looked_at(app: Onward) -> None
     async with app.worker():
         ids = [(await app.submit(name)).id for name in (nap, busy)]
         ids.append((await app.submit(nap, delay=1000)).id)
-        await (await app.submit(done)).result(timeout=10)
+        await (await app.submit(done)).result(timeout=60)
         await gate.wait()
 
         async def asleep() -> bool:
@@ -357,7 +357,7 @@ async def test_what_a_task_keeps_and_leaves_behind_can_be_read_in_a_rehearsal(ap
     agent = app.agent("agent", model=ScriptedModel(turns))
     async with app.worker():
         tasks = [await app.submit(reader), await app.submit(agent, "Look.")]
-        assert [await task.result(timeout=20) for task in tasks] == ["keptleft", "done"]
+        assert [await task.result(timeout=60) for task in tasks] == ["keptleft", "done"]
     for task in tasks:
         said = await app.replay(task.id)
         assert (said.agrees, said.detail) == (True, "it returns the same result")
@@ -377,7 +377,7 @@ async def test_an_agent_is_checked_like_any_other(app: Onward) -> None:
         (finding,) = await app.check()
         assert (finding.verdict, finding.detail) == ("fine", "goes on with 'question'")
         await app.answer(ask.id, "yes")
-        assert await handle.result(timeout=10) == "done"
+        assert await handle.result(timeout=60) == "done"
         assert (await app.replay(handle.id)).agrees
 
 

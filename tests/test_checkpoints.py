@@ -177,7 +177,7 @@ async def test_plain_functions_have_checkpoints_too(app: Onward) -> None:
 
     async with app.worker():
         handle = await app.submit(work)
-        assert await handle.result(timeout=10) == 3
+        assert await handle.result(timeout=60) == 3
     keys = [record.key for record in await app.service.journal(handle.id) if record.kind == r.STEP_DONE]
     assert keys == ["step", "[@1]step", "[@2]step"]
 
@@ -218,9 +218,9 @@ async def test_a_fork_has_what_was_kept(app: Onward) -> None:
 
     async with app.worker():
         handle = await app.submit(work)
-        assert await handle.result(timeout=10) == "text"
+        assert await handle.result(timeout=60) == "text"
         fork = await app.fork(handle.id, at=3)
-        assert await fork.result(timeout=10) == "text"
+        assert await fork.result(timeout=60) == "text"
 
 
 # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────

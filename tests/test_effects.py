@@ -283,5 +283,5 @@ async def test_on_every_store(app: Onward) -> None:
         assert await app.store.census() == []
         assert await app.store.doubts() == [task.id]
         await app.resolve(task.id, "happened", "yes")
-        assert await task.result(20) == "yes"
+        assert await task.result(60) == "yes"
         assert len(paid) == 1

@@ -287,11 +287,11 @@ async def test_a_fork_on_every_store(app: Onward) -> None:
 
     async with app.worker():
         origin = await app.submit(work, group="mine")
-        assert await origin.result(timeout=10) == ["a", "b", "c"]
+        assert await origin.result(timeout=60) == ["a", "b", "c"]
         records = await app.store.journal(origin.id)
         at = next(record.seq for record in records if record.key == "a")
         fork = await app.fork(origin.id, at)
-        assert await fork.result(timeout=10) == ["a", "b", "c"]
+        assert await fork.result(timeout=60) == ["a", "b", "c"]
     assert (await fork.get()).group == "mine", "it takes its turn with the others"
     assert did == ["a", "b", "c", "b", "c"]
 

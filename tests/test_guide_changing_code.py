@@ -41,7 +41,7 @@ def onward(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_the_guide(folder: Path) -> None:
     with Child.module("onward", "worker", "shop:app", cwd=folder, env=environment()) as worker:
-        worker.wait_for("ready", timeout=20)
+        worker.wait_for("ready", timeout=60)
         task_id = onward(folder, "submit", "order", '"hat"').stdout.strip()
         for _ in range(100):
             if "asleep" in onward(folder, "show", task_id).stdout:

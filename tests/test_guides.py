@@ -73,7 +73,7 @@ async def test_writes_in_the_same_database(url: str) -> None:
         await sql(app.store, "DROP TABLE IF EXISTS stock")
         await sql(app.store, "CREATE TABLE stock (item TEXT, n INTEGER)")
         await sql(app.store, "INSERT INTO stock VALUES ('pear', 3)")
-        assert await (await app.submit("sell", "pear")).result(20) == 2
+        assert await (await app.submit("sell", "pear")).result(60) == 2
 
 
 async def test_sagas() -> None:

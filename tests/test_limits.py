@@ -85,7 +85,7 @@ async def test_one_deploy_per_service(app: Onward) -> None:
     inputs = [{"service": name, "version": n} for n in range(6) for name in ("web", "shop", "mail")]
     tasks = await app.submit_many(deploy, inputs)
     async with app.worker(), app.worker():
-        assert [await task.result(30) for task in tasks] == [one["version"] for one in inputs]
+        assert [await task.result(60) for task in tasks] == [one["version"] for one in inputs]
     assert most == {"web": 1, "shop": 1, "mail": 1}
     assert (await tasks[0].get()).group == "web"
     assert await app.store.census() == []
@@ -171,7 +171,7 @@ async def test_a_queue_is_limited_over_all_workers(app: Onward) -> None:
     tasks = await app.submit_many(train, list(range(15)))
     async with app.worker(slots=5), app.worker(slots=5):
         for task in tasks:
-            await task.result(30)
+            await task.result(60)
     assert most == 3
     app.limit_queue("gpu", concurrency=None)
     async with app.worker():

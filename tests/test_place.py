@@ -32,15 +32,15 @@ async def test_a_paused_queue_is_left_alone_by_a_worker_that_runs(app: Onward) -
         queue = await app.pause_queue("mail")
         assert (queue.paused, queue.running) == (True, 1)
         second = await app.submit(mail, 2)
-        assert await (await app.submit(work)).result(timeout=10) == "done", "other queues go on"
+        assert await (await app.submit(work)).result(timeout=60) == "done", "other queues go on"
         gate.opened.set()
-        assert await first.result(timeout=10) == 1, "what runs goes on"
-        assert await (await app.submit(work)).result(timeout=10) == "done"
+        assert await first.result(timeout=60) == 1, "what runs goes on"
+        assert await (await app.submit(work)).result(timeout=60) == "done"
         assert began == [1]
         (found,) = [one for one in await app.queues() if one.name == "mail"]
         assert (found.waiting, found.running, found.paused, found.reasons) == (1, 0, True, {"queued": 1})
         await app.unpause_queue("mail")
-        assert await second.result(timeout=10) == 2
+        assert await second.result(timeout=60) == 2
 
 
 async def test_a_name_that_no_queue_can_have(app: Onward) -> None:
@@ -169,7 +169,7 @@ async def test_children_of_a_task(app: Onward) -> None:
 
     async with app.worker():
         handle = await app.submit(parent)
-        await handle.result(timeout=10)
+        await handle.result(timeout=60)
         await eventually(lambda: app.list(parent=handle.id, state="completed"))
     tasks, _ = await app.list(parent=handle.id)
     assert sorted(task.input for task in tasks) == [1, 2, 3]

@@ -259,7 +259,7 @@ async def told_app(app: Onward) -> Onward:
 async def test_the_store_knows_what_a_late_reader_needs(told_app: Onward) -> None:
     async with told_app.worker():
         task = await told_app.submit("chatty", 9)
-        await task.result(30)
+        await task.result(60)
     records = await told_app.service.journal(task.id)
     for cut in range(len(records) + 1):
         found = await told_app.store.lead(task.id, cut)

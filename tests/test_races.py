@@ -70,7 +70,7 @@ async def race(app: Onward, scene: str, rng: random.Random) -> str:
             await asyncio.sleep(rng.uniform(0, 0.005))
 
     told, _ = await asyncio.gather(cancel(), say())
-    result = await asyncio.wait_for(waiting, 30)
+    result = await asyncio.wait_for(waiting, 60)
     ended = await task.get()
     records = await app.service.journal(task.id)
     ends = [record.kind for record in records if record.kind in r.ENDS]
@@ -83,7 +83,7 @@ async def race(app: Onward, scene: str, rng: random.Random) -> str:
 
 async def _result(task: Any) -> str:
     try:
-        await task.result(30)
+        await task.result(60)
     except TaskCancelled:
         return "cancelled"
     except OnwardError as error:

@@ -173,7 +173,7 @@ async def test_rotation_keeps_so_many_and_breaks_nothing(app: Onward, keep: int)
 
     async with app.worker():
         handle = await app.submit(work)
-        assert await handle.result(timeout=20) == 6
+        assert await handle.result(timeout=60) == 6
         records = await journal(app, handle.id)
         assert whole(records) == list(range(6 - keep + 1, 7))
         steps = [record.dropped for record in records if record.kind == r.STEP_DONE]
@@ -184,9 +184,9 @@ async def test_rotation_keeps_so_many_and_breaks_nothing(app: Onward, keep: int)
             await app.fork(handle.id, at=4)
         last = [record for record in records if record.kind == r.CHECKPOINT][-1]
         fork = await app.fork(handle.id, at=last.seq)
-        assert await fork.result(timeout=20) == 6
+        assert await fork.result(timeout=60) == 6
         anew = await app.fork(handle.id, at=1)
-        assert await anew.result(timeout=20) == 6
+        assert await anew.result(timeout=60) == 6
 
 
 @pytest.mark.slow

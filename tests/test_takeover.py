@@ -51,8 +51,8 @@ async def test_a_worker_that_was_declared_dead_drops_its_work_and_starts_anew(ap
         await began.wait()
         name = worker.id
         await app.store.rescue([name])
-        await asyncio.wait_for(left.wait(), 5)
-        assert await handle.result(timeout=10) == 2
+        await asyncio.wait_for(left.wait(), 60)
+        assert await handle.result(timeout=60) == 2
         assert worker.id not in {name, ""}
         assert [w.id for w in await app.store.workers()] == [worker.id]
     assert (await kinds(app.store, handle.id)).count(r.SHIFT) == 2
@@ -475,7 +475,7 @@ async def test_two_workers_in_one_process_share_the_work(app: Onward) -> None:
 
     async with app.worker(slots=2) as one, app.worker(slots=2) as other:
         handles = await app.submit_many(work, list(range(40)))
-        assert [await h.result(timeout=20) for h in handles] == list(range(40))
+        assert [await h.result(timeout=60) for h in handles] == list(range(40))
         assert one.id != other.id
     marks = await sql(app.store, "SELECT data FROM onward_journal WHERE kind = 'shift.started'")
     seen = {json.loads(bytes(data))["worker"] for (data,) in marks}
@@ -497,7 +497,7 @@ async def test_slots_are_a_limit(app: Onward) -> None:
     async with app.worker(slots=3) as worker:
         handles = await app.submit_many(work, list(range(30)))
         for handle in handles:
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
             assert worker.running <= 3
     assert most == 3
 
@@ -537,4 +537,4 @@ async def test_whoever_left_something_behind_after_all_is_not_quarantined(app: O
             assert await app.store.save(worker, Batch([late])) == set()
         assert await crashes(app.store, handle.id) == 4
         async with app.worker():
-            assert await handle.result(timeout=10) == [*["late"] * 4, "run again"]
+            assert await handle.result(timeout=60) == [*["late"] * 4, "run again"]

@@ -167,7 +167,7 @@ async def test_results_come_back_as_they_were(app: Onward) -> None:
 
     async with app.worker():
         handles = await app.submit_many(give, list(range(len(VALUES))))
-        assert [await handle.result(timeout=20) for handle in handles] == VALUES
+        assert [await handle.result(timeout=60) for handle in handles] == VALUES
 
 
 async def test_rich_results(lab: Lab) -> None:
@@ -229,7 +229,7 @@ async def test_a_result_that_is_too_large(app: Onward) -> None:
 
     async with app.worker():
         with pytest.raises(TaskFailed, match=r"17,000,0.. bytes, more than the 16,777,216"):
-            await (await app.submit(give)).result(timeout=20)
+            await (await app.submit(give)).result(timeout=60)
 
 
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -253,7 +253,7 @@ async def test_a_step_runs_once_whatever_happens_after_it(app: Onward) -> None:
 
     async with app.worker():
         handle = await app.submit(work, 1)
-        assert await handle.result(timeout=10) == [2, 12, 2]
+        assert await handle.result(timeout=60) == [2, 12, 2]
     assert calls == ["first", "add", "failure"]
     assert await dense(app.store, handle.id)
 
@@ -382,7 +382,7 @@ async def test_plain_functions_as_handlers_and_steps(app: Onward) -> None:
 
     async with app.worker():
         handle = await app.submit(plain, 1)
-        assert await handle.result(timeout=10) == [2, 4, f"{handle.id}:key", handle.id, 1, True, True]
+        assert await handle.result(timeout=60) == [2, 4, f"{handle.id}:key", handle.id, 1, True, True]
     assert threading.get_ident() not in threads
     assert len(threads) == 2
 

@@ -64,7 +64,7 @@ async def test_exactly_once_whatever_is_killed(shop: Onward, url: str, how: str)
         async with app:
             killer = Killer(app, number)
             task = await app.submit("sale")
-            left = await killer.until(lambda task=task: task.result(30))  # type: ignore[misc]
+            left = await killer.until(lambda task=task: task.result(60))  # type: ignore[misc]
             expect -= 1
             assert await stock(app) == expect == left, killer.killed_at
         points.append(killer.killed_at)
@@ -107,7 +107,7 @@ async def test_a_cancel_in_the_middle_wins_and_leaves_nothing(shop: Onward) -> N
 
     async with shop.worker():
         task = await shop.submit(slow)
-        await asyncio.wait_for(began.wait(), 10)
+        await asyncio.wait_for(began.wait(), 60)
         cancel = asyncio.ensure_future(shop.cancel(task.id))  # on SQLite it has to wait for the writer
         await asyncio.sleep(0.05)
         go.set()
@@ -189,7 +189,7 @@ async def test_an_artifact_is_left_outside_of_it(app: Onward, how: str) -> None:
     async with app.worker():
         handle = await app.submit(leaves)
         with pytest.raises(TaskFailed, match=rf"UsageError: {how} inside ctx\.transaction"):
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
 
 
 @pytest.mark.parametrize("how", ["function", "block"])
@@ -218,7 +218,7 @@ async def test_a_failure_that_the_handler_gets_over_is_the_same_when_it_comes_ba
         task = await shop.submit(careful)
         await eventually(lambda: _waits(shop, task.id))
         await shop.signal(task.id, "go")
-        assert await task.result(20) == 99
+        assert await task.result(60) == 99
         records = await shop.service.journal(task.id)
     assert [record.kind for record in records if record.kind.startswith("step.")] == [r.STEP_FAILED, r.STEP_DONE]
     assert len(caught) == 2
@@ -252,7 +252,7 @@ async def test_a_block_whose_commit_fails_is_a_step_that_failed(app: Onward) -> 
         task = await app.submit(late)
         await eventually(lambda: _waits(app, task.id))
         await app.signal(task.id, "go")
-        assert await task.result(20) == 2
+        assert await task.result(60) == 2
         await sql(app.store, "DROP TABLE child")
         await sql(app.store, "DROP TABLE parent")
 
@@ -277,7 +277,7 @@ async def test_a_task_that_is_tried_again_comes_to_the_failed_transaction_anew(s
             return await body(connection)
 
     async with shop.worker():
-        assert await (await shop.submit(stubborn)).result(20) == 99
+        assert await (await shop.submit(stubborn)).result(60) == 99
         assert await stock(shop) == 99
     assert tries == 3
 

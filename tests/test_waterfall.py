@@ -207,7 +207,7 @@ async def test_a_child_that_nobody_waited_for_is_asked(app: Onward) -> None:
         async def ended() -> bool:
             return all(child.ended for child in (await app.list(parent=task.id))[0])
 
-        await eventually(ended, 20)
+        await eventually(ended, 60)
     (child,) = [bar for bar in (await app.service.journals.timeline(task.id)).bars if bar.kind == "child"]
     assert (child.state, child.end is None) == ("ok", False)
 

@@ -54,16 +54,16 @@ async def test_a_task_goes_on_where_an_earlier_one_ended(app: Onward) -> None:
     agent = app.agent("helper", model=(model := ScriptedModel(script)), tools=[logs], budget=Budget(max_steps=9))
     async with app.worker():
         first = await app.submit(agent, "I am Ada.")
-        assert await first.result(timeout=20) == "Hello Ada."
+        assert await first.result(timeout=60) == "Hello Ada."
         second = await app.submit(agent, "Which line has a 77?", after=first.id)
-        await second.result(timeout=20)
-        assert await second.result(timeout=20) == "Line 77, Ada."
+        await second.result(timeout=60)
+        assert await second.result(timeout=60) == "Line 77, Ada."
         await sql(
             app.store, f"DELETE FROM onward_contents WHERE task_id = '{first.id}'"
         )  # nothing of it matters any more
         third = await app.submit(agent, "Thanks.", after=second.id)
         with pytest.raises(TaskFailed):  # the script has no more to say
-            await third.result(timeout=20)
+            await third.result(timeout=60)
     assert (await second.get()).input == {"goal": "Which line has a 77?", "after": first.id}
     assert said(model.asked[2])[0] == "I am Ada."
     assert said(model.asked[2])[-2:] == ["Hello Ada.", "Which line has a 77?"]

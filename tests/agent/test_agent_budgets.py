@@ -73,7 +73,7 @@ async def test_at_the_limit_it_waits_for_a_raise_and_goes_on(app: Onward, budget
         assert spent.waiting == (handle.id,)
         assert spent.purse.spent.llm_tokens == tokens * before
         assert (await app.raise_budget(handle.id, **raised)).waiting == ()
-        assert await handle.result(timeout=30) == "done"
+        assert await handle.result(timeout=60) == "done"
     assert len(model.asked) == 7, "nothing was asked again"
     spent = await app.budget(handle.id)
     assert (spent.purse.spent.steps, spent.purse.spent.llm_tokens) == (7, 7 * tokens)
@@ -97,7 +97,7 @@ async def test_a_raise_that_is_too_small_is_told_once(app: Onward) -> None:
                 "old messages are not heard again"
             )
         await app.raise_budget(handle.id, max_steps=9)
-        assert await handle.result(timeout=30) == "done"
+        assert await handle.result(timeout=60) == "done"
 
 
 async def _at_least(count: Any, least: int) -> int:

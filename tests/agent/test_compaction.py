@@ -76,7 +76,7 @@ async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) ->
     walker = app.agent("walker", model=model, tools=[look], context_bytes=ROOM)
     async with app.worker():
         handle = await app.submit(walker, "Look at all numbers.")
-        assert await handle.result(timeout=20) == f"Looked at {TURNS}."
+        assert await handle.result(timeout=60) == f"Looked at {TURNS}."
     compacted = await steps(app, handle.id, "compact")
     assert len(compacted) == len(model.summed) >= 2
     assert all(unpaired(request.messages) == [] for request in model.asked)

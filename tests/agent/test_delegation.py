@@ -59,7 +59,7 @@ async def test_several_agents_work_at_once_and_the_caller_holds_no_slot(app: Onw
         await eventually(both)
         assert (await handle.get()).reason == Reason.CHILD
         gate.opened.set()
-        assert await handle.result(timeout=20) == "1815, London"
+        assert await handle.result(timeout=60) == "1815, London"
     told = [message["content"] for message in model.asked[1].messages[-2:]]
     assert [text.partition(")\n")[2] for text in told] == ["found the year", "found the place"]
     (spec,) = [one["function"] for one in model.asked[0].tools if one["function"]["name"] == "researcher"]
@@ -99,7 +99,7 @@ async def test_an_agent_that_fails_or_is_cancelled_is_read_as_a_result(app: Onwa
         handle = await app.submit(boss, "x")
         await eventually(lambda: _asked(model, 2))
         assert "failed: step 'model' was tried once" in model.asked[1].messages[-1]["content"]
-        assert await handle.result(timeout=20) == "gave up"
+        assert await handle.result(timeout=60) == "gave up"
 
 
 async def _asked(model: ScriptedModel, times: int) -> bool:

@@ -116,4 +116,4 @@ async def test_somebody_who_watches_sees_it_before_it_is_over(app: Onward) -> No
         (piece,) = await eventually(lambda: told(app, handle.id))
         assert piece == {"message": "", "step": 1, "total": 0, "turn": 1, "attempt": 1, "text": "the first words"}
         gate.opened.set()
-        assert await handle.result(timeout=10) == "the first words and the last"
+        assert await handle.result(timeout=60) == "the first words and the last"

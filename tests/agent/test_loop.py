@@ -60,7 +60,7 @@ async def test_it_comes_to_its_answer(app: Onward) -> None:
     devops, model = agent(app, disk)
     async with app.worker():
         handle = await app.submit(devops, "I'm out of disk space. Fix it.")
-        assert await handle.result(timeout=10) == "Done: 1.2 GB are free."
+        assert await handle.result(timeout=60) == "Done: 1.2 GB are free."
     assert sorted(disk.looked) == ["/", "/var"]
     assert len(disk.cleaned) == 1
     assert [unpaired(request.messages) for request in model.asked] == [[]] * 4
@@ -178,7 +178,7 @@ async def test_a_risky_tool_waits_for_a_person_and_a_no_is_read(app: Onward) -> 
         ask = (await eventually(app.asks))[0]
         assert disk.cleaned == []
         await app.decide(ask.id, "approve")
-        assert await handle.result(timeout=10) == "as you wish"
+        assert await handle.result(timeout=60) == "as you wish"
     assert len(disk.cleaned) == 1
     assert model.asked[1].messages[-1]["content"] == "denied: not that one"
 
@@ -189,7 +189,7 @@ async def test_a_question_is_answered_and_kept_as_a_fact(app: Onward) -> None:
         handle = await app.submit(devops, "Fix it.")
         ask = (await eventually(app.asks))[0]
         await app.answer(ask.id, "the second")
-        assert await handle.result(timeout=10) == "thanks"
+        assert await handle.result(timeout=60) == "thanks"
     assert model.asked[-1].messages[-1]["content"] == "the second"
     assert "Which disk? = the second (user)" in model.asked[-1].messages[0]["content"]
 

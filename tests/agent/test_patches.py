@@ -43,12 +43,12 @@ async def test_patches_that_are_sent_at_once_all_land_in_one_order(app: Onward) 
     agent = app.agent("devops", model=model, tools=[look])
     async with app.worker():
         handle = await app.submit(agent, "watch the disk")
-        await asyncio.wait_for(gate.reached.wait(), 20)
+        await asyncio.wait_for(gate.reached.wait(), 60)
         await asyncio.gather(*[app.patch(handle.id, fact("n", n), by=f"agent {n % 2}") for n in range(40)])
         seen = await app.state(handle.id)
         assert sorted(noted(seen)) == list(range(40)), "what was taken in counts before the task has come to it"
         gate.opened.set()
-        assert await handle.result(timeout=20) == "done"
+        assert await handle.result(timeout=60) == "done"
     state = await app.state(handle.id)
     assert noted(state) == noted(seen)
     system = model.asked[-1].messages[0]["content"]
@@ -121,11 +121,11 @@ async def test_what_cannot_be_patched_says_why(app: Onward) -> None:
     await app.patch(handle.id, {})
     await app.patch(handle.id, fact("n", 1))
     async with app.worker():
-        await handle.result(timeout=20)
+        await handle.result(timeout=60)
     with pytest.raises(StateConflict, match="goes on `after` it"):
         await app.patch(handle.id, fact("n", 2))
     assert noted(await app.state(handle.id)) == [1]
     later = await app.submit("devops", "y", after=handle.id)
     async with app.worker():
-        await later.result(timeout=20)
+        await later.result(timeout=60)
     assert noted(await app.state(later.id)) == [1]

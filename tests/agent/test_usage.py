@@ -48,7 +48,7 @@ async def test_an_agent_that_has_ended(app: Onward) -> None:
     async with app.worker():
         handle = await app.submit(agent, "go")
         assert (await handle.get()).usage is not None
-        await handle.result(timeout=10)
+        await handle.result(timeout=60)
     own = Usage(2, 20, 2, pytest.approx(22.0))
     task = await handle.get()
     assert task.usage is not None
@@ -125,7 +125,7 @@ async def test_with_children_wherever_they_stand(app: Onward) -> None:
         assert (task.usage.calls, task.usage.with_children) == (0, Usage(2, 20, 2, 22.0))
         leaf = (await app.asks())[0].task_id
         await app.cancel(leaf)
-        assert await handle.result(timeout=10) == "done"
+        assert await handle.result(timeout=60) == "done"
     task = await handle.get()
     assert task.usage is not None
     assert (task.usage.told(), task.usage.with_children) == (Usage().told(), Usage(3, 30, 3, 33.0))

@@ -72,7 +72,7 @@ async def test_it_is_read_at_the_next_turn_between_whole_turns(app: Onward) -> N
     handle = await app.submit(agent, "Clean up.")
     model.task_id = handle.id
     async with app.worker():
-        assert await handle.result(timeout=10) == "as you wish"
+        assert await handle.result(timeout=60) == "as you wish"
     assert heard(model) == [0, 1]
     roles = [message["role"] for message in model.asked[1].messages]
     assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
@@ -90,7 +90,7 @@ async def test_what_is_said_before_it_begins_comes_after_the_goal(app: Onward) -
     await app.message(handle.id, "And be quick.", id="same")
     await app.message(handle.id, "And be quick.", id="same")
     async with app.worker():
-        assert await handle.result(timeout=10) == "done"
+        assert await handle.result(timeout=60) == "done"
     assert said(model.asked[0]) == ["Clean up.", WORD, "And be quick."]
 
 
@@ -99,7 +99,7 @@ async def test_who_was_about_to_answer_goes_on_with_it(app: Onward) -> None:
     handle = await app.submit(app.agent("devops", model=model), "Clean up.")
     model.task_id = handle.id
     async with app.worker():
-        assert await handle.result(timeout=10) == "no, one more thing"
+        assert await handle.result(timeout=60) == "no, one more thing"
     last = model.asked[1].messages
     assert [(message["role"], message["content"]) for message in last[1:]] == [
         ("user", "Clean up."),
@@ -121,7 +121,7 @@ async def test_nobody_is_told_yes_whose_word_comes_too_late_to_be_read(app: Onwa
 
     app.store.save = late  # type: ignore[method-assign]
     async with app.worker():
-        assert await handle.result(timeout=10) == "read it"
+        assert await handle.result(timeout=60) == "read it"
     assert len(sent) == 1
     assert heard(model) == [0, 1]
     assert await app.store.census() == []
@@ -145,7 +145,7 @@ async def test_who_waits_goes_on_waiting_and_reads_it_then(app: Onward) -> None:
         assert (await app.get(handle.id)).reason == "question"
         assert len(await app.asks("question")) == 1, "a word answers nothing"
         await app.answer(ask.id, "the second")
-        assert await handle.result(timeout=10) == "done"
+        assert await handle.result(timeout=60) == "done"
     assert [said(request) for request in model.asked] == [
         ["Clean up."],
         ["Clean up.", "one"],
@@ -215,7 +215,7 @@ async def test_a_handler_that_is_no_agent_gets_a_signal(app: Onward) -> None:
         await app.signal(handle.id, "message", "three")
         await app.signal(handle.id, "other", "message")
         await app.signal(handle.id, "go")
-        assert await handle.result(timeout=10) == ["one", ["two", "three"], []]
+        assert await handle.result(timeout=60) == ["one", ["two", "three"], []]
 
 
 async def test_a_word_wakes_a_handler_that_waits_for_it_beside_an_approval(app: Onward) -> None:
@@ -231,7 +231,7 @@ async def test_a_word_wakes_a_handler_that_waits_for_it_beside_an_approval(app: 
         await app.message(handle.id, WORD)
         await eventually(lambda: records(app, handle.id, r.WAITED))
         await app.decide((await app.asks())[0].id, "approve")
-        assert (await handle.result(timeout=10))[1] == WORD
+        assert (await handle.result(timeout=60))[1] == WORD
 
 
 # ── whatever is killed ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -302,7 +302,7 @@ async def test_it_is_seen_when_a_task_completes_with_a_word_that_nobody_read(
 
     app.store.save = late  # type: ignore[method-assign]
     async with app.worker():
-        assert await handle.result(timeout=10) == "all done"
+        assert await handle.result(timeout=60) == "all done"
     assert heard(model) == [0]
 
 

@@ -46,7 +46,7 @@ async def test_a_model_reads_more_of_what_it_saw_an_excerpt_of(app: Onward) -> N
     app.agent("reader", model=model, tools=[logs])
     async with app.worker():
         task = await app.submit("reader", "What is wrong?")
-        assert await task.result(timeout=20) == "found it"
+        assert await task.result(timeout=60) == "found it"
     assert f"{len(logs()):,} bytes in 1,000 lines" in shown(model, 1)
     assert len(shown(model, 1)) <= 4000
     assert shown(model) == "700: line 700 error"
@@ -91,7 +91,7 @@ async def test_what_is_no_text_is_kept_to_the_byte(app: Onward, what: str) -> No
     app.agent("fetcher", model=model, tools=[fetch])
     async with app.worker():
         task = await app.submit("fetcher", "Get it.")
-        assert await task.result(timeout=20) == "no text"
+        assert await task.result(timeout=60) == "no text"
     assert shown(model, 1) == f"({len(HARD[what]):,} bytes, binary, kept as {name})"
     assert shown(model) in {
         f"(binary, {len(HARD[what]):,} bytes: it cannot be read as text)",
@@ -208,7 +208,7 @@ async def test_what_a_tool_leaves_behind_by_itself_is_in_the_state(app: Onward) 
     app.agent("artist", model=model, tools=[draw, write])
     async with app.worker():
         task = await app.submit("artist", "Draw.")
-        assert await task.result(timeout=20) == "done"
+        assert await task.result(timeout=60) == "done"
     assert shown(model) == "2: of two lines"
     told = {one.summary: one for one in await app.artifacts(task.id)}
     assert told.keys() == {"the picture", "the text"}
@@ -225,9 +225,9 @@ async def test_a_model_reads_nothing_of_another_task(app: Onward) -> None:
     spy = ScriptedModel([[("read_artifact", {"artifact_id": name})], "caught"])
     app.agent("spy", model=spy)
     async with app.worker():
-        await (await app.submit("first", "Look.")).result(timeout=20)
+        await (await app.submit("first", "Look.")).result(timeout=60)
         task = await app.submit("spy", "Read what is not yours.")
-        assert await task.result(timeout=20) == "caught"
+        assert await task.result(timeout=60) == "caught"
     sentence = f"error: ArtifactNotFound: task {task.id} has no artifact '{name}'; it has none so far"
     assert shown(spy) == sentence
     failures = [one for one in await app.service.journal(task.id) if one.kind == r.STEP_RETRY]

@@ -191,7 +191,7 @@ async def test_a_task_leaves_artifacts_behind(app: Onward) -> None:
     report = reporter(app)
     async with app.worker():
         task = await app.submit(report, 2)
-        first, second, text = await task.result(timeout=20)
+        first, second, text = await task.result(timeout=60)
     refs = [one.model_dump() for one in await app.artifacts(task.id)]
     last = {"artifact_id": wire.content_id(text.encode()), "type": "text", "summary": "the report"}
     assert refs == [
@@ -214,7 +214,7 @@ async def test_a_plain_handler_and_one_without_a_state(app: Onward) -> None:
 
     async with app.worker():
         task = await app.submit(plain, "kept\0")
-        assert await task.result(timeout=20) == "kept\0"
+        assert await task.result(timeout=60) == "kept\0"
     (ref,) = await app.artifacts(task.id)
     assert (ref.bytes, ref.step, ref.type) == (5, "artifact", "text")
 
@@ -235,7 +235,7 @@ async def test_an_artifact_that_is_too_large_is_refused_where_it_is_left(app: On
         return "refused"
 
     async with app.worker():
-        assert await (await app.submit(greedy)).result(timeout=20) == "refused"
+        assert await (await app.submit(greedy)).result(timeout=60) == "refused"
 
 
 async def test_a_fork_has_what_came_before_it_and_outlives_its_origin(app: Onward) -> None:
@@ -247,7 +247,7 @@ async def test_a_fork_has_what_came_before_it_and_outlives_its_origin(app: Onwar
 
     async with app.worker():
         origin = await app.submit(two)
-        await origin.result(timeout=20)
+        await origin.result(timeout=60)
         at = next(one.seq for one in await app.service.journal(origin.id) if one.kind == r.STEP_DONE)
     fork = await app.fork(origin.id, at)
     first, second = await app.artifacts(origin.id)
@@ -257,7 +257,7 @@ async def test_a_fork_has_what_came_before_it_and_outlives_its_origin(app: Onwar
     with pytest.raises(ArtifactNotFound):
         await app.artifact(fork.id, second.artifact_id)
     async with app.worker():
-        assert await fork.result(timeout=20) == "first"
+        assert await fork.result(timeout=60) == "first"
     assert len(await app.artifacts(fork.id)) == 2
 
 
@@ -354,7 +354,7 @@ async def test_a_task_waits_for_a_bucket_that_is_away_and_an_effect_is_not_repea
 
             await eventually(complains)
             server.start()
-            name = await task.result(timeout=30)
+            name = await task.result(timeout=60)
             assert await app.artifact(task.id, name) == b"receipt"
         assert done == [1]
     finally:
@@ -394,7 +394,7 @@ async def test_what_is_in_the_database_stays_readable_when_a_shelf_is_put_up(
     reporter(before)
     async with before.worker():
         task = await before.submit("report", 1)
-        await task.result(timeout=20)
+        await task.result(timeout=60)
     async with Onward(url, artifacts=place) as after:
         refs = await after.artifacts(task.id)
         assert await after.artifact(task.id, refs[0].artifact_id) == bytes(3)

@@ -151,7 +151,7 @@ async def test_a_task_waits_for_a_folder_that_cannot_be_written(
 
         await eventually(complains)
         (tmp_path / "taken").unlink()
-        assert await app.artifact(task.id, await task.result(timeout=20)) == b"x"
+        assert await app.artifact(task.id, await task.result(timeout=60)) == b"x"
 
 
 @pytest.mark.parametrize("written", ["{}/a b", "file://{}/a%20b"])

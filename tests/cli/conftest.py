@@ -75,7 +75,7 @@ def onward(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def process(*words: str, timeout: float = 30, **options: Any) -> Said:
+def process(*words: str, timeout: float = 60, **options: Any) -> Said:
     """`python -m onward` as a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "onward", *words],
@@ -92,7 +92,7 @@ def process(*words: str, timeout: float = 30, **options: Any) -> Said:
 def start_worker(db: str, *words: str) -> Child:
     """A worker of the shop, ready."""
     child = Child.module("onward", "worker", "tests.cli.shop:app", "--db", db, *words, cwd=ROOT)
-    child.wait_for("ready", timeout=20)
+    child.wait_for("ready", timeout=60)
     return child
 
 

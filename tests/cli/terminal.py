@@ -57,7 +57,7 @@ class Terminal:
     def page(self) -> str:
         return "\n".join(self.seen)
 
-    def look(self, until: Callable[[str], object], seconds: float = 20) -> str:
+    def look(self, until: Callable[[str], object], seconds: float = 60) -> str:
         """The page, once it is as it is waited for."""
         end = time.monotonic() + seconds
         while not until(self.page):
@@ -65,7 +65,7 @@ class Terminal:
             assert self._take(), f"it has ended: {self.page}"
         return self.page
 
-    def read(self, until: str | None = None, seconds: float = 20) -> str:
+    def read(self, until: str | None = None, seconds: float = 60) -> str:
         """What it was sent, up to a text or its end."""
         end = time.monotonic() + seconds
         while until is None or until not in self.text:
@@ -103,7 +103,7 @@ class Terminal:
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
 
-    def ends(self, seconds: float = 20) -> int:
+    def ends(self, seconds: float = 60) -> int:
         """Its exit status; the terminal stays open."""
         end = time.monotonic() + seconds
         while self._process.poll() is None:

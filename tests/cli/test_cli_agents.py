@@ -28,7 +28,7 @@ def done(tmp_path: Path) -> tuple[str, str]:
         agent = app.agent("helper", model=ScriptedModel([[fact], "hello"]))
         async with app.worker():
             handle = await app.submit(agent, "Greet me.")
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
         return handle.id
 
     return url, asyncio.run(work())
@@ -73,7 +73,7 @@ def test_text_as_it_comes(onward: Run, tmp_path: Path) -> None:
         slow = app.agent("slow", model=Slow())
         async with app.worker():
             handle = await app.submit(slow, "x")
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
         return handle.id
 
     task_id = asyncio.run(work())

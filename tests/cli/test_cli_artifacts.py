@@ -42,9 +42,9 @@ def done(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
     async def work() -> tuple[str, dict[str, str]]:
         async with app.worker():
-            await (await app.submit(nothing, key="none")).result(timeout=20)
+            await (await app.submit(nothing, key="none")).result(timeout=60)
             handle = await app.submit(leave)
-            return handle.id, await handle.result(timeout=20)
+            return handle.id, await handle.result(timeout=60)
 
     return (url, *asyncio.run(work()))
 

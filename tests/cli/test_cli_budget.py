@@ -76,7 +76,7 @@ def test_a_raise(onward: Run, waiting: tuple[str, str, str]) -> None:
     async def go_on() -> object:
         app = family(url)
         async with app.worker():
-            return await app.handle(boss).result(timeout=20)
+            return await app.handle(boss).result(timeout=60)
 
     assert asyncio.run(go_on()) == "done"
 
@@ -97,7 +97,7 @@ def test_a_budget_of_its_own(onward: Run, waiting: tuple[str, str, str]) -> None
     async def go_on() -> str:
         app = family(url)
         async with app.worker():
-            return str(await app.handle(said.json["task_id"]).result(timeout=20))
+            return str(await app.handle(said.json["task_id"]).result(timeout=60))
 
     assert "This is not finished" in asyncio.run(go_on())
     wrong = onward("submit", "worker", '"y"', "--budget", '{"steps": 1}', "--db", url)

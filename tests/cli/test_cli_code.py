@@ -53,7 +53,7 @@ def two(db: str) -> tuple[str, str]:
         app: Onward = scope["app"]  # type: ignore[assignment]
         async with app, app.worker():
             done = await app.submit("work", 0)
-            await done.result(timeout=10)
+            await done.result(timeout=60)
             asleep = await app.submit("work", 1)
             while (await asleep.get()).reason != "asleep":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -68,7 +68,7 @@ async def test_both_databases_suggest(app) -> None:
 
     async with app, app.worker(slots=1):
         task = await app.submit("greeting", "x")
-        await task.result(timeout=20)
+        await task.result(timeout=60)
     found = await asyncio.to_thread(words, "--db", app.settings.db, "show", task.id[:20])
     assert found == [task.id]
     assert "greeting" in await asyncio.to_thread(words, "--db", app.settings.db, "submit", "")

@@ -85,7 +85,7 @@ def talked(db: str) -> tuple[str, str, str]:
     async def make() -> tuple[str, str]:
         async with app, app.worker():
             ended = await app.submit("helper", "go")
-            await ended.result(timeout=10)
+            await ended.result(timeout=60)
         async with app:
             return (await app.submit("helper", "later")).id, ended.id
 

@@ -31,7 +31,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
     """A folder in which `onward serve` was typed, and what it said."""
     folder = tmp_path_factory.mktemp("newcomer")
     with served(folder) as child:
-        child.wait_for("ready:", timeout=30)
+        child.wait_for("ready:", timeout=60)
         yield folder, "\n".join(child.lines)
 
 
@@ -71,7 +71,7 @@ def test_its_next_commands_work_as_they_are_printed(demo: tuple[Path, str]):
 
 def test_the_demo_says_so_in_json_too(tmp_path: Path):
     with served(tmp_path, "--json") as child:
-        child.wait_for('"ready"', timeout=30)
+        child.wait_for('"ready"', timeout=60)
         told = [json.loads(line) for line in child.lines]
     (demo,) = [line for line in told if line.get("event") == "demo"]
     assert demo["task"] == "demo.agent"

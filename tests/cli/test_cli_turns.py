@@ -33,7 +33,7 @@ def done(tmp_path: Path) -> tuple[str, str, ScriptedModel]:
         devops = app.agent("devops", model=model, tools=[check_disk], instructions="You fix disks.")
         async with app.worker():
             handle = await app.submit(devops, "Look.")
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
         return handle.id
 
     return url, asyncio.run(work()), model

@@ -15,7 +15,7 @@ from rig.processes import Child
 from tests.cli.conftest import ROOT, Run, start_worker
 
 
-def until(condition, seconds: float = 10) -> None:
+def until(condition, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "not in time"
@@ -140,6 +140,6 @@ def test_an_app_that_cannot_be_loaded_is_a_sentence(target, parts, folder: Path,
 
 def test_db_is_the_last_word_over_what_the_app_says(folder: Path, db: str):
     with Child.module("onward", "worker", "fine:app", "--db", db, cwd=folder) as worker:
-        assert db.removeprefix("sqlite:///") in worker.wait_for("ready", 20)
+        assert db.removeprefix("sqlite:///") in worker.wait_for("ready", 60)
     with Child.module("onward", "worker", "fine:app", cwd=folder) as worker:
-        assert "SQLite file own.db" in worker.wait_for("ready", 20)
+        assert "SQLite file own.db" in worker.wait_for("ready", 60)

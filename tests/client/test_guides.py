@@ -41,7 +41,7 @@ async def test_an_app_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         try:
             async with Client(address, patience=30) as client, httpx2.AsyncClient() as http:
                 task = await client.submit("deploy", "web")
-                assert await task.result(20) == "web is live"
+                assert await task.result(60) == "web is live"
                 assert [record.seq async for record in task.tail()] == [1, 2, 3]
                 answer = await http.post(f"{address}/api/tasks", json={"task": "deploy", "input": "shop"})
                 assert answer.headers["location"].startswith("/onward/api/tasks/"), "where it is from outside"

@@ -119,7 +119,7 @@ async def test_what_twice_is_the_same_is_sent_again(app: Onward, lossy: Any, eit
     proxy.cut_after_request(b"/signals/", n=1)
     await client.signal(waits.id, "go", 1)
     async with app.worker():
-        assert await waits.result(20) == [1, "no more"], "one signal"
+        assert await waits.result(60) == [1, "no more"], "one signal"
 
 
 # ── somebody in between ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -172,7 +172,7 @@ async def test_the_same_errors(app: Onward, client: Any) -> None:
     async with app.worker():
         failed = await client.submit("work", 1)
         with pytest.raises(TaskFailed) as told:
-            await failed.result(20)
+            await failed.result(60)
         assert "no" in told.value.error["message"]
         waits = await client.submit("stays")
         with pytest.raises(ResultTimeout):
@@ -181,7 +181,7 @@ async def test_the_same_errors(app: Onward, client: Any) -> None:
             await client.state(waits.id)
         assert (await waits.cancel()).state is State.CANCELLED
         with pytest.raises(TaskCancelled):
-            await waits.result(20)
+            await waits.result(60)
     with pytest.raises(StateConflict) as conflict:
         await client.prioritize(waits.id, 3)
     assert conflict.value.state == "cancelled"
@@ -201,10 +201,10 @@ async def test_steering(app: Onward, client: Any) -> None:
     waits = await client.submit("work")
     async with app.worker():
         await client.signal(waits.id, "go", {"n": 1}, id="once")
-        assert await waits.result(20) == {"n": 1}
+        assert await waits.result(60) == {"n": 1}
         forked = await client.fork(waits.id, 1)
         await client.signal(forked.id, "go", 2)
-        assert await forked.result(20) == 2
+        assert await forked.result(60) == 2
         assert forked.id != waits.id
 
 
@@ -232,7 +232,7 @@ async def test_people_decide_once(app: Onward, client: Any) -> None:
         with pytest.raises(InvalidInput):
             await client.answer(question.id, "how")
         await client.answer(question.id, "slow")
-        assert await task.result(20) == "slow"
+        assert await task.result(60) == "slow"
     assert await client.asks() == []
 
 
@@ -264,7 +264,7 @@ async def test_the_place(app: Onward, client: Any) -> None:
         await client.message(first.id, "hurry", id="m1")
         await client.message(first.id, "hurry", id="m1")
         assert not (await client.unpause_queue("gpu")).paused
-        assert await first.result(20) == "hurry"
+        assert await first.result(60) == "hurry"
         (worker,) = await client.workers()
         assert (worker.alive, worker.handlers) == (True, ("work",))
         stats, told = await app.stats(), await client.stats()
@@ -343,7 +343,7 @@ async def test_an_agent_and_its_budget(app: Onward, client: Any) -> None:
         task = await client.submit(
             "scout", "Look.", budget=Budget(max_steps=50, max_wall_time="1h", when_spent="finish")
         )
-        assert await task.result(20) == "seen"
+        assert await task.result(60) == "seen"
     spent, there = await client.budget(task.id), await app.budget(task.id)
     assert spent.task_id == task.id
     assert {kind: meter for kind, meter in spent.meters.items() if kind != "wall_time"} == {
@@ -381,7 +381,7 @@ async def test_who_is_refused_comes_back_when_told(url: str, either: Any, monkey
         await asyncio.sleep(0.1)
         assert not coming.done()
         async with app.worker():
-            assert await (await coming).result(20) == 2
+            assert await (await coming).result(60) == 2
         assert len(await listed(patient.tasks(task="work"))) == 3
 
 

@@ -62,7 +62,7 @@ class Server:
         self.env = {**os.environ, "ONWARD_DB": self.db, "STAGE": str(folder)}
         self._processes: list[subprocess.Popen[str]] = []
         self.address, _ = self.start("serve", STAGE, "--port", "0", *options)
-        self.client = httpx2.Client(base_url=self.address, timeout=30)
+        self.client = httpx2.Client(base_url=self.address, timeout=60)
 
     def start(self, *command: str, module: str = "onward") -> tuple[str, subprocess.Popen[str]]:
         process = subprocess.Popen(

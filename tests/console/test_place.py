@@ -37,11 +37,11 @@ class Desk(Server):
         self.env = {**os.environ, "ONWARD_DB": self.db}
         self._processes: list[subprocess.Popen[str]] = []
         self.address, _ = self.start("serve", DESK, "--port", "0")
-        self.client = httpx2.Client(base_url=self.address, timeout=30)
+        self.client = httpx2.Client(base_url=self.address, timeout=60)
 
     def keep(self, token: str) -> None:
         """Ask with this key from now on."""
-        self.client = httpx2.Client(base_url=self.address, timeout=30, headers={"Authorization": f"Bearer {token}"})
+        self.client = httpx2.Client(base_url=self.address, timeout=60, headers={"Authorization": f"Bearer {token}"})
 
     def all(self, path: str, name: str, **query: Any) -> list[dict[str, Any]]:
         answer = self.client.get(path, params=query)

@@ -34,7 +34,7 @@ async def serving(app: Onward, **options: Any) -> AsyncIterator[str]:
 @pytest.fixture
 async def client(app: Onward) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a server for `app`; what handlers there are when the first request comes does not matter."""
-    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         yield client
 
 

@@ -95,7 +95,7 @@ async def served(app: Onward, **options: Any) -> AsyncIterator[tuple[httpx2.Asyn
         try:
             await ready.wait()
             limits = httpx2.Limits(max_connections=None)
-            async with httpx2.AsyncClient(base_url=address, timeout=30, limits=limits) as client:
+            async with httpx2.AsyncClient(base_url=address, timeout=60, limits=limits) as client:
                 yield client, asgi.state.edge, server
         finally:
             server.leave()

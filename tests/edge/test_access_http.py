@@ -213,7 +213,7 @@ class Inspector:
 @pytest.fixture
 async def inspector(app: Onward) -> AsyncIterator[Inspector]:
     acme = (await town(app))["acme"]
-    async with serving(app) as address, Client(base_url=address, timeout=30) as client:
+    async with serving(app) as address, Client(base_url=address, timeout=60) as client:
         look = Inspector(app, client, acme)
         await look.prepare()
         yield look
@@ -295,7 +295,7 @@ async def test_whoever_may_not_look_is_shown_nothing_by_what_they_may_do(app: On
     done = await app.submit("work", "what only readers know")
     token = (await app.keys.create("only", [SUBMIT])).token
     async with app.worker():
-        await done.result(20)
+        await done.result(60)
     kept = await app.submit("waits", "what only readers know")
     async with (
         serving(app) as address,

@@ -52,7 +52,7 @@ class Town:
 @pytest.fixture
 async def place(app: Onward) -> AsyncIterator[Town]:
     found = await town(app)
-    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         here = Town(app, client, found)
         await here.key("right", READ, SUBMIT, DECIDE, tenant="acme")
         await here.key("no read", SUBMIT, DECIDE, tenant="acme")
@@ -112,7 +112,7 @@ async def test_over_a_socket_nobody_reaches_beyond_what_is_theirs(place: Town) -
     async def said(socket: Any, **words: Any) -> dict[str, Any]:
         await socket.send(json.dumps(words))
         while True:
-            answer: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 20))
+            answer: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 60))
             if answer.get("type") in {"ack", "error"}:
                 return answer
 
@@ -153,5 +153,5 @@ async def test_a_revoked_key_ends_what_is_open(place: Town, monkeypatch: pytest.
     for _ in range(3):
         await opened.acquire()
     await place.app.keys.revoke(place.ids["right"])
-    await asyncio.wait_for(asyncio.gather(*running), 20)
-    assert await asyncio.wait_for(socket, 20) == 1008
+    await asyncio.wait_for(asyncio.gather(*running), 60)
+    assert await asyncio.wait_for(socket, 60) == 1008

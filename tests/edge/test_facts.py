@@ -185,7 +185,7 @@ async def test_why(app: Onward, client: Client) -> None:
         return not any(one.reason in {"queued", "running"} for one in found)
 
     async with app.worker(queues=["default"]):
-        await eventually(settled, 20)
+        await eventually(settled, 60)
         first, second = [(await app.submit(queued)).id for _ in range(2)]
         page = {one["task_id"]: one["why"] for one in (await client.get("/api/tasks")).json()["tasks"]}
         assert {what: page[task_id]["text"] for what, task_id in tasks.items()} == wanted

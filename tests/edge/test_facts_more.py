@@ -37,7 +37,7 @@ async def test_children_have_pages_and_say_why(app: Onward, client: Client) -> N
             found = (await app.list(parent=task.id))[0]
             return [one.reason for one in found] == ["signal", "signal", None]
 
-        await eventually(settled, 20)
+        await eventually(settled, 60)
         first = (await client.get(f"/api/tasks/{task.id}/children", params={"limit": 2})).json()
         more = {"limit": 2, "cursor": first["next"]}
         rest = (await client.get(f"/api/tasks/{task.id}/children", params=more)).json()
@@ -59,7 +59,7 @@ async def test_the_approval_that_expires_first_comes_first(app: Onward, client: 
             async def open_(wanted: int = len(await app.asks()) + 1) -> bool:
                 return len(await app.asks()) == wanted
 
-            await eventually(open_, 20)
+            await eventually(open_, 60)
     found = (await client.get("/api/approvals")).json()["approvals"]
     tasks = {one["task_id"]: one["input"] for one in (await client.get("/api/tasks")).json()["tasks"]}
     assert [tasks[one["task_id"]] for one in found] == ["1h", "2h", None]
@@ -152,7 +152,7 @@ async def test_schedules_and_drains(app: Onward, client: Client) -> None:
         async def asleep() -> bool:
             return (await app.get(done.json()["task_id"])).reason == "signal"
 
-        await eventually(asleep, 20)
+        await eventually(asleep, 60)
         drained = (await client.post("/api/queues/mail/drain")).json()
     assert (drained["paused"], drained["running"], drained["limit"]) == (True, 0, 7)
     assert [entry.action for entry in await app.audit()] == [

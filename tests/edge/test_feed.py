@@ -207,7 +207,7 @@ async def test_when_the_server_stops_all_who_follow_are_told(store: Store) -> No
         waiting = asyncio.create_task(_next(follower))
         await asyncio.sleep(0.05)
         closing.set()
-        assert await asyncio.wait_for(waiting, 5) == "closed"
+        assert await asyncio.wait_for(waiting, 60) == "closed"
 
 
 async def _next(follower: Follower) -> Any:

@@ -34,7 +34,7 @@ CHECKS = (
 def serve(url: str, *more: str) -> tuple[Child, str]:
     """A server of its own process, and its address."""
     child = Child.module("onward", "--db", url, "serve", "tests.edge.shop:app", "--port", "0", *more, cwd=ROOT)
-    line = child.wait_for("ready", 30)
+    line = child.wait_for("ready", 60)
     found = re.search(r"http://[\d.]+:\d+", line)
     assert found, line
     return child, found[0]
@@ -157,7 +157,7 @@ async def test_broken_bodies_are_refused_and_nothing_is_written(url: str) -> Non
     async def echo(ctx: Any, value: Any = None) -> Any:
         return value
 
-    async with app, serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+    async with app, serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         for name, (body, wanted) in BODIES.items():
             answer = await client.post("/api/tasks", content=body, headers={"Content-Type": "application/json"})
             assert answer.status_code in wanted, (name, answer.status_code, answer.text)
@@ -179,7 +179,7 @@ async def test_strings_are_data_wherever_they_stand(url: str) -> None:
     async def echo(ctx: Any, value: Any = None) -> Any:
         return value
 
-    async with app, serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+    async with app, serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         before = (await client.post("/api/tasks", json={"task": "echo", "input": "safe"})).json()["task_id"]
         made = 1
         for text in INJECTIONS:
@@ -226,7 +226,7 @@ async def test_what_the_database_cannot_take_is_refused_before_it(url: str) -> N
     async def echo(ctx: Any, value: Any = None) -> Any:
         return value
 
-    async with app, serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+    async with app, serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         task_id = (await client.post("/api/tasks", json={"task": "echo"})).json()["task_id"]
         for method, path, body, wanted in BEYOND:
             answer = await client.request(method, path.format(task_id), json=body)
@@ -239,7 +239,7 @@ async def test_a_name_may_have_a_slash_in_it(app: Onward) -> None:
     async def waits(ctx: Any) -> Any:
         return await ctx.signal("order/7")
 
-    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client, app.worker():
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client, app.worker():
         task_id = (await client.post("/api/tasks", json={"task": "waits"})).json()["task_id"]
         sent = await client.post(f"/api/tasks/{task_id}/signals/order%2F7", json={"value": "go"})
         assert sent.status_code == 200, sent.text
@@ -257,10 +257,10 @@ async def _raw(address: str, *parts: bytes) -> bytes:
     try:
         for number, part in enumerate(parts):
             if number:
-                told += await asyncio.wait_for(reader.read(65536), 20)
+                told += await asyncio.wait_for(reader.read(65536), 60)
             writer.write(part)
             await writer.drain()
-        return told + await asyncio.wait_for(reader.read(), 20)
+        return told + await asyncio.wait_for(reader.read(), 60)
     except ConnectionError:
         return told
     finally:
@@ -279,7 +279,7 @@ async def test_large_and_packed_bodies_are_refused_without_being_kept(tmp_path: 
             yield b" " * 500
 
     headers = {"Content-Type": "application/json"}
-    async with app, serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+    async with app, serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         told = await client.post("/api/tasks", content=b" " * 1001, headers=headers)
         assert (told.status_code, told.json()["code"]) == (413, "body_too_large")
         with contextlib.suppress(httpx2.TransportError):  # whoever never stops sending is cut off, and may not hear why

@@ -59,7 +59,7 @@ async def test_what_waits_for_them_is_bounded(app: Onward) -> None:
         path = f"/api/tasks/{task.id}/events"
         with lazy(client.base_url.port or 0, path, 50) as sockets:
             sipping = asyncio.create_task(sip(sockets))
-            await eventually(lambda: _followers(edge, 50), 30)
+            await eventually(lambda: _followers(edge, 50), 60)
             neighbour = await all_events(client, path)
             waiting = [follower.buffered for follower in edge.feed.followers]
             sipping.cancel()

@@ -64,7 +64,7 @@ async def say(socket: ClientConnection, passed: list[dict[str, Any]] | None = No
     """The answer to a message; updates that come in between are put aside."""
     await socket.send(json.dumps(said))
     while True:
-        told: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 20))
+        told: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 60))
         if told["type"] in {"ack", "error"}:
             return told
         if passed is not None:
@@ -74,7 +74,7 @@ async def say(socket: ClientConnection, passed: list[dict[str, Any]] | None = No
 async def update(socket: ClientConnection, passed: list[dict[str, Any]], message: str) -> dict[str, Any]:
     """The update that says this, from those that were put aside or those that come."""
     while True:
-        told = passed.pop(0) if passed else json.loads(await asyncio.wait_for(socket.recv(), 20))
+        told = passed.pop(0) if passed else json.loads(await asyncio.wait_for(socket.recv(), 60))
         if told.get("message") == message:
             return dict(told)
 
@@ -83,7 +83,7 @@ async def until_closed(socket: ClientConnection) -> tuple[list[dict[str, Any]], 
     found = []
     with contextlib.suppress(ConnectionClosed):
         while True:
-            found.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
+            found.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
     assert socket.close_code is not None
     return found, socket.close_code
 
@@ -108,8 +108,8 @@ async def test_the_same_updates_as_a_stream_and_an_end(shop: Onward, server: Any
 async def test_an_unknown_cursor_begins_anew(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
     async with connect(address(server, task.id, after="x")) as socket:
-        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["type"] == "reset"
-        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["seq"] == 1
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["type"] == "reset"
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"] == 1
 
 
 # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -183,11 +183,11 @@ async def test_what_is_said_wrongly_is_answered_and_nothing_more(shop: Onward, s
             assert (told["type"], told["code"]) == ("error", code), (said, told)
         for text in ("[1]", "nonsense", '{"type":"cancel","type":"cancel"}', '{"type":NaN}', "[" * 1000, '"\\ud800"'):
             await socket.send(text)
-            while (told := json.loads(await asyncio.wait_for(socket.recv(), 20)))["type"] == "update":
+            while (told := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] == "update":
                 pass
             assert told["type"] == "error", text
         await socket.send(b"\xff\xfe")
-        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["code"] == "bad_json"
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["code"] == "bad_json"
     assert (await task.get()).state == "waiting"
 
 
@@ -253,13 +253,13 @@ async def test_a_key_in_a_header_a_subprotocol_or_a_first_message(shop: Onward, 
     server[1].gate = Gate()
     where = address(server, task.id)
     async with connect(where, additional_headers={"Authorization": "Bearer good"}) as socket:
-        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["seq"] == 1
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"] == 1
     async with connect(where, subprotocols=["onward", "onward.key.good"]) as socket:  # type: ignore[list-item]
         assert socket.subprotocol == "onward", "the key is not said back"
-        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["seq"] == 1
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"] == 1
     async with connect(where) as socket:
         assert await say(socket, type="auth", key="good") == {"type": "ack", "for": "auth"}
-        assert json.loads(await asyncio.wait_for(socket.recv(), 20))["seq"] == 1
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"] == 1
     for headers in ({"Authorization": "Bearer bad"}, {"Authorization": "good"}):
         with pytest.raises(InvalidStatus) as refused:
             await connect(where, additional_headers=headers)
@@ -410,7 +410,7 @@ async def test_a_flood_of_pings_and_of_connects(shop: Onward, server: Any, prove
     task = await shop.submit("waits")
     async with connect(address(server, task.id), ping_interval=None) as socket:
         pongs = [await socket.ping() for _ in range(2_000)]
-        await asyncio.wait_for(pongs[-1], 30)
+        await asyncio.wait_for(pongs[-1], 60)
         assert (await say(socket, type="priority", priority=1))["type"] == "ack"
     for _ in range(10 if prove else 2):
         many = await asyncio.gather(*(_come_and_go(server, task.id) for _ in range(100)))
@@ -421,7 +421,7 @@ async def test_a_flood_of_pings_and_of_connects(shop: Onward, server: Any, prove
 
 async def _come_and_go(server: Any, task_id: str) -> int:
     async with connect(address(server, task_id), open_timeout=60) as socket:
-        return int(json.loads(await asyncio.wait_for(socket.recv(), 20))["seq"])
+        return int(json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"])
 
 
 async def test_a_client_that_takes_nothing_is_dropped(
@@ -460,7 +460,7 @@ async def test_who_does_not_answer_a_ping_is_gone(shop: Onward, server: Any) -> 
     )
     assert b"101" in await reader.readline()
     with contextlib.suppress(ConnectionError):
-        await asyncio.wait_for(reader.read(), 30)  # to its end
+        await asyncio.wait_for(reader.read(), 60)  # to its end
     await eventually(lambda: _nobody(server))
     writer.close()
 

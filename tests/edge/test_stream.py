@@ -98,7 +98,7 @@ async def test_all_records_as_they_come(steps: Onward) -> None:
 async def test_a_reader_goes_on_after_any_record(steps: Onward) -> None:
     async with served(steps) as (client, _, _), steps.worker():
         task = await steps.submit("walk", {"n": 6})
-        await task.result(30)
+        await task.result(60)
         whole = await all_events(client, PROGRESS, task_id=task.id)
         last = (await journal(steps, task.id))[-1]
         for cut in range(last):
@@ -113,7 +113,7 @@ async def test_a_reader_goes_on_after_any_record(steps: Onward) -> None:
 async def test_after_the_end_there_is_nothing_and_an_eventsource_is_told_to_stop(steps: Onward) -> None:
     async with served(steps) as (client, _, _), steps.worker():
         task = await steps.submit("walk", {"n": 1})
-        await task.result(30)
+        await task.result(60)
         last = (await journal(steps, task.id))[-1]
         for path in (f"{PROGRESS}?task_id={task.id}", f"/api/tasks/{task.id}/events"):
             for cursor, status in ((last - 1, 200), (last, 204), (last + 5, 204)):
@@ -174,7 +174,7 @@ async def test_what_a_checkpoint_stands_for_is_named(app: Onward) -> None:
 
     async with served(app) as (client, _, _), app.worker():
         task = await app.submit(long)
-        await task.result(30)
+        await task.result(60)
         assert await app.store.trim(task.id, 1, 4e9) > 0  # type: ignore[attr-defined]
         progress = await all_events(client, PROGRESS, task_id=task.id)
         records = await all_events(client, f"/api/tasks/{task.id}/events")
@@ -263,7 +263,7 @@ async def test_all_tasks_in_one_stream(steps: Onward, monkeypatch: pytest.Monkey
     async with served(steps) as (client, _, _), steps.worker():
         before = await steps.submit("waits")
         over = await steps.submit("walk", {"n": 1})
-        await over.result(30)
+        await over.result(60)
         found: list[Event] = []
         later = None
         async for event in events(client, PROGRESS, all="true"):
@@ -546,7 +546,7 @@ async def test_an_open_stream_does_not_keep_somebody_elses_server_from_stopping(
     database = {"ONWARD_DB": f"sqlite:///{tmp_path / 'onward.db'}"}
     with Child.module("tests.edge.mounted", cwd=Path(__file__).parents[2], env=database) as child:
         port = await asyncio.to_thread(child.line, 30)
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port.strip()}/onward", timeout=30) as client:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port.strip()}/onward", timeout=60) as client:
             task = (await client.post("/api/tasks", json={"task": "waits"})).json()
             async for event in events(client, PROGRESS, task_id=task["task_id"]):
                 if event.data["message"] == "submitted":

@@ -197,7 +197,7 @@ async def test_without_a_subscription_there_is_no_trigger(fresh_url: str) -> Non
     app = Onward(fresh_url)
     app.task(name="work")(lambda ctx: None)
     async with app, app.worker():
-        await (await app.submit("work")).result("10s")
+        await (await app.submit("work")).result("60s")
         assert await _triggers(app.store) == []
         app.on("task.completed", name="f")(lambda event: None)
         await app.save_subscriptions()

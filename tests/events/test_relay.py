@@ -363,7 +363,7 @@ async def test_a_worker_tells_of_what_it_does(app: Onward) -> None:
 
     async with app.worker():
         task = await app.submit(hello)
-        found = [await asyncio.wait_for(heard.get(), 10) for _ in range(3)]
+        found = [await asyncio.wait_for(heard.get(), 60) for _ in range(3)]
     assert [one.type for one in found] == ["task.started", "step.completed", "task.completed"]
     assert {one.task_id for one in found} == {task.id}
     assert found[1].data["step"] == "greet"
@@ -378,7 +378,7 @@ async def test_a_relay_without_a_worker_tells_of_what_others_do(app: Onward, url
     listener.on("task.completed", name="ears")(heard.put)
     async with listener.relay(), app.worker():
         task = await app.submit("work")
-        assert (await asyncio.wait_for(heard.get(), 10)).task_id == task.id
+        assert (await asyncio.wait_for(heard.get(), 60)).task_id == task.id
 
 
 async def test_drain_tells_too() -> None:

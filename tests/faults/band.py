@@ -113,13 +113,13 @@ class Crew:
             self.alive.pop(int(pid), None)
             self.ends.append((int(pid), int(more[0])))
 
-    def until(self, fact: Callable[[], Any], timeout: float = 30) -> None:
+    def until(self, fact: Callable[[], Any], timeout: float = 60) -> None:
         """Until something is true of what the crew has said."""
         with self._news:
             if not self._news.wait_for(fact, timeout):
                 raise TimeoutError(f"{self.alive}, {self.ends[-5:]}\n" + "\n".join(self.leader.errors[-40:]))
 
-    def ready(self, count: int, timeout: float = 30) -> Self:
+    def ready(self, count: int, timeout: float = 60) -> Self:
         self.until(lambda: len(self.alive) >= count, timeout)
         return self
 
@@ -140,7 +140,7 @@ class Crew:
     def thaw(self, pid: int) -> None:
         os.kill(pid, signal.SIGCONT)
 
-    def stop(self, timeout: float = 30) -> int:
+    def stop(self, timeout: float = 60) -> int:
         """SIGTERM for everybody; the first exit status that is not 0, else 0."""
         self.leader.terminate()
         status = self.leader.wait(timeout)
@@ -226,7 +226,7 @@ async def busy(place: Place, client: Client, about: int, **more: Any) -> AsyncIt
         await asyncio.gather(feeding, return_exceptions=True)
 
 
-async def until(fact: Callable[[], Any], timeout: float = 30, every: float = 0.02) -> Any:
+async def until(fact: Callable[[], Any], timeout: float = 60, every: float = 0.02) -> Any:
     """The first answer that is true. The question is asked in a thread: it may be one to the database."""
     end = time.monotonic() + timeout
     while not (answer := await asyncio.to_thread(fact)):

@@ -320,7 +320,7 @@ async def once(options: dict[str, Any]) -> int:
             handles.append(handle)
         worker = await _started(app)
         for handle in handles:
-            await handle.result(timeout=30)
+            await handle.result(timeout=60)
             Ledger(Path(options["acks"])).write(handle.id, "completed")
         await worker.stop()
     return 0

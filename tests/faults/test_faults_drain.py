@@ -17,7 +17,7 @@ from tests.faults.crew import Act
 pytestmark = pytest.mark.slow
 
 
-async def _until_started(place: Place, count: int, timeout: float = 30) -> None:
+async def _until_started(place: Place, count: int, timeout: float = 60) -> None:
     end = time.monotonic() + timeout
     while sum(line[0] == "start" for line in place.ledger.read()) < count:
         assert time.monotonic() < end, "they do not start"

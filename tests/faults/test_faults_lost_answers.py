@@ -76,7 +76,7 @@ async def test_the_answer_of_a_statement_is_lost(
             await client.submit(STORY)
             await client.submit(STORY)
             for task_id in client.acked:
-                await app.handle(task_id).result(timeout=20)
+                await app.handle(task_id).result(timeout=60)
             for _ in range(200):
                 if proxy.fired > lost:
                     break
@@ -137,7 +137,7 @@ async def test_the_answers_of_joining_and_leaving_are_lost(app: Onward, beyond: 
             pass
     async with app.worker(slots=5):
         task_id = await client.submit(STORY)
-        await app.handle(task_id).result(timeout=20)
+        await app.handle(task_id).result(timeout=60)
         proxy.cut_after_commit(1, matching="DELETE FROM onward_workers WHERE id")
     assert proxy.fired == 2
     (await beyond.judge(client.acked)).must_be_clean()

@@ -62,7 +62,7 @@ async def case(tmp_path: Path) -> Case:
         client = Client(app, random.Random(21))
         async with app.worker(slots=3):
             for _ in range(3):
-                await app.handle(await client.submit(STORY)).result(timeout=20)
+                await app.handle(await client.submit(STORY)).result(timeout=60)
     return Case(place, client.acked)
 
 

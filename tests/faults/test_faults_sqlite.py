@@ -154,7 +154,7 @@ async def _goes_on(place: Place) -> int:
         assert completed <= before.outcomes.keys(), "a result that somebody saw is gone"
         async with app.worker(slots=5):
             for task_id in before.tasks:
-                await app.handle(task_id).result(timeout=30)
+                await app.handle(task_id).result(timeout=60)
     (await place.judge(acked)).must_be_clean() if acked else None
     return len(acked)
 
@@ -208,7 +208,7 @@ async def test_disk_full(small_disk: Path, tmp_path: Path, tell: Callable[..., N
             ballast.unlink()
             start = time.monotonic()
             after = await client.submit(_story("after"))
-            await client.app.handle(after).result(timeout=30)
+            await client.app.handle(after).result(timeout=60)
             recovered = time.monotonic() - start
             await until_all_ended(place, 30)
             alive = list(crew.alive)

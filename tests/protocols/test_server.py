@@ -167,7 +167,7 @@ async def test_a_modern_client_listens_and_is_told(served: str, app: Onward) -> 
         uri = task["resource"]
         async with client.listen(resource_subscriptions=[uri]) as told:
             await call(client, "patch", task_id=task["task_id"], flag_risks=["low disk"])
-            event = await asyncio.wait_for(anext(aiter(told)), 20)
+            event = await asyncio.wait_for(anext(aiter(told)), 60)
             assert event.uri == uri
 
             async def flagged() -> bool:
@@ -176,7 +176,7 @@ async def test_a_modern_client_listens_and_is_told(served: str, app: Onward) -> 
             await eventually(flagged)
             await app.cancel(other["task_id"])
             await app.signal(task["task_id"], "go")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await read(client, uri))["task_state"] != "completed":
                     assert (await anext(aiter(told))).uri == uri
 
@@ -321,7 +321,7 @@ async def test_the_guide(app: Onward, monkeypatch: Any) -> None:
         content = await relay["help_out"](client, handle.id)
         assert json.loads(content.text)["state"]["known_facts"][0]["value"] == "87 % full"
         await app.answer(ask.id, "yes")
-        assert await handle.result(timeout=20) == "enough"
+        assert await handle.result(timeout=60) == "enough"
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     clerk = code_of("mcp.md", "clerk.py")
     assert "clerk" in clerk["app"].handlers

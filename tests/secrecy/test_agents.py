@@ -27,7 +27,7 @@ def app_of(*names: str) -> Onward:
 async def talk(app: Onward, model: ScriptedModel) -> tuple[Any, str]:
     """The result, and all that the model was shown."""
     async with app, app.worker():
-        result = await (await app.submit("agent", "pay for it")).result("30s")
+        result = await (await app.submit("agent", "pay for it")).result("60s")
     return result, repr([[*request.messages, *request.tools] for request in model.asked])
 
 
@@ -112,7 +112,7 @@ async def test_what_a_person_approves_is_the_name() -> None:
             asks = await app.asks()
         assert asks[0].data["arguments"] == {"token": REF}
         await app.decide(asks[0].id, "approve", hash=asks[0].hash)
-        assert await task.result("30s") == "fine"
+        assert await task.result("60s") == "fine"
     assert seen == [VALUE]
 
 

@@ -86,7 +86,7 @@ async def _submitted(url: str) -> list[str]:
             submit, _ = await asyncio.to_thread(asked.communicate)
             return asked.returncode == 0
 
-        await eventually(accepted, 30)
+        await eventually(accepted, 60)
         for bad, words in {"in-clear-text": "clear text", "": "no secret is named 'HOME'"}.items():
             given: Any = bad or {"$secret": "HOME"}
             refused = onward(url, "submit", "pay", json.dumps({"key": given}))
@@ -114,7 +114,7 @@ async def test_the_doctor_finds_what_was_written_before_it_was_a_secret(url: str
 
     async with app, app.worker():
         task = await app.submit(old, f"with {OLD}", labels={"who": "me"})
-        await task.result("20s")
+        await task.result("60s")
     for value, status, words in ((OLD, 1, f"task {task.id}: its input holds STRIPE_KEY"), (NEW, 0, "none is there")):
         asked = onward(url, "doctor", "secrets", "tests.secrecy.vault:app", STRIPE_KEY=value)
         said, _ = await asyncio.to_thread(asked.communicate)

@@ -73,7 +73,7 @@ async def test_a_reference_becomes_a_secretstr_and_a_secret_what_the_function_sa
 
     async with app.worker():
         task = await app.submit(pay, {"token": REF, "login": {"user": "me", "password": REF}, "anything": REF})
-        result = await task.result("20s")
+        result = await task.result("60s")
     assert seen["handler"] == [VALUE] * 5
     assert seen["step"] == [VALUE] * 4 + ["SecretStr"]
     assert seen["default"] == VALUE
@@ -100,7 +100,7 @@ async def test_a_plain_handler_and_a_transaction_are_given_them_too(app: Onward)
         return ctx.transaction(write, key)
 
     async with app.worker():
-        assert await (await app.submit(plain, REF)).result("20s") == len(VALUE)
+        assert await (await app.submit(plain, REF)).result("60s") == len(VALUE)
     assert seen == [VALUE] * 3
 
 
@@ -141,7 +141,7 @@ async def test_a_model_with_a_secret_comes_back_from_a_step_as_it_was(app: Onwar
 
     async with app.worker():
         task = await app.submit(enter, REF)
-        assert await task.result("20s") == "same"
+        assert await task.result("60s") == "same"
     assert [r.value["result"] async for r in task.tail() if r.kind == "step.completed"] == [
         {"user": "me", "password": REF}
     ]
@@ -245,7 +245,7 @@ async def test_data_that_only_looks_like_one_stays_data(app: Onward) -> None:
 
     async with app.worker():
         odd = {"$secret": "STRIPE_KEY", "and": "more"}
-        assert await (await app.submit(work, {"value": odd})).result("20s") == [odd, REF]
+        assert await (await app.submit(work, {"value": odd})).result("60s") == [odd, REF]
 
 
 # ── where values come from ───────────────────────────────────────────────────────────────────────────────────────────
@@ -301,7 +301,7 @@ async def test_a_source_that_fails_is_a_failure_like_any_other(url: str) -> None
         return int(await ctx.step(use, key, retry=Retry(attempts=5, first="10ms")))
 
     async with app, app.worker():
-        assert await (await app.submit(work)).result("20s") == len(VALUE)
+        assert await (await app.submit(work)).result("60s") == len(VALUE)
     assert len(calls) == 3
 
 
@@ -327,7 +327,7 @@ async def test_a_secret_that_is_gone_parks_the_task_until_it_is_back(
         assert "'STRIPE_KEY' is not there (the environment has no such variable)" in await parked(app, task.id)
         monkeypatch.setenv("STRIPE_KEY", VALUE)
         await app.resume(task.id)
-        assert await task.result("20s") == len(VALUE)
+        assert await task.result("60s") == len(VALUE)
 
 
 @only_memory
@@ -362,7 +362,7 @@ async def test_a_changed_secret_is_found_by_the_next_shift(app: Onward, monkeypa
         await eventually(lambda: _waits(app, task.id))
         monkeypatch.setenv("STRIPE_KEY", "another-value-altogether")
         await app.signal(task.id, "go")
-        assert await task.result("20s") == [
+        assert await task.result("60s") == [
             "used [secret STRIPE_KEY]",
             "used [secret STRIPE_KEY]",
             "[secret STRIPE_KEY]",
@@ -400,7 +400,7 @@ async def test_what_a_step_makes_is_not_recorded_and_made_again_when_it_is_neede
 
     async with app.worker():
         task = await app.submit(work)
-        result = await task.result("30s")
+        result = await task.result("60s")
     assert result == [
         *[f"{n} with [secret SESSION]" for n in ("first", "second", "third")],
         {"$secret": "SESSION"},
@@ -423,7 +423,7 @@ async def test_what_makes_a_secret_has_to_be_repeatable_and_long_enough(app: Onw
             return str(error)
 
     async with app.worker():
-        told = {how: await (await app.submit(work, how)).result("20s") for how in ("once", "undo", "short", "number")}
+        told = {how: await (await app.submit(work, how)).result("60s") for how in ("once", "undo", "short", "number")}
     assert "cannot be effect='once'" in told["once"]
     assert "no undo" in told["undo"]
     assert "fewer than 8 characters" in told["short"]
@@ -496,7 +496,7 @@ async def test_constraints_are_the_workers_to_judge(app: Onward) -> None:
         return len(token.get_secret_value())
 
     async with app.worker():
-        assert await (await app.submit(work, {"token": REF})).result("20s") == len(VALUE)
+        assert await (await app.submit(work, {"token": REF})).result("60s") == len(VALUE)
 
 
 @not_memory
@@ -509,4 +509,4 @@ async def test_what_code_takes_from_the_environment_itself_is_masked_all_the_sam
         return f"key={os.environ['STRIPE_KEY']}"
 
     async with app, app.worker():
-        assert await (await app.submit(work)).result("20s") == "key=[secret STRIPE_KEY]"
+        assert await (await app.submit(work)).result("60s") == "key=[secret STRIPE_KEY]"

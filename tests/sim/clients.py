@@ -126,7 +126,7 @@ class Client:
             elif roll < 0.3:
                 await self._through(lambda: self._app.prioritize(task_id, self._rng.randint(-9, 9)))
             elif roll < 0.4:
-                await asyncio.wait_for(self._tail(task_id), 15)
+                await asyncio.wait_for(self._tail(task_id), 60)
             elif roll < 0.5 and key is not None:
                 await self._same_again(task_id, name, ops, key, options)
         except (StateConflict, TimeoutError):

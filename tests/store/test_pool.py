@@ -66,7 +66,7 @@ async def test_never_more_than_agreed_and_the_rest_wait_in_line() -> None:
     assert not any(w.done() for w in waiting)
     for line in out:
         exchange.pool.give_back(line, sound=True)
-    got = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    got = await asyncio.wait_for(asyncio.gather(*waiting), 60)
     assert set(got) == set(out)
     assert len(exchange.made) == 3
 
@@ -79,7 +79,7 @@ async def test_what_comes_back_broken_is_replaced(trouble: str) -> None:
     waiting = asyncio.ensure_future(exchange.pool.borrow())
     await asyncio.sleep(0)
     exchange.pool.give_back(line, sound=trouble != "unsound")
-    fresh = await asyncio.wait_for(waiting, 5)
+    fresh = await asyncio.wait_for(waiting, 60)
     assert fresh is not line
     assert line.closed
     assert exchange.open == 1
@@ -90,7 +90,7 @@ async def test_what_broke_while_it_was_idle_is_not_lent() -> None:
     line = await exchange.pool.borrow()
     exchange.pool.give_back(line, sound=True)
     line.closed = True
-    assert await asyncio.wait_for(exchange.pool.borrow(), 5) is not line
+    assert await asyncio.wait_for(exchange.pool.borrow(), 60) is not line
 
 
 async def test_a_server_that_is_down_costs_no_place() -> None:
@@ -99,7 +99,7 @@ async def test_a_server_that_is_down_costs_no_place() -> None:
     failed = await asyncio.gather(*[exchange.pool.borrow() for _ in range(10)], return_exceptions=True)
     assert all(isinstance(error, ConnectionRefusedError) for error in failed)
     exchange.down = False
-    assert len([await asyncio.wait_for(exchange.pool.borrow(), 5) for _ in range(2)]) == 2
+    assert len([await asyncio.wait_for(exchange.pool.borrow(), 60) for _ in range(2)]) == 2
 
 
 async def test_those_who_leave_the_line_take_nothing_with_them() -> None:
@@ -110,7 +110,7 @@ async def test_those_who_leave_the_line_take_nothing_with_them() -> None:
     waiting[0].cancel()
     exchange.pool.give_back(line, sound=True)
     waiting[1].cancel()  # in the very moment in which its turn has come
-    assert await asyncio.wait_for(waiting[2], 5) is line
+    assert await asyncio.wait_for(waiting[2], 60) is line
 
 
 async def test_many_borrowers_in_all_kinds_of_trouble() -> None:
@@ -127,9 +127,9 @@ async def test_many_borrowers_in_all_kinds_of_trouble() -> None:
             exchange.down = rng.random() < 0.1
             exchange.pool.give_back(line, sound=rng.random() < 0.9)
 
-    await asyncio.wait_for(asyncio.gather(*[borrower() for _ in range(20)]), 30)
+    await asyncio.wait_for(asyncio.gather(*[borrower() for _ in range(20)]), 60)
     exchange.down = False
-    lent = [await asyncio.wait_for(exchange.pool.borrow(), 5) for _ in range(4)]
+    lent = [await asyncio.wait_for(exchange.pool.borrow(), 60) for _ in range(4)]
     assert len(set(lent)) == 4, "no place was lost"
 
 

@@ -199,7 +199,7 @@ async def test_commit_and_the_task_is_there_and_runs(app: Onward, url: str, borr
         task = await handle.get()
         assert (task.state, task.input, task.priority, task.labels) == (State.PENDING, {"name": "you"}, 3, {"a": "b"})
     async with app.worker():
-        assert await handle.result(timeout=10) == "hello you"
+        assert await handle.result(timeout=60) == "hello you"
     assert await app.store.census() == []
 
 

@@ -187,7 +187,7 @@ async def test_claims_and_settles_side_by_side_leave_nothing_behind(store: Store
                 assert await door.save(worker, completion(held)) == set()
                 done.append(held.id)
 
-    await asyncio.wait_for(asyncio.gather(*[work(n) for n in range(4)]), 30)
+    await asyncio.wait_for(asyncio.gather(*[work(n) for n in range(4)]), 60)
     assert sorted(done) == sorted(ids)
     assert await store.census() == []
 
@@ -200,7 +200,7 @@ async def test_a_claim_waits_for_nobody(store: Any, open_another: Any) -> None:
     other = await open_another()
     async with other._connection() as connection, connection.transaction():
         await connection.execute("SELECT 1 FROM onward_queue WHERE task_id = $1 FOR UPDATE", locked)
-        assert [c.id for c in await asyncio.wait_for(claim(store), 5)] == [free]
+        assert [c.id for c in await asyncio.wait_for(claim(store), 60)] == [free]
     assert [c.id for c in await claim(store)] == [locked]
 
 

@@ -136,7 +136,7 @@ async def test_twenty_answers_at_once_from_two_connections(store: Store, open_an
         (task_id,) = await submit(store)
         sends = [both[n % 2].send(task_id, message(f"{turn}.{n}", ref=7, data=b"%d" % n)) for n in range(20)]
         random.Random(turn).shuffle(sends)
-        answers = await asyncio.wait_for(asyncio.gather(*sends), 20)
+        answers = await asyncio.wait_for(asyncio.gather(*sends), 60)
         (kept,) = await store.inbox(task_id)
         assert sum(answer.first for answer in answers) == 1
         assert {answer.number for answer in answers} == {1}
@@ -148,7 +148,7 @@ async def test_twenty_signals_at_once_from_two_connections(store: Store, open_an
     both = await doors(store, open_another, kind)
     (task_id,) = await submit(store)
     sends = [both[n % 2].send(task_id, message(f"m{n // 2}")) for n in range(40)]  # each of them twice
-    answers = await asyncio.wait_for(asyncio.gather(*sends), 20)
+    answers = await asyncio.wait_for(asyncio.gather(*sends), 60)
     assert sorted({answer.number for answer in answers}) == list(range(1, 21))
     assert [m.number for m in await store.inbox(task_id)] == list(range(1, 21))
     assert await counter(store, task_id) == 20
@@ -660,7 +660,7 @@ async def test_a_message_in_the_moment_of_a_rescue(store: Any, open_another: Any
         rescuing = asyncio.ensure_future(store.rescue(["w9"]))
         await asyncio.sleep(0.1)
         await transaction.commit()
-    assert await asyncio.wait_for(rescuing, 5) == 1
+    assert await asyncio.wait_for(rescuing, 60) == 1
     assert (await reason(store, one.id), await counter(store, one.id)) == ("queued", 1)
 
 
@@ -671,7 +671,7 @@ async def test_leaving_against_being_declared_dead(store: Any, open_another: Any
         worker = f"w{turn}"
         held = await claimed(store, worker, [new() for _ in range(30)], turn)
         calls = [both[0].leave(worker), both[1].rescue([worker])]
-        await asyncio.wait_for(asyncio.gather(*(calls if turn % 2 else calls[::-1])), 10)
+        await asyncio.wait_for(asyncio.gather(*(calls if turn % 2 else calls[::-1])), 60)
         assert {await reason(store, one.id) for one in held} == {"queued"}
 
 
@@ -705,7 +705,7 @@ async def test_workers_that_settle_parents_and_children_at_once_never_wait_for_e
             second.rescue([f"gone{turn}"]),
         ]
         rng.shuffle(work)
-        answers = await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 30)
+        answers = await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 60)
         assert [answer for answer in answers if isinstance(answer, BaseException)] == [], "a deadlock raises"
         assert await first.census() == []
         await all_told(first, parents, [*children, *lost])

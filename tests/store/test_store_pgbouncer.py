@@ -100,7 +100,7 @@ async def test_a_whole_round_trip_with_a_worker(bouncer: PgBouncer, pooled: Stor
 
     async with app.worker(slots=20):
         handles = await app.submit_many(work, list(range(30)))
-        assert await asyncio.gather(*[h.result(timeout=20) for h in handles]) == [(n + 1) * 2 for n in range(30)]
+        assert await asyncio.gather(*[h.result(timeout=60) for h in handles]) == [(n + 1) * 2 for n in range(30)]
         stuck = await app.submit(work, 99, delay=100)
         assert (await stuck.cancel()).state is State.CANCELLED
     assert (await kinds(pooled, handles[0].id)).count(r.RETRY) == 1
@@ -116,7 +116,7 @@ async def test_a_bouncer_that_is_gone_for_a_while(bouncer: PgBouncer, pooled: St
         return int(await ctx.step(lambda: n, name="one"))
 
     async with app.worker():
-        assert await (await app.submit(work, 1)).result(timeout=10) == 1
+        assert await (await app.submit(work, 1)).result(timeout=60) == 1
         bouncer.kill9()
         await asyncio.sleep(0.3)
         bouncer.start()
@@ -128,7 +128,7 @@ async def test_a_bouncer_that_is_gone_for_a_while(bouncer: PgBouncer, pooled: St
                 return None
 
         handle = await eventually(submitted)
-        assert await handle.result(timeout=15) == 2
+        assert await handle.result(timeout=60) == 2
 
 
 async def test_limits_hold_behind_it(pooled: Store) -> None:

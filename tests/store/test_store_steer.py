@@ -167,8 +167,8 @@ async def test_cancel_against_a_worker_that_writes_without_a_pause(store: Store,
 
     writing = asyncio.ensure_future(write())
     await eventually(lambda: asyncio.sleep(0, written >= 20))
-    assert await asyncio.wait_for(other.cancel(one.id), 10)
-    await asyncio.wait_for(writing, 10)
+    assert await asyncio.wait_for(other.cancel(one.id), 60)
+    await asyncio.wait_for(writing, 60)
     assert (await kinds(store, one.id))[-2:] == [r.CANCEL, r.CANCELLED]
     assert len(await store.journal(one.id, limit=10_000)) == written + 4
 

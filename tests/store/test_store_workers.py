@@ -311,7 +311,7 @@ async def test_a_nudge_reaches_other_processes(store: Store, open_another: Any) 
     await asyncio.sleep(0.2)
     heard.clear()
     store.nudge("ready")
-    await asyncio.wait_for(heard.wait(), 5)
+    await asyncio.wait_for(heard.wait(), 60)
 
 
 @only_postgres

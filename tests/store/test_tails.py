@@ -102,7 +102,7 @@ async def test_a_commit_is_told_to_another_process(store: Store, open_another: A
         heard.clear()
         await store.save("w1", Batch([entry(held, ahead)]))
         store.news()
-        await asyncio.wait_for(heard.wait(), 5)
+        await asyncio.wait_for(heard.wait(), 60)
     stop()
 
 
@@ -132,7 +132,7 @@ async def test_behind_a_pooler_whoever_follows_looks_often(store: Any) -> None:
     stop = store.follow(heard.set)
     for _ in range(3):
         heard.clear()
-        await asyncio.wait_for(heard.wait(), 5)
+        await asyncio.wait_for(heard.wait(), 60)
     stop()
     assert store._listener is None, "there is no session that could hear"
 

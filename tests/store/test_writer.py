@@ -60,7 +60,7 @@ def step(writer: Writer, hold: Hold, key: str = "s") -> asyncio.Future[None]:
 async def fate(future: asyncio.Future[None]) -> Any:
     """None, or what it raised."""
     try:
-        return await asyncio.wait_for(future, 10)
+        return await asyncio.wait_for(future, 60)
     except BaseException as error:
         return error
 
@@ -312,7 +312,7 @@ async def test_an_outage_is_waited_out(desk: Desk, store: Store, outage: StoreUn
             raise outage
 
     desk.before = before
-    await asyncio.wait_for(step(desk.writer, hold), 10)
+    await asyncio.wait_for(step(desk.writer, hold), 60)
     assert len(desk.batches) == 4
     assert len(await store.journal(hold.id)) == 3
 
@@ -331,7 +331,7 @@ async def test_a_commit_whose_answer_was_lost_is_asked_for_again_and_found(desk:
         return answer
 
     desk.store.save = save
-    await asyncio.wait_for(step(desk.writer, hold, "a"), 10)
+    await asyncio.wait_for(step(desk.writer, hold, "a"), 60)
     await desk.writer.settle(hold, r.COMPLETED, b'{"result":1}', End(hold.id, State.COMPLETED, 1, 0))
     assert (await kinds(store, hold.id))[2:] == [r.STEP_DONE, r.COMPLETED]
 
@@ -350,7 +350,7 @@ async def test_during_an_outage_nothing_overtakes(desk: Desk, store: Store) -> N
     futures += [step(desk.writer, hold, f"s{n}") for n in range(3, 6)]
     assert not any(f.done() for f in futures)
     away = False
-    await asyncio.wait_for(asyncio.gather(*futures), 10)
+    await asyncio.wait_for(asyncio.gather(*futures), 60)
     assert [x.key for x in await store.journal(hold.id, after=2)] == [f"s{n}" for n in range(6)]
 
 

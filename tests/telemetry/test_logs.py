@@ -84,8 +84,8 @@ async def test_async_and_plain_handlers_branches_steps_and_threads(app: Onward, 
 
     async with app.worker() as worker:
         first, second = await app.submit(work), await app.submit(plainly)
-        await first.result(timeout=10)
-        await second.result(timeout=10)
+        await first.result(timeout=60)
+        await second.result(timeout=60)
         worker_id = worker.id
     steps = {
         "in the handler": None,
@@ -311,10 +311,10 @@ def test_a_worker_process_speaks_json_and_tells_of_its_tasks(way: str, tmp_path)
     env = {"ONWARD_DB": db, "PYTHONPATH": f"{ROOT / 'src'}"} | ({"ONWARD_LOG": "json"} if way == "setting" else {})
     option = ["--json"] if way == "option" else []
     with Child.module("onward", "worker", "shop:app", *option, env=env, cwd=tmp_path) as worker:
-        worker.wait_for("ready", 20)
+        worker.wait_for("ready", 60)
         with Child.module("onward", "submit", "order", env=env, cwd=tmp_path) as submit:
             assert submit.wait() == 0
-        worker.wait_for(") completed", 20)
+        worker.wait_for(") completed", 60)
         worker.terminate()
         assert worker.wait() == 0
     said = [json.loads(line) for line in worker.lines]

@@ -312,7 +312,7 @@ async def test_no_id_ever_becomes_a_label(app: Onward):
 
     async with app.worker():
         task = await app.submit(work)
-        await task.result(timeout=10)
+        await task.result(timeout=60)
     text, _ = await Metrics(app.service.standing).text()
     assert task.id not in text.decode()
 
@@ -345,7 +345,7 @@ async def test_over_http(app: Onward):
     async def work(ctx): ...
 
     counters.on = False
-    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         assert (await client.get("/metrics")).status_code == 200
         assert counters.on  # from here on; who is not asked does not count
         assert (await client.post("/api/tasks", json={"task": "work"})).status_code in {202, 404}
@@ -373,7 +373,7 @@ async def test_clients_of_streams_are_counted_while_they_are_there(app: Onward):
 
     counters.on = False  # they are there before anybody asks
     task = await app.submit(work)
-    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         ws = f"{address.replace('http', 'ws')}/api/tasks/{task.id}/ws"
         async with client.stream("GET", "/api/progress", params={"task_id": task.id}) as stream, connect(ws):
             lines = stream.aiter_lines()  # who lets go of it hangs up
@@ -406,7 +406,7 @@ async def test_metrics_are_of_all_tenants_so_they_are_for_no_tenant(app: Onward)
 @only_memory
 async def test_without_the_extra_it_says_what_is_missing(app: Onward, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
-    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         answer = await client.get("/metrics")
     assert answer.status_code == 501
     assert "onward[metrics]" in answer.json()["detail"]
@@ -423,7 +423,7 @@ async def test_a_worker_answers_on_a_port_of_its_own(url: str):
         await ctx.step(one)
 
     async with app, app.worker():
-        await (await app.submit(work)).result(timeout=10)
+        await (await app.submit(work)).result(timeout=60)
         text = await asyncio.to_thread(_get, port)
     assert numbers(text)["onward_steps_total"] == {("completed", "work"): 1}
     assert numbers(text)["onward_workers"] == {(): 1}
@@ -432,7 +432,7 @@ async def test_a_worker_answers_on_a_port_of_its_own(url: str):
 
 
 def _get(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -56,7 +56,7 @@ async def test_a_task_is_a_submit_its_shift_and_its_steps(app: Onward, spans: Sp
     with trace.get_tracer("caller").start_as_current_span("caller") as caller:
         task = await app.submit(work)
     async with app.worker():
-        assert await task.result(timeout=10) == 3
+        assert await task.result(timeout=60) == 3
     submit, shift = spans.one("submit work"), spans.one("invoke_workflow work")
     assert submit.parent.span_id == caller.get_span_context().span_id
     assert submit.kind is trace.SpanKind.PRODUCER
@@ -85,8 +85,8 @@ async def test_what_runs_in_a_step_is_below_it_in_threads_and_branches_too(app: 
         ctx.step(plain, 3)
 
     async with app.worker():
-        await (await app.submit(work)).result(timeout=10)
-        await (await app.submit(plainly)).result(timeout=10)
+        await (await app.submit(work)).result(timeout=60)
+        await (await app.submit(plainly)).result(timeout=60)
     steps = {span.context.span_id: span for span in spans.named("onward.step")}
     above = {span.name: said(steps[span.parent.span_id], "onward.step.key") for span in spans.named("query")}
     assert above == {"query 1": "[gather.0]plain", "query 2": "[gather.1]plain", "query 3": "plain"}
@@ -139,7 +139,7 @@ async def test_transactions_are_steps(app: Onward, spans: Spans):
         await ctx.sleep("1.1s")
 
     async with app.worker():
-        await (await app.submit(work)).result(timeout=10)
+        await (await app.submit(work)).result(timeout=60)
     assert spans.steps() == [("pay", "completed"), ("block", "completed"), ("broken", "failed")]
     assert len(spans.named("invoke")) == 2
 
@@ -271,7 +271,7 @@ async def test_children_are_part_of_it(app: Onward, spans: Spans):
         await (await ctx.submit(child))
 
     async with app.worker():
-        await (await app.submit(work)).result(timeout=10)
+        await (await app.submit(work)).result(timeout=60)
     assert len(trace_ids(spans)) == 1
     submit = spans.one("submit child")
     assert submit.parent.span_id == spans.one("onward.step submit child").context.span_id
@@ -291,13 +291,13 @@ async def test_a_trace_is_carried_where_nobody_traces(app: Onward):
 
     assert tracer() is None
     headers = {"traceparent": PARENT, "tracestate": "vendor=1"}
-    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         answer = await client.post("/api/tasks", json={"task": "work"}, headers=headers)
         broken = await client.post("/api/tasks", json={"task": "child"}, headers={"traceparent": "00-nonsense"})
     assert (answer.status_code, broken.status_code) == (202, 202)
     task_id = answer.json()["task_id"]
     async with app.worker():
-        child_id = await app.handle(task_id).result(timeout=10)
+        child_id = await app.handle(task_id).result(timeout=60)
     assert (await options_of(app, task_id))["trace"] == headers
     assert (await options_of(app, child_id))["trace"] == headers
     assert "trace" not in await options_of(app, broken.json()["task_id"])
@@ -308,10 +308,10 @@ async def test_the_trace_of_a_request_over_http(app: Onward, spans: Spans):
     @app.task
     async def work(ctx): ...
 
-    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         answer = await client.post("/api/tasks", json={"task": "work"}, headers={"traceparent": PARENT})
     async with app.worker():
-        await app.handle(answer.json()["task_id"]).result(timeout=10)
+        await app.handle(answer.json()["task_id"]).result(timeout=60)
     assert f"{spans.one('submit work').parent.span_id:016x}" == PARENT.split("-")[2]
     assert {f"{one:032x}" for one in trace_ids(spans)} == {PARENT.split("-")[1]}
 
@@ -529,7 +529,7 @@ async def main():
     async with app, app.worker() as worker:
         shifts, begin = set(), worker._begin
         worker._begin = lambda claimed: (begin(claimed), shifts.update(type(one).__name__ for one in worker._shifts.values()))
-        await (await app.submit(work)).result(timeout=10)
+        await (await app.submit(work)).result(timeout=60)
     print(*shifts, *sorted({name.partition(".")[0] for name in sys.modules} & {"opentelemetry", "prometheus_client"}))
 asyncio.run(main())
 """

@@ -70,7 +70,7 @@ async def lives(url: str, file: Path, kills: int, plant: str = "") -> list[str]:
 
     def start() -> Child:
         child = Child.module("onward", "worker", "tests.telemetry.walkers:app", env=env, cwd=ROOT)
-        child.wait_for("ready", 30)
+        child.wait_for("ready", 60)
         return child
 
     async with app:
