@@ -205,13 +205,15 @@ async def test_what_had_begun_is_not_free(door: Strict, answer: Answer | None, b
     [
         ({"Retry-After": "20"}, 20, 20),
         ({"retry-after-ms": "1500", "Retry-After": "9"}, 1.5, 1.5),
-        ({"Retry-After": email.utils.formatdate(time.time() + 3_000, usegmt=True)}, 2_000, 3_000),
+        ({"Retry-After": "3000 s from now, as a date"}, 2_000, 3_000),
         ({"X-RateLimit-Remaining-Tokens": "0", "X-RateLimit-Reset-Tokens": "6m0s"}, 360, 360),
     ],
 )
 async def test_a_provider_says_when_to_come_back(
     door: Strict, headers: dict[str, str], least: float, most: float
 ) -> None:
+    if "date" in headers.get("Retry-After", ""):
+        headers = {"Retry-After": email.utils.formatdate(time.time() + 3_000, usegmt=True)}
     door.say(Answer(429, headers=headers))
     with pytest.raises(ModelBusy) as caught:
         await asked(door)

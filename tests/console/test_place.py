@@ -290,14 +290,14 @@ def test_events_are_subscribed_to_sent_and_sent_again(visit: Visit, server: Desk
     server.ended(server.submit("echo", "hear this"))
     row = page.get_by_role("row", name=re.compile("task.completed")).first
     expect(row).to_contain_text("HTTP 204")
-    assert receiver.seen == ["/ok"]
+    assert receiver.seen.count("/ok") == 1
     row.get_by_role("button", name=re.compile("^Send task.completed")).click()
     expect(page.get_by_text("It is sent again")).to_be_visible()
     for _ in range(400):
-        if len(receiver.seen) > 1:
+        if receiver.seen.count("/ok") > 1:
             break
         page.wait_for_timeout(50)
-    assert receiver.seen == ["/ok", "/ok"]
+    assert receiver.seen.count("/ok") == 2
     expect(row).to_contain_text("delivered")
     page.get_by_role("link", name="Failed").click()
     expect(page.get_by_text("No delivery is like this")).to_be_visible()
@@ -337,6 +337,7 @@ def test_an_unknown_price_is_said_to_be_unknown(visit: Visit, server: Desk) -> N
 
 
 def test_the_system_tells_how_it_is(visit: Visit, server: Desk) -> None:
+    server.client.post(f"/api/tasks/{server.submit('echo', 'audited')}/pause")
     page = visit.go("/system")
     expect(page.locator(".tile", has_text="Health")).to_contain_text("nothing wrong")
     expect(page.locator(".tile", has_text="Store")).to_contain_text("SQLite")

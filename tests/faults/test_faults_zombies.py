@@ -37,14 +37,23 @@ async def test_zombies(place: Place, prove: bool, tell: Callable[..., None]) -> 
         client = Client(app, rng)
         with Crew(place, WORKERS, lease_s=LEASE, heartbeat_s=0.2, slots=10).ready(WORKERS) as crew:
             async with busy(place, client, about=40, acts=lambda: _story(rng)):
-                for _ in range(rounds):
+                wanted = (
+                    rounds * AT_ONCE / 2
+                )  # one that is frozen in a commit on SQLite's file cannot be buried: others are tried
+                for number in range(3 * rounds):
+                    if number >= rounds and taken_over > wanted:
+                        break
                     await asyncio.sleep(rng.uniform(0.3, 0.6))
                     before = dict(crew.alive)
                     zombies = {pid: before[pid] for pid in crew.pick(rng, AT_ONCE)}
                     for pid in zombies:
                         crew.freeze(pid)
                     await asyncio.sleep(3 * LEASE)
-                    buried = zombies.keys() - {pid for (pid,) in place.rows("SELECT pid FROM onward_workers")}
+                    for _ in range(100):  # a busy machine takes its time to bury them
+                        buried = zombies.keys() - {pid for (pid,) in place.rows("SELECT pid FROM onward_workers")}
+                        if buried == zombies.keys():
+                            break
+                        await asyncio.sleep(0.05)
                     for pid in zombies:
                         crew.thaw(pid)
                     await asyncio.to_thread(
@@ -77,7 +86,7 @@ async def test_zombies(place: Place, prove: bool, tell: Callable[..., None]) -> 
     verdict.must_be_clean()
     assert not crew.surprises, crew.surprises
     assert not crew.ends or all(status == 0 for _, status in crew.ends), f"a zombie ended: {crew.ends}"
-    assert taken_over > woken / 2, "VOID: hardly anybody was taken for dead"
+    assert taken_over > wanted, "VOID: hardly anybody was taken for dead"
     assert verdict.refused, "VOID: no zombie ever tried to write"
     assert left == everybody, "each process has one row, and no more"
     assert mistaken <= woken / 2, "the living were taken for dead, and not just for a moment of a busy machine"

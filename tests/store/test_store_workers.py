@@ -331,6 +331,28 @@ async def test_a_presence_lock_that_is_free_is_seen(store: Any, open_another: An
     await eventually(seen)
 
 
+@only_postgres
+async def test_several_workers_of_one_process_are_all_present(store: Any, open_another: Any) -> None:
+    other = await open_another()
+    names = ["w1", "w2", "w3"]
+    for name in names:
+        assert await other.attend(name) == "lock"
+        await store.join(row(name, address="lock"), 10)
+    assert await store.absent(0.0) == set()
+    await sql(
+        store, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'onward listener'"
+    )
+
+    async def all_back() -> bool:
+        await asyncio.sleep(0.1)
+        return bool(await store.absent(0.0) == set())
+
+    await eventually(all_back)
+    await other.leave("w2")
+    await store.join(row("w2", address="lock"), 10)
+    assert await store.absent(0.0) == {"w2"}, "whoever has left is not held any more"
+
+
 async def test_a_file_or_memory_leaves_presence_to_the_kernel(store: Store, kind: str) -> None:
     await join(store, "w1")
     if kind != "postgres":

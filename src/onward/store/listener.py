@@ -1,4 +1,4 @@
-"""The one PostgreSQL connection that keeps a session: it hears nudges and holds the worker's presence lock.
+"""The one PostgreSQL connection that keeps a session: it hears nudges and holds the presence locks of this process's workers.
 
 When it breaks it is made anew, with growing pauses; until then polling finds the work and the lease says who lives.
 """
@@ -21,6 +21,11 @@ CHANNEL = "onward"
 NEWS_CHANNEL = "onward_news"
 """For those who follow tasks, so that workers do not hear of each other's commits."""
 
+FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+PATIENCE = 5.0
+"""Seconds for a connection, and for an answer."""
+
 CHECK = 5.0
 """Seconds between signs of life: a peer that vanished without a word is not noticed otherwise."""
 
@@ -30,22 +35,39 @@ class Listener:
 
     def __init__(self, url: str, heard: Callable[[str], None], *, follows: bool = False) -> None:
         self._url, self._heard, self._follows = url, heard, follows
-        self._worker: str | None = None
+        self._workers: list[str] = []
+        self._held: set[str] = set()
+        """Those whose lock this session has."""
         self._connection: Any = None
+        self._turn = asyncio.Lock()
+        """One question at a time."""
         self._broken = asyncio.Event()
         self._ready = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="onward-listener")
 
     async def hold(self, worker: str) -> bool:
-        """Hold the presence lock of this worker from now on; False when it could not be had in time."""
-        self._worker = worker
-        self._ready.clear()
-        self._broken.set()
+        """Hold the presence lock of this worker from now on, beside those of others; False when it could not be had in time. (Then it
+        is there with the next session.)"""
+        self._workers.append(worker)
         try:
-            await asyncio.wait_for(self._ready.wait(), 5)
-        except TimeoutError:
+            async with asyncio.timeout(PATIENCE):
+                await self._ready.wait()
+                if worker not in self._held:
+                    await self._ask("attend", worker)
+                    self._held.add(worker)
+        except FAILURES:
+            self._broken.set()
             return False
         return True
+
+    async def let_go(self, worker: str) -> None:
+        """Hold it no longer."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+        if worker in self._held:
+            self._held.remove(worker)
+            with contextlib.suppress(*FAILURES):
+                await self._ask("depart", worker)
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -58,7 +80,7 @@ class Listener:
             try:
                 await self._session()
                 pause = 0.05
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except FAILURES:
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 -- jitter
                 pause = min(pause * 2, 2.0)
 
@@ -67,27 +89,35 @@ class Listener:
         # An event of its own: a connection tells of its end when the next session has long begun, and that one must not hear it.
         broken = self._broken = asyncio.Event()
         connection = await asyncpg.connect(
-            self._url, timeout=5, command_timeout=5, server_settings={"application_name": "onward listener"}
+            self._url,
+            timeout=PATIENCE,
+            command_timeout=PATIENCE,
+            server_settings={"application_name": "onward listener"},
         )
         try:
             connection.add_termination_listener(lambda _: broken.set())
-            if self._worker is not None:
-                await connection.execute(S["attend"].sql, self._worker)
+            self._held.clear()
+            for worker in list(self._workers):
+                await connection.execute(S["attend"].sql, worker)
+                self._held.add(worker)
             channel = NEWS_CHANNEL if self._follows else CHANNEL
             await connection.add_listener(channel, lambda *message: self._heard(message[3]))
+            self._connection = connection
             self._ready.set()
             for topic in (NEWS,) if self._follows else ("ready", "ended"):  # whatever was missed while there was no ear
                 self._heard(topic)
             if not self._follows:
-                await connection.execute(S["notify"].sql, NEWS_CHANNEL, [WHO])
-            await self._until(broken, connection)
+                await self._ask("notify", NEWS_CHANNEL, [WHO])
+            while not broken.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(broken.wait(), CHECK)
+                    return
+                await self._ask("now")
         finally:
+            self._ready.clear()
+            self._held.clear()
             connection.terminate()
 
-    @staticmethod
-    async def _until(broken: asyncio.Event, connection: Any) -> None:
-        while not broken.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(broken.wait(), CHECK)
-                return
-            await connection.execute("SELECT 1")
+    async def _ask(self, name: str, *values: Any) -> None:
+        async with self._turn:
+            await self._connection.execute(S[name].sql, *values)

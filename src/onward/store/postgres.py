@@ -394,6 +394,8 @@ class PostgresStore(
             await run(connection, "leave", worker=worker)  # its row first, as in a rescue
             await run(connection, "lock_held", worker=worker)
             await run(connection, "let_go", worker=worker)
+        if self._listener is not None:
+            await self._listener.let_go(worker)
 
     async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
         async with self._connection() as connection, connection.transaction():

@@ -413,6 +413,10 @@ WHERE w.address = 'lock' AND pg_postmaster_start_time() < now() - make_interval(
 -- The presence lock: the server drops it with the session.
 SELECT pg_advisory_lock(hashtextextended(:worker, 0))
 
+-- name: depart
+-- The presence lock is given back.
+SELECT pg_advisory_unlock(hashtextextended(:worker, 0))
+
 -- name: unpark
 -- A task that waits for a person becomes ready, with its crashes forgiven.
 UPDATE onward_queue SET due_at = CASE WHEN worker IS NULL THEN NULL ELSE due_at END,
