@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import random
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -154,11 +155,16 @@ class Onward(Events, McpDoor, Registry, Verbs):
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
             relay=self.make_relay(spawn),
+            prune=self._forgets(),
             artifacts=self.service.artifacts,
             secrets=self.secrets,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
+
+    def _forgets(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        after = self.settings.prune_after_s
+        return functools.partial(self.service.prunes.forever, after, self._rng) if after else None
 
     def asgi(self, *, hosts: Collection[str] | None = None) -> Any:
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose

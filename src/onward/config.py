@@ -28,6 +28,7 @@ class Settings:
     queue_limit: int = 100_000
     slots: int = 100
     grace_s: float = 10.0
+    prune_after_s: float = 0.0
     webhook_secret: str = dataclasses.field(default="", repr=False)
     webhook_allow_private: str = ""
     host: str = "127.0.0.1"

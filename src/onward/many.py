@@ -1,4 +1,4 @@
-"""Many tasks at once: cancel, resume, pause or prioritize all that a filter finds. Part of the one door (service.py).
+"""Many tasks at once: cancel, resume, pause, prioritize or prune all that a filter finds. Part of the one door (service.py).
 
 Whoever asks says how many they have seen. When far more match by now, nothing is done: it was not what they meant.
 """
@@ -13,13 +13,15 @@ from typing import Any, Protocol
 from onward.core.task import Task
 from onward.errors import BadSetting, OnwardError, UsageError
 from onward.lists import ASKED, COUNTED, Ids
+from onward.prunes import Prunes, refusal
+from onward.store.pruning import UNKNOWN
 from onward.wishes import check_priority
 
 AT_ONCE = 20
 """Tasks that are acted on at the same time."""
 TOLD = 20
 """Refusals that are told one by one."""
-ACTIONS = ("cancel", "resume", "pause", "priority")
+ACTIONS = ("cancel", "resume", "pause", "priority", "prune")
 
 
 class MoreMatch(OnwardError):
@@ -81,8 +83,8 @@ class Steers(Protocol):
 class Many:
     """Verbs about many tasks."""
 
-    def __init__(self, service: Steers) -> None:
-        self._service = service
+    def __init__(self, service: Steers, prunes: Prunes) -> None:
+        self._service, self._prunes = service, prunes
 
     async def found(self, action: str, count: int, *, priority: int | None = None, **which: Any) -> Ids:
         """The ids of all that match, 10,000 at most, the newest first. Raises MoreMatch when they are far more than `count`, and
@@ -101,6 +103,11 @@ class Many:
 
     async def act(self, action: str, ids: Ids, priority: int | None = None) -> Acted:
         """Do it to each of these, some at a time."""
+        if action == "prune":
+            kept = (await self._prunes.all_of(ids)).kept
+            errors = [(task_id, refusal(task_id, why)) for task_id, why in kept.items() if why != UNKNOWN]
+            told = [Refused(task_id, error.code, str(error)) for task_id, error in errors]
+            return Acted(len(ids), len(ids) - len(told), tuple(told[:TOLD]))
         verbs: Mapping[str, Callable[[str], Awaitable[Task]]] = {
             "cancel": self._service.cancel,
             "resume": self._service.resume,

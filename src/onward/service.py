@@ -42,6 +42,7 @@ from onward.lists import Lists, plain_id
 from onward.many import Many
 from onward.messages import Messages
 from onward.place import Place
+from onward.prunes import Prunes
 from onward.schedules import Schedules, row_of
 from onward.states import States
 from onward.store.gauges import Gauges, Standing
@@ -93,7 +94,8 @@ class Service(Lists):
         self.handlers = Handlers(store, offers)
         self.journals = Journals(store)
         self.whys = Whys(store, self.handlers)
-        self.many = Many(self)
+        self.prunes = Prunes(store, self.artifacts, clock)
+        self.many = Many(self, self.prunes)
         self.health = Doctor(store, clock, self.place, self.list, queue_limit)
         self.usages = Usages(store, self.is_agent)
 

@@ -85,6 +85,13 @@ class Verbs:
         """
         await self.service.messages.message(task_id, text, id=id)
 
+    async def prune(self, task_id: str) -> int:
+        """Forget an ended task and all that it started, with everything that there is of them; how many tasks that were. What they kept
+        on a shelf goes too. Its key may be used again, and then starts a new task. Raises StateConflict while anything of the tree
+        has not ended, or only just, or somebody has yet to be told of it; for a child, which goes with its root; and TaskNotFound.
+        `prune_after_s` does it by itself."""
+        return await self.service.prunes.prune(task_id)
+
     async def queues(self) -> Queues:
         """All queues with what is unfinished in them, by name."""
         return await self.service.place.queues()

@@ -55,6 +55,8 @@ class Client:
                     task = await self._until_ended(task_id)
         finally:
             await steer
+        if self._rng.random() < 0.4:
+            await self._prune(task_id)
 
     # ── getting through ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -88,6 +90,20 @@ class Client:
         if not any(entry.kind == r.RESUMED for entry in self._watch.tasks[task_id].records):
             self._watch.fault(f"task {task_id[-4:]} was resumed and its journal knows nothing of it")
         self.seen["a task was resumed"] += 1
+
+    async def _prune(self, task_id: str) -> None:
+        """Have it forgotten, as soon as that is allowed. Whoever still works on it without knowing better must not get further."""
+        while True:
+            try:
+                await self._through(lambda: self._app.prune(task_id))
+            except StateConflict:  # it has ended just now
+                await asyncio.sleep(self._rng.uniform(5, 40))
+                continue
+            except TaskNotFound:  # an earlier try of ours got through
+                pass
+            break
+        if task_id not in self._watch.pruned:
+            self._watch.fault(f"task {task_id[-4:]} was pruned and the store knows nothing of it")
 
     # ── being told ───────────────────────────────────────────────────────────────────────────────────────────────
 

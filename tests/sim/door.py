@@ -19,11 +19,12 @@ from typing import Any
 from onward.core import record as r
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port import Store
+from onward.store.pruning import Pruning
 from tests.sim.loop import Process, SimLoop
 from tests.sim.watch import Watch
 from tests.sim.weather import Weather
 
-VERBS = [name for name, _ in inspect.getmembers(Store, inspect.iscoroutinefunction)]
+VERBS = [name for port in (Store, Pruning) for name, _ in inspect.getmembers(port, inspect.iscoroutinefunction)]
 LOCAL = {"open", "close", "attend"}
 REPEATABLE = {
     "submit",
@@ -191,6 +192,7 @@ class Network:
             self.seen["a save of unknown fate was not mine" if answer else "a save of unknown fate was mine"] += 1
         if answer:
             self.seen["a write was fenced"] += 1
+            self.seen["a write of somebody who slept met a pruned task"] += bool(answer & self.watch.pruned)
             for id_ in answer:
                 several = sum(entry[0] == id_ for entry in batch.entries) > 1
                 self.seen["several records of a task were fenced together"] += several

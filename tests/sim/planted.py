@@ -68,6 +68,7 @@ plant("wake-too-early", patches=without("wake", "due_at <= onward_now()", "due_a
 plant("settle-keeps-queue-row", patches=without("end_queue", "WHERE", "WHERE 0 AND"))
 plant("wait-keeps-worker", patches=without("part", "worker = NULL,"))
 plant("leave-keeps-tasks", patches=without("let_go", "WHERE", "WHERE 0 AND"))
+plant("prune-without-fence", patches=without("fence_off", "b.shift > 0", "b.shift > 1e9"))
 plant("key-is-nobodys", patches=without("submit_task", "?5, ?6,", "?5, NULL,"))
 plant(
     "beat-for-nobody", patches=without("beat", "lease_until = onward_now() + ?1", "lease_until = lease_until + 0 * ?1")

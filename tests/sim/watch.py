@@ -40,6 +40,7 @@ class Watch:
         self.workers_of: dict[Process, list[str]] = {}
         self.jumped_at = -1e9
         self.inputs: dict[str, bytes] = {}
+        self.pruned: set[str] = set()
         self.fair = False
         self.taken_over: Callable[[Process], None] = lambda _process: None
         self.verbs = 0
@@ -99,6 +100,8 @@ class Watch:
         self.note(f"{process.name} {verb} {_brief(verb, args)} -> {_brief_answer(answer)}")
         if verb == "claim":
             self._judge_choice(args, answer)
+        if verb == "prune":
+            self._judge_prune(answer)
         if verb != "beat":
             for record in self._new_records():
                 self._judge(process, verb, *record)
@@ -205,6 +208,16 @@ class Watch:
             self.fault(f"{what} for a reason that is not the task's own: {error}")
         self.seen[f"a task failed with {error['type']}"] += 1
 
+    def _judge_prune(self, answer: Any) -> None:
+        ((self._rowid,),) = self.connection.execute("SELECT COALESCE(max(rowid), 0) FROM onward_journal")  # used again
+        for id_ in answer.gone:
+            if id_ not in self.tasks or self.tasks[id_].ended is None:
+                self.fault(f"task {id_[-4:]} was pruned and has not ended")
+            self.pruned.add(id_)
+            self.seen["a task was pruned"] += 1
+            shifts = {entry.shift for entry in self.tasks[id_].records if entry.shift}
+            self.seen["a task was pruned that several shifts had worked on"] += len(shifts) > 1
+
     # ── the queue ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _compare_queue(self, verb: str, args: tuple[Any, ...], answer: Any) -> None:
@@ -308,13 +321,19 @@ class Watch:
             if old == new:
                 continue
             task, what = self.tasks[id_], f"the outcome of task {id_[-4:]}"
-            if old is not None and not (new is None and old[0] == "failed" and verb == "resume"):
+            pruned = verb == "prune" and new is None and id_ in self.pruned
+            if old is not None and not (pruned or (new is None and old[0] == "failed" and verb == "resume")):
                 self.fault(f"{what} changed with {verb}: {old} -> {new}")
             if new is not None and (f"task.{new[0]}", new[1], new[2]) != (task.ended, task.attempt, task.head):
                 self.fault(
                     f"{what} is {new}, but the journal says {task.ended} at #{task.head}, attempt {task.attempt}"
                 )
+        for id_ in self.pruned:
+            if id_ in self.queue or id_ in found:
+                self.fault(f"task {id_[-4:]} was pruned and is there")
         for id_, task in self.tasks.items():
+            if id_ in self.pruned:
+                continue
             if (id_ in self.queue) == (id_ in found) or (task.ended is not None) != (id_ in found):
                 self.fault(
                     f"task {id_[-4:]} is in the queue: {id_ in self.queue}, has ended: {task.ended}, {id_ in found}"

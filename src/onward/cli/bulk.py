@@ -1,4 +1,4 @@
-"""cancel, pause, resume, prioritize with --all: everything that matches, counted first, and only after a yes."""
+"""cancel, pause, resume, prioritize, prune with --all: everything that matches, counted first, and only after a yes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.cli.which import which
 from onward.errors import UsageError
 from onward.many import Acted
 
-DONE = {"cancel": "cancelled", "pause": "paused", "resume": "resumed", "prioritize": "changed"}
+DONE = {"cancel": "cancelled", "pause": "paused", "resume": "resumed", "prioritize": "changed", "prune": "pruned"}
 
 
 async def on_all(args: Namespace) -> int:

@@ -58,6 +58,7 @@ def build() -> Parser:
         tasks.pause,
         tasks.resume,
         tasks.prioritize,
+        tasks.prune,
         tasks.budget,
         tasks.artifacts,
     ):

@@ -67,7 +67,7 @@ def follow(commands: Commands) -> None:
     )
 
 
-BULK = frozenset({"cancel", "pause", "resume", "prioritize"})
+BULK = frozenset({"cancel", "pause", "resume", "prioritize", "prune"})
 """Commands that take --all instead of an id."""
 
 
@@ -106,6 +106,17 @@ def prioritize(commands: Commands) -> None:
     """`onward prioritize`."""
     parser = _for_all(commands, "prioritize", "change the priority of a task, or of all that match", " 10")
     parser.add_argument("priority", metavar="N", type=int, help="a whole number; higher goes first")
+
+
+def prune(commands: Commands) -> None:
+    """`onward prune`."""
+    _for_all(
+        commands,
+        "prune",
+        "forget an ended task and all that it started; or all that match",
+        "",
+        "completed --until 30d",
+    )
 
 
 def patch(commands: Commands) -> None:

@@ -296,6 +296,23 @@ async def resume(args: Namespace) -> int:
     return _changed(screen, task, "is completed" if task.state is State.COMPLETED else "goes on")
 
 
+async def prune(args: Namespace) -> int:
+    """`onward prune`."""
+    if args.all:
+        return await bulk.on_all(args)
+    one_alone(args)
+    screen = Screen(args)
+    async with door.opened(args) as app:
+        task_id = await door.whole_id(app.service, args.id)
+        many = await app.prune(task_id)
+    if screen.json:
+        screen.document({"task_id": task_id, "pruned": many})
+    else:
+        below = f", with {count(many - 1, 'task')} that it started" if many > 1 else ""
+        screen.say(f"{task_id[-8:]} is forgotten{below}")
+    return 0
+
+
 async def prioritize(args: Namespace) -> int:
     """`onward prioritize`."""
     if args.all:

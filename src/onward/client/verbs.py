@@ -274,6 +274,12 @@ class Verbs(PlaceVerbs, Generic[H]):
         return (yield from self._steered(task_id, "cancel", again=True))
 
     @verb
+    def prune(self, task_id: str) -> Script[int]:
+        """Forget an ended task and all that it started; how many tasks that were. As `Onward.prune`. Not sent twice: what is gone
+        is not found."""
+        return int((yield from self.asked("DELETE", _at(task_id))).json["pruned"])
+
+    @verb
     def pause(self, task_id: str) -> Script[Task]:
         """Let nobody go on with the task and its children until `resume`; what runs stops at its next step."""
         return (yield from self._steered(task_id, "pause", again=True))

@@ -128,6 +128,12 @@ class Door(Looking):
         await self._steers("cancel", task_id)
         return self.shown(await self.service.cancel(task_id))
 
+    async def prune(self, task_id: str) -> int:
+        """Forget an ended task and all that it started; how many tasks that were."""
+        task = await self._own(ADMIN, task_id)
+        await self.service.audit.write_down(self._deed("prune", task_id, task.tenant))
+        return await self.service.prunes.prune(task_id)
+
     async def pause(self, task_id: str) -> Task:
         """Let nobody go on with the task until it is resumed."""
         await self._steers("pause", task_id)

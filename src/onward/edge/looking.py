@@ -52,9 +52,9 @@ class Looking(Entrance):
     async def act(
         self, action: str, count: int, *, priority: int | None = None, tenant: str | None = None, **which: Any
     ) -> Acted:
-        """Cancel, resume, pause or prioritize all tasks that such a list has. Raises MoreMatch when they are far more than `count`. One
+        """Cancel, resume, pause, prioritize or prune all tasks that such a list has. Raises MoreMatch when they are far more than `count`. One
         entry in the audit, where there are any."""
-        self.need(SUBMIT)
+        self.need(ADMIN if action == "prune" else SUBMIT)
         whose, many = self._whose(tenant), self.service.many
         ids = await many.found(action, count, priority=priority, whose=whose, **which)
         if not ids:

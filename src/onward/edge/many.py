@@ -23,7 +23,7 @@ class Count(Shape):
 class Action(Shape):
     """What is done to all tasks that match."""
 
-    action: Literal["cancel", "resume", "pause", "priority"]
+    action: Literal["cancel", "resume", "pause", "priority", "prune"]
     filter: TaskFilter = Field(description="As for `GET /api/tasks`; an empty one is refused.")
     count: Annotated[Whole, Field(ge=0, le=COUNTED)] = Field(
         description="How many you have seen. When far more match by now, nothing is done."
@@ -75,7 +75,7 @@ CALLS = [
         "/api/tasks/actions",
         "act",
         act,
-        "Cancel, resume, pause or prioritize all tasks that match, 10,000 at most.",
+        "Cancel, resume, pause, prioritize or prune all tasks that match, 10,000 at most. To prune needs the scope admin.",
         {200: ("What came of it.", Outcome)},
         body=Action,
         errors=(409, 413, 415, 422),

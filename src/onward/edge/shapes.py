@@ -377,3 +377,9 @@ class Received(Shape):
     """A request from outside that was taken."""
 
     id: str
+
+
+class Pruned(Shape):
+    """What was forgotten."""
+
+    pruned: int = Field(description="How many tasks are gone: the task, and all that it started.")

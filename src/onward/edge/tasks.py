@@ -105,6 +105,11 @@ async def cancel(asked: Asked) -> Answer:
     return _task(await asked.door.cancel(asked.path["id"]))
 
 
+async def prune(asked: Asked) -> Answer:
+    """`DELETE /api/tasks/{id}`."""
+    return Answer({"pruned": await asked.door.prune(asked.path["id"])})
+
+
 async def resume(asked: Asked) -> Answer:
     """`POST /api/tasks/{id}/resume`."""
     return _task(await asked.door.resume(asked.path["id"]))
@@ -290,6 +295,15 @@ CALLS = [
         cancel,
         "End a task and its children, wherever they stand.",
         TASK,
+        errors=(404, 409),
+    ),
+    Call(
+        "DELETE",
+        "/api/tasks/{id}",
+        "prune",
+        prune,
+        "Forget an ended task and all that it started: journal, result, artifacts, key. Needs the scope admin.",
+        {200: ("How many tasks are gone.", shapes.Pruned)},
         errors=(404, 409),
     ),
     Call(

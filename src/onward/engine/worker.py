@@ -2,7 +2,7 @@
 
 Six chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the heartbeat (a
 thread); upkeep, which frees the tasks of workers that died; the ticker, for schedules; the relay, for events that others want to
-hear of. A wake-up is a hint: with none at all, polling still finds every task.
+hear of. Where old tasks are to be forgotten, that is a seventh. A wake-up is a hint: with none at all, polling still finds every task.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class Worker:
         cancel_children: CancelChildren,
         ticker: Ticker,
         relay: Relay | None = None,
+        prune: Callable[[], Coroutine[Any, Any, None]] | None = None,
         limits: tuple[LimitRow, ...] = (),
         artifacts: Artifacts | None = None,
         secrets: Secrets | None = None,
@@ -94,7 +95,7 @@ class Worker:
         self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
         self.submit, self._ticker, self.artifacts = submit, ticker, artifacts or Artifacts(store)
         self.secrets = secrets or Secrets()
-        self._relay = relay
+        self._relay, self._prune = relay, prune
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
         self._strangers: frozenset[str] = frozenset()
@@ -149,6 +150,8 @@ class Worker:
             self._spawn(self._ticker.run(), "onward-ticker"),
             self._spawn(self._announce_forever(), "onward-announce"),
         ]
+        if self._prune is not None:
+            self._chores.append(self._spawn(self._prune(), "onward-prune"))
         if self._relay is not None:
             self._relay.begin()
 

@@ -53,6 +53,7 @@ from onward.store.postgres_gauges import PostgresGauges
 from onward.store.postgres_nudges import PostgresNudges
 from onward.store.postgres_outbox import PostgresOutbox
 from onward.store.postgres_overview import PostgresOverview
+from onward.store.postgres_prune import PostgresPruning
 from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
 from onward.store.postgres_run import S, run
@@ -72,6 +73,7 @@ class PostgresStore(
     PostgresNudges,
     PostgresOutbox,
     PostgresOverview,
+    PostgresPruning,
     PostgresPurses,
     PostgresQuotas,
     PostgresTails,

@@ -6,13 +6,15 @@ from typing import Any
 
 from onward.core import wire
 from onward.core.record import DROPPED, FORKED
-from onward.errors import CannotFork
+from onward.errors import CannotFork, TaskNotFound
 from onward.store.postgres_run import first, run
 from onward.store.trimming import SIZE
 
 
 async def fork(connection: Any, task_id: str, origin: str, at: int, data: bytes, inbox: int, told: bytes) -> None:
     """See `Store.fork`."""
+    if await first(connection, "lock_origin", id=origin) is None:
+        raise TaskNotFound(origin)
     if await first(connection, "fork_task", id=task_id, origin=origin, input=data, options=told or None) is None:
         return
     await run(connection, "fork_contents", id=task_id, origin=origin)

@@ -54,6 +54,7 @@ from onward.store.sqlite_gauges import SqliteGauges
 from onward.store.sqlite_nudges import SqliteNudges
 from onward.store.sqlite_outbox import SqliteOutbox
 from onward.store.sqlite_overview import SqliteOverview
+from onward.store.sqlite_prune import SqlitePruning
 from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_quotas import SqliteQuotas
 from onward.store.sqlite_run import SIZES, S, first, insert, run, views
@@ -71,6 +72,7 @@ class SqliteStore(
     SqliteNudges,
     SqliteOutbox,
     SqliteOverview,
+    SqlitePruning,
     SqlitePurses,
     SqliteQuotas,
     SqliteTails,

@@ -6,13 +6,15 @@ import apsw
 
 from onward.core import wire
 from onward.core.record import DROPPED, FORKED
-from onward.errors import CannotFork
+from onward.errors import CannotFork, TaskNotFound
 from onward.store.sqlite_run import first, run
 from onward.store.trimming import SIZE
 
 
 def fork(connection: apsw.Connection, task_id: str, origin: str, at: int, data: bytes, inbox: int, told: bytes) -> None:
     """See `Store.fork`."""
+    if first(connection, "parent", id=origin) is None:
+        raise TaskNotFound(origin)
     if first(connection, "fork_task", id=task_id, origin=origin, input=data, options=told or None) is None:
         return
     run(connection, "fork_contents", id=task_id, origin=origin)

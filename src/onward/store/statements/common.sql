@@ -151,11 +151,11 @@ SELECT t.id FROM onward_tasks t WHERE t.id < :before AND (:of_all OR COALESCE(t.
 
 -- name: journal
 -- The records of one task after a number, which may be larger than that of any record.
-SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq > CAST(:after AS bigint) ORDER BY seq LIMIT :limit
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq > CAST(:after AS bigint) AND kind <> 'pruned' ORDER BY seq LIMIT :limit
 
 -- name: last_journal
 -- The records of one task from its last checkpoint on.
-SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id
+SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND kind <> 'pruned'
   AND seq >= COALESCE((SELECT c.seq FROM onward_journal c WHERE c.task_id = :id AND c.kind = 'checkpoint.saved' ORDER BY c.seq DESC LIMIT 1), 0)
 ORDER BY seq LIMIT :limit
 
@@ -186,6 +186,63 @@ ORDER BY c.seq LIMIT 1
 UPDATE onward_journal SET data = :data
 WHERE task_id = :id AND seq < :seq AND at <= :before AND substr(data, 1, :size) <> :mark
   AND kind IN ('step.completed', 'state.patched', 'progress', 'checkpoint.saved') AND key NOT LIKE '%submit %'
+
+-- name: prunable
+-- Ended tasks without a parent, by the order of their ids, of which the younger ones cannot be old enough.
+SELECT t.id FROM onward_tasks t JOIN onward_outcomes o ON o.task_id = t.id
+WHERE t.id > :after AND t.id < :until AND t.parent IS NULL AND o.finished_at <= onward_now() - :age ORDER BY t.id LIMIT :limit
+
+-- name: parents
+-- Which of these tasks there are, and whose children they are.
+SELECT id, parent FROM onward_tasks WHERE id AMONG (:ids)
+
+-- name: trees
+-- All tasks of some trees, each with its root, whether it has ended, and long enough ago, and whether somebody has yet to hear of it.
+WITH RECURSIVE tree(id, root) AS (
+    SELECT id, id FROM onward_tasks WHERE id AMONG (:ids) AND parent IS NULL
+    UNION ALL SELECT t.id, tree.root FROM tree JOIN onward_tasks t ON t.parent = tree.id
+)
+SELECT tree.id, tree.root, o.task_id IS NOT NULL AND q.task_id IS NULL AS ended, COALESCE(o.finished_at <= onward_now() - :age, FALSE) AS old,
+       EXISTS (SELECT 1 FROM onward_outbox b WHERE b.task_id = tree.id AND b.state = 'pending') AS owes
+FROM tree LEFT JOIN onward_outcomes o ON o.task_id = tree.id LEFT JOIN onward_queue q ON q.task_id = tree.id ORDER BY tree.id
+
+-- name: prune_tasks
+-- Tasks that are forgotten: what was asked.
+DELETE FROM onward_tasks WHERE id AMONG (:ids)
+
+-- name: prune_outcomes
+-- How they ended.
+DELETE FROM onward_outcomes WHERE task_id AMONG (:ids)
+
+-- name: prune_inbox
+-- What they were told.
+DELETE FROM onward_inbox WHERE task_id AMONG (:ids)
+
+-- name: prune_contents
+-- What they kept.
+DELETE FROM onward_contents WHERE task_id AMONG (:ids)
+
+-- name: prune_purses
+-- What they might spend.
+DELETE FROM onward_purses WHERE task_id AMONG (:ids)
+
+-- name: prune_outbox
+-- What others were told of them.
+DELETE FROM onward_outbox WHERE task_id AMONG (:ids)
+
+-- name: prune_subscriptions
+-- Who wanted to hear of them alone.
+DELETE FROM onward_subscriptions WHERE task_id AMONG (:ids)
+
+-- name: fence_off
+-- What happened, but for the numbers that somebody took from a shift which may not know it: those stay taken.
+UPDATE onward_journal SET kind = 'pruned', key = '', data = :nothing WHERE task_id AMONG (:ids)
+  AND EXISTS (SELECT 1 FROM onward_journal b WHERE b.task_id = onward_journal.task_id AND b.seq = onward_journal.seq - 1
+              AND b.shift > 0 AND b.shift <> onward_journal.shift)
+
+-- name: prune_journal
+-- The rest of what happened.
+DELETE FROM onward_journal WHERE task_id AMONG (:ids) AND kind <> 'pruned'
 
 -- name: fork_gaps
 -- A record of a fork whose data was dropped, with no whole checkpoint after it: somebody trimmed while it was being copied.
@@ -632,7 +689,15 @@ SELECT o.task_id, 'ended without an ending in its journal' FROM onward_outcomes 
  WHERE NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = o.task_id AND j.seq = o.seq
                    AND j.kind IN ('task.completed', 'task.failed', 'task.cancelled'))
 UNION ALL
-SELECT task_id, 'has a gap in its journal' FROM onward_journal GROUP BY task_id HAVING count(*) <> max(seq) OR min(seq) <> 1
+SELECT task_id, 'has a gap in its journal' FROM onward_journal WHERE kind <> 'pruned' GROUP BY task_id HAVING count(*) <> max(seq) OR min(seq) <> 1
+UNION ALL
+SELECT DISTINCT j.task_id, 'has records although there is no such task' FROM onward_journal j
+ WHERE j.kind <> 'pruned' AND NOT EXISTS (SELECT 1 FROM onward_tasks t WHERE t.id = j.task_id)
+UNION ALL
+SELECT t.id, 'was pruned, and is still there' FROM onward_tasks t WHERE EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = t.id AND j.kind = 'pruned')
+UNION ALL
+SELECT t.id, 'is a child of a task that is not there' FROM onward_tasks t
+ WHERE t.parent IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_tasks p WHERE p.id = t.parent)
 
 -- name: quota_of
 -- What is known of a quota that was used up.

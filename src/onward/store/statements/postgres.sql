@@ -438,6 +438,14 @@ ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded
 -- Queue row first: the order that every writer keeps.
 SELECT reason, attempt, worker, paused, gate FROM onward_queue WHERE task_id = :id FOR UPDATE
 
+-- name: lock_outcomes
+-- The outcomes of many tasks, while it is decided whether they may be forgotten.
+SELECT task_id FROM onward_outcomes WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE
+
+-- name: lock_origin
+-- The task that is forked: while it is, nobody may forget it.
+SELECT id FROM onward_tasks WHERE id = :id FOR KEY SHARE
+
 -- name: lock_outcome
 -- Only a failed task is reopened, and only by one.
 SELECT state, attempt FROM onward_outcomes WHERE task_id = :id FOR UPDATE
@@ -452,14 +460,14 @@ SELECT task_id, seq, shift, kind, key, data, at FROM (
     SELECT n.*, sum(octet_length(n.data)) OVER (ORDER BY n.task_id, n.seq) - octet_length(n.data) AS before
     FROM (SELECT j.task_id, j.seq, j.shift, j.kind, j.key, j.data, j.at
           FROM unnest(:ids::text[], :afters::int[]) AS f(id, after) CROSS JOIN LATERAL (
-              SELECT i.* FROM onward_journal i WHERE i.task_id = f.id AND i.seq > f.after ORDER BY i.seq LIMIT :each
+              SELECT i.* FROM onward_journal i WHERE i.task_id = f.id AND i.seq > f.after AND i.kind <> 'pruned' ORDER BY i.seq LIMIT :each
           ) AS j ORDER BY j.task_id, j.seq LIMIT :limit) AS n) AS s
 WHERE before < :bytes ORDER BY task_id, seq
 
 -- name: heads
 -- Where the journals of many tasks end; differs by necessity because of how a list is given.
 SELECT f.id, j.seq, j.kind FROM unnest(:ids::text[]) AS f(id) CROSS JOIN LATERAL (
-    SELECT i.seq, i.kind FROM onward_journal i WHERE i.task_id = f.id ORDER BY i.seq DESC LIMIT 1) AS j
+    SELECT i.seq, i.kind FROM onward_journal i WHERE i.task_id = f.id AND i.kind <> 'pruned' ORDER BY i.seq DESC LIMIT 1) AS j
 
 -- name: health
 -- What `onward doctor` looks at.

@@ -303,14 +303,14 @@ SELECT id, parent, task, options FROM onward_tasks WHERE parent IN (SELECT value
 SELECT task_id, seq, shift, kind, key, data, at FROM (
     SELECT n.*, sum(length(n.data)) OVER (ORDER BY n.task_id, n.seq) - length(n.data) AS before
     FROM (SELECT j.* FROM json_each(:after) AS f CROSS JOIN onward_journal AS j
-          WHERE j.task_id = f.key AND j.seq > f.value AND j.seq <= f.value + :each
+          WHERE j.task_id = f.key AND j.seq > f.value AND j.seq <= f.value + :each AND j.kind <> 'pruned'
           ORDER BY j.task_id, j.seq LIMIT :limit) AS n)
 WHERE before < :bytes ORDER BY task_id, seq
 
 -- name: heads
 -- Where the journals of many tasks end; differs by necessity because of how a list is given.
 SELECT j.task_id, j.seq, j.kind FROM json_each(:ids) AS f CROSS JOIN onward_journal AS j
-WHERE j.task_id = f.value AND j.seq = (SELECT max(i.seq) FROM onward_journal i WHERE i.task_id = f.value)
+WHERE j.task_id = f.value AND j.kind <> 'pruned' AND j.seq = (SELECT max(i.seq) FROM onward_journal i WHERE i.task_id = f.value)
 
 -- name: says
 -- Whether a text stands in the name or the key of a task, in its labels or at the beginning of its input, or its id begins or ends

@@ -1,0 +1,81 @@
+"""Pruning: ended tasks are forgotten, whole trees at a time. A port of its own, because a store can do without.
+
+What is left of a task is a fence: where somebody took over from a shift (another shift, a cancel, a resume), the record that took
+the next number stays, without what it says. Whoever slept through all of it and wakes up finds the number taken, as it would have
+before. A task that one shift did from its beginning to its end leaves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+UNKNOWN, CHILD, UNFINISHED, RECENT, UNTOLD = "unknown", "child", "unfinished", "recent", "untold"
+"""Why a task stays: there is none; it goes with its root; something of its tree has not ended, or only just; or somebody has yet to
+be told of it."""
+
+
+class Member(NamedTuple):
+    """One task of a tree, and what speaks for keeping it."""
+
+    id: str
+    root: str
+    ended: bool
+    old: bool
+    owes: bool
+
+
+class Pruned(NamedTuple):
+    """What came of it: the ids of all that are gone, and of those that were named and stay, with the reason."""
+
+    gone: list[str]
+    kept: dict[str, str]
+
+
+@runtime_checkable
+class Pruning(Protocol):
+    """A store that can forget tasks."""
+
+    async def prunable(self, age: float, after: str, until: str, limit: int) -> list[str]:
+        """Ids between two, in order, of ended tasks without a parent that ended so many seconds ago."""
+        ...
+
+    async def prune(self, ids: Sequence[str], age: float) -> Pruned:
+        """Forget these tasks and all that they started, with everything that there is of them: journals, messages, contents, budgets,
+        deliveries, subscriptions of their own, and their keys. A tree goes as a whole or stays as a whole: every task of it has
+        ended so many seconds ago, and whoever wants to hear of it has been told. Safe at any time, for anybody, and twice."""
+        ...
+
+
+def sorted_out(ids: Iterable[str], parents: Mapping[str, str | None], members: Iterable[Any]) -> Pruned:
+    """Which of them go, and why the others stay. `parents` are those of the ids that exist."""
+    trees: dict[str, list[Member]] = {}
+    for row in members:
+        member = Member(*row)
+        trees.setdefault(member.root, []).append(member)
+    kept = {
+        one: UNKNOWN if one not in parents else CHILD for one in ids if one not in parents or parents[one] is not None
+    }
+    gone: list[str] = []
+    for root, tree in trees.items():
+        if why := _against(tree):
+            kept[root] = why
+        else:
+            gone += [member.id for member in tree]
+    there = set(gone)
+    return Pruned(sorted(gone), {one: why for one, why in kept.items() if one not in there})
+
+
+def _against(tree: list[Member]) -> str | None:
+    if not all(member.ended for member in tree):
+        return UNFINISHED
+    if not all(member.old for member in tree):
+        return RECENT
+    return UNTOLD if any(member.owes for member in tree) else None
+
+
+FORGET = (
+    *("prune_outcomes", "prune_inbox", "prune_contents", "prune_purses", "prune_outbox", "prune_subscriptions"),
+    *("fence_off", "prune_journal"),
+)
+"""What is run with the ids, after the tasks themselves."""

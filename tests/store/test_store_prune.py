@@ -1,0 +1,218 @@
+"""prune: ended trees are forgotten as a whole, on every store, and their numbers stay taken from those who slept."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from onward.core import record as r
+from onward.core.task import Message, State
+from onward.errors import CannotFork, TaskNotFound
+from onward.store.port import Batch, Claimed, Content, Store
+from onward.store.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruning
+from tests.kit import Time, begun, claim, completion, entry, join, kinds, new, next_id, only_postgres, sql, submit
+
+AGE = 100.0
+TABLES = ("tasks", "outcomes", "inbox", "contents", "purses", "outbox", "subscriptions", "queue", "journal")
+
+
+async def _left(store: Store, *ids: str) -> dict[str, int]:
+    """Rows of these tasks that are anywhere."""
+    found = {}
+    named = ", ".join(f"'{one}'" for one in ids)
+    for table in TABLES:
+        column = "id" if table == "tasks" else "task_id"
+        ((rows,),) = await sql(store, f"SELECT count(*) FROM onward_{table} WHERE {column} IN ({named})")
+        if rows:
+            found[table] = int(rows)
+    return found
+
+
+async def _ended(store: Store, state: State = State.COMPLETED, **over: Any) -> str:
+    """A task with a bit of everything, ended."""
+    (task_id,) = await submit(store, new(**over))
+    (one,) = await claim(store)
+    await store.send(one.id, Message("m1", "signal", "go", None, b"1"))
+    await store.save("w1", Batch([entry(one, 1)], contents=[Content(one.id, "a" * 32, b"bytes")]))
+    await store.save("w1", completion(one, 2, state))
+    return task_id
+
+
+async def _tree(store: Store) -> tuple[str, str, str, Claimed]:
+    """A parent that has ended, an ended child of it, and a grandchild that goes on."""
+    parent = await _ended(store)
+    child = await _ended(store, parent=parent)
+    (grandchild,) = await submit(store, new(parent=child))
+    (held,) = await claim(store)
+    return parent, child, grandchild, held
+
+
+async def _prune(store: Store, *ids: str, age: float = AGE) -> Any:
+    assert isinstance(store, Pruning)
+    return await store.prune(ids, age)
+
+
+async def test_nothing_is_left_of_a_task(store: Store, time: Time) -> None:
+    await join(store, "w1")
+    one, other = await _ended(store, key="order-7"), await _ended(store)
+    time.move(AGE)
+    found = await _prune(store, one)
+    assert (found.gone, found.kept) == ([one], {})
+    assert await _left(store, one) == {}
+    assert await store.get(one) is None
+    assert await store.journal(one) == []
+    assert (await store.get(other)).state is State.COMPLETED  # type: ignore[union-attr]
+    assert await store.keyed(["order-7"]) == {}
+    assert await store.census() == []
+    again = await _prune(store, one)
+    assert (again.gone, again.kept) == ([], {one: UNKNOWN})
+
+
+async def test_what_is_too_young_stays(store: Store, time: Time) -> None:
+    await join(store, "w1")
+    one = await _ended(store)
+    time.move(AGE - 1)
+    assert (await _prune(store, one)).kept == {one: RECENT}
+    time.move(1)
+    assert (await _prune(store, one)).gone == [one]
+
+
+async def test_a_tree_goes_as_a_whole_or_stays(store: Store, time: Time) -> None:
+    await join(store, "w1", lease=10_000)
+    parent, child, grandchild, held = await _tree(store)
+    time.move(AGE)
+    found = await _prune(store, parent, child, grandchild)
+    assert found.kept == {parent: UNFINISHED, child: CHILD, grandchild: CHILD}
+    await store.save("w1", completion(held))
+    assert (await _prune(store, parent)).kept == {parent: RECENT}
+    time.move(AGE)
+    found = await _prune(store, grandchild, parent, child)
+    assert (found.gone, found.kept) == (sorted([parent, child, grandchild]), {})
+    assert await _left(store, parent, child, grandchild) == {}
+    assert await store.census() == []
+
+
+@pytest.mark.parametrize("how", ["failed and resumed", "ready"])
+async def test_what_has_not_ended_stays(store: Store, time: Time, how: str) -> None:
+    await join(store, "w1")
+    if how == "ready":
+        (one,) = await submit(store, new())
+    else:
+        one = await _ended(store, State.FAILED)
+        time.move(AGE)
+        await store.resume(one)
+    time.move(AGE)
+    before = await store.journal(one)
+    assert (await _prune(store, one)).kept == {one: UNFINISHED}
+    assert await store.journal(one) == before
+    assert await store.census() == []
+
+
+async def test_what_others_have_yet_to_hear_stays(store: Store, time: Time) -> None:
+    await join(store, "w1")
+    one = await _ended(store)
+    await sql(
+        store,
+        "INSERT INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at) "
+        f"VALUES ('{one}', 4, 's', 'task.completed', 'l', 0, 0)",
+    )
+    time.move(AGE)
+    assert (await _prune(store, one)).kept == {one: UNTOLD}
+    await sql(store, "UPDATE onward_outbox SET state = 'delivered', done_at = 1")
+    assert (await _prune(store, one)).gone == [one]
+    assert await _left(store, one) == {}
+
+
+async def _taken_over(store: Store, time: Time) -> tuple[str, Claimed]:
+    """A task of which the first worker was declared dead, and the second did the rest; and what the first one holds."""
+    await join(store, "w1")
+    asleep = await begun(store, "w1")
+    await store.save("w1", Batch([entry(asleep, 1)]))
+    await store.rescue(["w1"])
+    await join(store, "w2")
+    (second,) = await claim(store, "w2")
+    await store.save("w2", completion(second))
+    time.move(AGE)
+    return asleep.id, asleep
+
+
+async def test_whoever_slept_through_it_finds_the_number_taken(store: Store, time: Time) -> None:
+    task_id, asleep = await _taken_over(store, time)
+    assert (await _prune(store, task_id)).gone == [task_id]
+    assert await _left(store, task_id) == {"journal": 1}, "the fence"
+    assert await store.save("w1", Batch([entry(asleep, 2)])) == {task_id}
+    assert await store.save("w1", completion(asleep, 2)) == {task_id}
+    assert await _left(store, task_id) == {"journal": 1}
+    assert await store.journal(task_id) == []
+    assert await store.journal(task_id, None) == []
+    assert await store.heads([task_id]) == {}
+    assert await store.census() == []
+
+
+async def test_without_the_fence_it_would_go_on(store: Store, time: Time) -> None:
+    """The proof that the test above can fail."""
+    task_id, asleep = await _taken_over(store, time)
+    await _prune(store, task_id)
+    await sql(store, "DELETE FROM onward_journal")
+    assert await store.save("w1", Batch([entry(asleep, 2)])) == set()
+    assert [fault for _, fault in await store.census()] != []
+
+
+async def test_one_whose_task_was_cancelled_finds_the_number_taken(store: Store, time: Time) -> None:
+    await join(store, "w1")
+    asleep = await begun(store, "w1")
+    await store.cancel(asleep.id)
+    time.move(AGE)
+    assert (await _prune(store, asleep.id)).gone == [asleep.id]
+    assert await store.save("w1", Batch([entry(asleep, 1)])) == {asleep.id}
+    assert await _left(store, asleep.id) == {"journal": 1}
+
+
+async def test_a_fork_stays_whole_and_none_is_made_of_what_is_gone(store: Store, time: Time) -> None:
+    await join(store, "w1")
+    origin, fork = await _ended(store), next_id()
+    await store.fork(fork, origin, 3, input=b"null", inbox=0)
+    time.move(AGE)
+    before = await store.journal(fork)
+    await _prune(store, origin)
+    assert await store.journal(fork) == before
+    assert await store.contents(fork, ["a" * 32]) == {"a" * 32: b"bytes"}
+    with pytest.raises(TaskNotFound):
+        await store.fork(next_id(), origin, 3, input=b"null", inbox=0)
+    assert await store.census() == []
+
+
+async def test_the_old_ones_are_found_in_order(store: Store, time: Time) -> None:
+    await join(store, "w1", lease=10_000)
+    assert isinstance(store, Pruning)
+    parent, _, _, _ = await _tree(store)
+    old = [parent, *[await _ended(store) for _ in range(3)]]
+    time.move(AGE)
+    await _ended(store)
+    assert await store.prunable(AGE, "", "z", 10) == sorted(old)
+    assert await store.prunable(AGE, old[1], "z", 1) == [old[2]]
+    assert await store.prunable(AGE, "", old[2], 10) == old[:2]
+
+
+@only_postgres
+@pytest.mark.parametrize("turn", range(20))
+async def test_against_resume_and_fork_nothing_is_left_in_half(
+    store: Store, time: Time, turn: int, open_another: Any
+) -> None:
+    await join(store, "w1")
+    other = await open_another()
+    one = await _ended(store, State.FAILED)
+    time.move(AGE)
+    fork = next_id()
+    calls = [_prune(store, one), other.resume(one), other.fork(fork, one, 3, input=b"null", inbox=0)]
+    said = await asyncio.wait_for(asyncio.gather(*(calls if turn % 2 else calls[::-1]), return_exceptions=True), 60)
+    assert all(not isinstance(one, Exception) or isinstance(one, TaskNotFound | CannotFork) for one in said), said
+    assert await store.census() == []
+    if await store.get(one) is None:
+        assert await _left(store, one) == {}
+    else:
+        assert (await kinds(store, one))[-1] == r.RESUMED
+    if await store.get(fork) is not None:
+        assert len(await store.journal(fork)) == 4

@@ -1,0 +1,203 @@
+"""Ended tasks are forgotten: by hand, by the app itself when they are old, and whatever goes on beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward import Onward
+from onward.errors import BadSetting, ResultTimeout, StateConflict, TaskNotFound
+from tests.kit import HandClock, Lab, eventually, inline_app
+
+DAY = 86_400.0
+
+
+async def test_a_task_is_forgotten_with_its_artifacts_and_its_key(tmp_path: Path, clock: HandClock) -> None:
+    app = inline_app(clock, artifacts=f"file://{tmp_path}/shelf")
+
+    @app.task
+    async def work(ctx: Any) -> str:
+        return str((await ctx.artifact(b"x" * 100)).artifact_id)
+
+    async with app, app.worker():
+        first = await clock.until(app.submit("work", key="once"))
+        await clock.until(first.result())
+        assert _files(tmp_path) != []
+        with pytest.raises(StateConflict, match="try again in a minute"):
+            await app.prune(first.id)
+        assert (await app.submit("work", key="once")).id == first.id
+        clock.jump(61)
+        assert await app.prune(first.id) == 1
+        assert _files(tmp_path) == []
+        with pytest.raises(TaskNotFound):
+            await app.prune(first.id)
+        with pytest.raises(TaskNotFound):
+            await app.get(first.id)
+        with pytest.raises(TaskNotFound):
+            await first.result(1)
+        again = await app.submit("work", key="once")
+        assert again.id != first.id
+        await clock.until(again.result())
+
+
+async def test_children_go_with_the_task_that_started_them(lab: Lab) -> None:
+    @lab.app.task
+    async def child(ctx: Any) -> int:
+        return 1
+
+    @lab.app.task
+    async def parent(ctx: Any) -> int:
+        one = await ctx.submit("child")
+        return int(await one.result())
+
+    await lab.start()
+    task = await lab.run(parent)
+    (below,), _ = await lab.app.list(parent=task.task_id)
+    lab.app._clock.jump(61)  # type: ignore[attr-defined]
+    with pytest.raises(StateConflict, match="is a child and cannot be pruned; it goes with the task that started it"):
+        await lab.app.prune(below.task_id)
+    assert await lab.app.prune(task.task_id) == 2
+    assert await lab.app.list() == ([], None)
+    assert await lab.store.census() == []
+
+
+async def test_what_goes_on_is_not_forgotten(lab: Lab) -> None:
+    @lab.app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    await lab.start()
+    task_id = await lab.submit(waits)
+    await lab.settled(task_id)
+    with pytest.raises(StateConflict, match="is not ended and cannot be pruned; cancel it first"):
+        await lab.app.prune(task_id)
+
+
+async def test_a_worker_forgets_what_is_old_enough(clock: HandClock) -> None:
+    app = inline_app(clock, prune_after_s=DAY)
+
+    @app.task
+    async def quick(ctx: Any) -> int:
+        return 1
+
+    @app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    async with app, app.worker():
+        old = [await app.submit("quick") for _ in range(250)]
+        stays = await app.submit("waits")
+        await clock.until(old[-1].result())
+        clock.jump(DAY / 2)
+        young = await app.submit("quick")
+        await clock.until(young.result())
+        clock.jump(DAY / 2 + 200)
+
+        async def gone() -> bool:
+            return len((await app.list(limit=500))[0]) == 2
+
+        async def until_gone() -> None:
+            while not await gone():
+                await clock.sleep(1)
+
+        await clock.until(until_gone())
+        assert {task.task_id for task in (await app.list())[0]} == {young.id, stays.id}
+        await app.signal(stays.id, "go", 7)
+        assert await clock.until(stays.result()) == 7
+        assert await app.store.census() == []
+
+
+async def test_nothing_is_forgotten_unless_it_is_asked_for() -> None:
+    async with Onward("sqlite://:memory:") as app:
+        assert app.settings.prune_after_s == 0
+        assert app._forgets() is None
+    with pytest.raises(BadSetting, match="ONWARD_PRUNE_AFTER_S is -1"):
+        Onward("sqlite://:memory:", prune_after_s=-1)
+
+
+async def test_all_that_match_are_forgotten_and_the_others_say_why(app: Onward) -> None:
+    """On real time, so that nothing is old enough: the shortest age is moved instead."""
+
+    @app.task
+    async def quick(ctx: Any) -> int:
+        return 1
+
+    @app.task
+    async def boss(ctx: Any) -> int:
+        return int(await (await ctx.submit("quick")).result())
+
+    @app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    async with app.worker():
+        ended = [await app.submit("boss") for _ in range(3)]
+        await asyncio.gather(*[one.result(60) for one in ended])
+        waiting = await app.submit("waits")
+        with pytest.raises(ResultTimeout):
+            await waiting.result(0.1)
+    many, service = app.service.many, app.service
+    ids = await many.found("prune", 10, task=["boss", "quick", "waits"])
+    young = await many.act("prune", ids)
+    assert (young.matched, young.done) == (7, 0)
+    assert {refused.code for refused in young.refused} == {"state_conflict"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onward.prunes.LEAST", 0.0)
+        acted = await service.many.act("prune", ids)
+    assert (acted.matched, acted.done) == (7, 6), "children are gone with those that started them"
+    assert [refused.task_id for refused in acted.refused] == [waiting.id]
+    assert [task.task_id for task in (await app.list())[0]] == [waiting.id]
+
+
+async def test_pruning_all_the_time_strands_nobody(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees that grow and end while everything that has ended is forgotten at once: no parent misses a child, none is left over."""
+    monkeypatch.setattr("onward.prunes.LEAST", 0.0)
+
+    @app.task
+    async def leaf(ctx: Any, n: int) -> int:
+        return int(await ctx.step(lambda: n, name="n"))
+
+    @app.task
+    async def tree(ctx: Any, n: int) -> int:
+        children = [await ctx.submit("leaf", {"n": number}) for number in range(n)]
+        return sum([int(await child.result()) for child in children])
+
+    seen: dict[str, int] = {}
+    stop = asyncio.Event()
+
+    async def watch(task: Any, n: int) -> None:
+        try:
+            seen[task.id] = await task.result(60)
+            assert seen[task.id] == sum(range(n))
+        except TaskNotFound:
+            seen[task.id] = -1  # ended, and gone before we looked
+
+    async def prune() -> int:
+        gone = 0
+        while not stop.is_set():
+            gone += await app.service.prunes.old(0.0)
+            await asyncio.sleep(0.01)
+        return gone + await app.service.prunes.old(0.0)
+
+    async with app.worker():
+        pruning = asyncio.ensure_future(prune())
+        tasks = [(await app.submit("tree", {"n": n % 5}), n % 5) for n in range(60)]
+        await asyncio.gather(*[watch(task, n) for task, n in tasks])
+        await eventually(lambda: _idle(app))
+        await asyncio.sleep(0.05)
+        stop.set()
+        gone = await pruning
+    assert gone == 60 + sum(n for _, n in tasks)
+    assert await app.list() == ([], None)
+    assert await app.store.census() == []
+
+
+def _files(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file()]
+
+
+async def _idle(app: Onward) -> bool:
+    return (await app.list(state=["pending", "running", "waiting"]))[0] == []
