@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import re
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,15 @@ class Shop:
         """A task that is completed."""
         told = self.onward("submit", "greet", '"you"', "--wait", "--json", "--db", self.db)
         return str(told.json["task_id"])
+
+    def old(self) -> str:
+        """One that ended a while ago."""
+        task_id = self.greeted()
+        with closing(sqlite3.connect(self.db.removeprefix("sqlite:///"), timeout=60)) as connection, connection:
+            connection.execute(
+                "UPDATE onward_outcomes SET finished_at = finished_at - 100 WHERE task_id = ?", (task_id,)
+            )
+        return task_id
 
     def failed(self) -> str:
         return str(self.onward("submit", "fails", "--wait", "--json", "--db", self.db).json["task_id"])
@@ -100,6 +111,7 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
         r"has priority 7",
         {"task_id", "priority"},
     ),
+    "prune": (lambda shop: ["prune", shop.old()], r"^\w{8} is forgotten$", {"task_id", "pruned"}),
     "budget": (lambda shop: ["budget", janitor(shop, "--budget", '{"max_steps": 9}'), "--steps", "90"], r"(raised|so already)", {"task_id", "budget", "waiting"}),
     "artifacts": (lambda shop: ["artifacts", shop.greeted()], r"has left nothing behind", {"task_id", "artifacts"}),
     "approvals": (lambda shop: [janitor(shop), "approvals"][1:], r"arguments +\{\"path\"", {"approvals"}),

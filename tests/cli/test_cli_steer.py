@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -94,6 +96,22 @@ def test_what_refuses_is_named_and_the_others_go_on(onward: Run, db: str, many: 
     (refused,) = told["refused"]
     assert refused["task_id"] == many["eu"]
     assert refused["code"] == "state_conflict"
+
+
+def test_what_has_ended_is_forgotten_and_the_rest_says_why(onward: Run, db: str, many: dict[str, str]):
+    for name in ("eu", "us"):
+        onward("cancel", many[name], "--db", db)
+    young = onward("prune", many["eu"], "--db", db)
+    assert (young.status, "try again in a minute" in young.sentence) == (2, True)
+    with closing(sqlite3.connect(db.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("UPDATE onward_outcomes SET finished_at = finished_at - 100")
+    assert "2 tasks would be pruned" in onward("prune", "--all", "--name", "deploy", "--db", db).sentence
+    said = onward("prune", "--all", "--label", "team=web", "--yes", "--db", db)
+    assert "pruned: 1 task of 2" in said.out
+    assert "is not ended and cannot be pruned; cancel it first" in said.err
+    assert onward("prune", many["us"], "--db", db, "--json").json == {"task_id": many["us"], "pruned": 1}
+    assert onward("show", many["us"], "--db", db).status == 4
+    assert found(onward, db, many, "--name", "deploy") == set()
 
 
 @pytest.mark.parametrize(

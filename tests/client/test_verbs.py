@@ -189,6 +189,20 @@ async def test_the_same_errors(app: Onward, client: Any) -> None:
         await client.artifact(waits.id, "0" * 32)
 
 
+async def test_an_ended_task_is_forgotten(app: Onward, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    async def work(ctx: Any) -> None: ...
+
+    task = await client.submit("work")
+    with pytest.raises(StateConflict, match="cancel it first"):
+        await client.prune(task.id)
+    await task.cancel()
+    monkeypatch.setattr("onward.prunes.LEAST", 0.0)
+    assert await client.prune(task.id) == 1
+    with pytest.raises(TaskNotFound):
+        await client.get(task.id)
+
+
 async def test_steering(app: Onward, client: Any) -> None:
     @app.task
     async def work(ctx: Any) -> Any:

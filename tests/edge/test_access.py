@@ -123,6 +123,7 @@ VERBS: dict[str, Verb] = {
     "create_key": Verb(ADMIN, lambda d, of: d.create_key("more", ["read"], tenant="acme")),
     "revoke_key": Verb(ADMIN, lambda d, of: d.revoke_key(of.key)),
     "audit": Verb(ADMIN, lambda d, _: d.audit(), lists=True),
+    "prune": Verb(ADMIN, lambda d, of: d.prune(of.done)),
 }
 """In an order in which each finds what it is for."""
 
@@ -195,6 +196,11 @@ class Inspector:
         for mine, nobodys in sorted(pairs, key=lambda pair: -len(pair[0])):
             got = got if verb.lists else got.replace(mine, nobodys)
         return got
+
+
+@pytest.fixture(autouse=True)
+def _what_has_ended_may_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.prunes.LEAST", 0.0)
 
 
 async def test_nobody_gets_what_is_not_for_them(app: Onward) -> None:

@@ -108,6 +108,7 @@ ROWS: dict[str, Row] = {
     "create_key": Row("/api/keys", ADMIN, {"name": "more", "scopes": ["read"], "tenant": "acme"}),
     "revoke_key": Row("/api/keys/{key}/revoke", ADMIN),
     "audit": Row("/api/audit", ADMIN, lists=True),
+    "prune": Row("/api/tasks/{done}", ADMIN),
 }
 """In an order in which each finds what it is for."""
 
@@ -219,7 +220,10 @@ async def inspector(app: Onward) -> AsyncIterator[Inspector]:
         yield look
 
 
-async def test_nobody_gets_what_is_not_for_them(inspector: Inspector, kind: str, prove: bool) -> None:
+async def test_nobody_gets_what_is_not_for_them(
+    inspector: Inspector, kind: str, prove: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.prunes.LEAST", 0.0)  # what has just ended may be pruned
     names = (
         list(ROWS) if prove or kind != "postgres" else list(ROWS)[::4]
     )  # the door is the same, whatever is behind it

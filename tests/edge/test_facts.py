@@ -205,6 +205,33 @@ async def test_why(app: Onward, client: Client) -> None:
     assert (await client.get(f"/api/tasks/{third}")).json()["why"]["behind"] == 0
 
 
+# ── what is forgotten ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_ended_task_is_forgotten(app: Onward, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    async def work(ctx: Any, n: int) -> None: ...
+
+    ids = [task.id for task in await app.submit_many(work, list(range(4)))]
+    running = await client.delete(f"/api/tasks/{ids[0]}")
+    assert (running.status_code, running.json()["code"]) == (409, "state_conflict")
+    for task_id in ids[:3]:
+        await app.cancel(task_id)
+    young = await client.delete(f"/api/tasks/{ids[0]}")
+    assert (young.status_code, "try again in a minute" in young.json()["detail"]) == (409, True)
+    monkeypatch.setattr("onward.prunes.LEAST", 0.0)
+    assert (await client.delete(f"/api/tasks/{ids[0]}")).json() == {"pruned": 1}
+    for path in ("", "/events", "/timeline", "/records/1", "/artifacts", "/result"):
+        assert (await client.get(f"/api/tasks/{ids[0]}{path}")).status_code == 404, path
+    assert (await client.delete(f"/api/tasks/{ids[0]}")).status_code == 404
+    body = {"action": "prune", "filter": {"name": ["work"]}, "count": 3}
+    told = (await client.post("/api/tasks/actions", json=body)).json()
+    assert (told["matched"], told["done"], [one["task_id"] for one in told["refused"]]) == (3, 2, [ids[3]])
+    assert [task.task_id for task in (await app.list())[0]] == [ids[3]]
+    done = [(entry.action, entry.subject) for entry in await app.audit()]
+    assert done[-2:] == [("prune", ids[0]), ("prune_many", "tasks")]
+
+
 # ── many at once ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -97,6 +97,9 @@ class Cluster:
         self.network = Network(self.loop, self.store, self.watch, self.weather, random.Random(f"network {seed}"))
         self.network.killer = self._killed_by_the_weather
         self.watch.taken_over = self._taken_over
+        self.watch.forgotten = self._wake
+        self.asleep: list[Process] = []
+        """Processes of machines that were started again without them: somebody will wake them, long after."""
         self.ledger = Ledger(self.loop, self.watch, self.weather.lease)
         self.ledger.deadly = self._killed_by_a_step
         self.machines = [Machine(self, number) for number in range(self.weather.workers)]
@@ -198,6 +201,8 @@ class Cluster:
                 if order.done() and order.exception() is not None:
                     raise order.exception()  # type: ignore[misc]
             if not waiting and not self.watch.queue:
+                self._wake(set(self.asleep))
+                await asyncio.sleep(self.weather.lease * 2)
                 return
             rows = self.watch.queue.values()
             if rows and all(row.worker is None and row.due_at is not None for row in rows):
@@ -244,14 +249,27 @@ class Cluster:
         self.kill(self._some_machine())
 
     async def _pause_some(self) -> None:
-        process = self._some_machine().process
+        machine = self._some_machine()
+        process = machine.process
         if process is None or process.standing:
             return
         self.watch.note(f"{process} stands still")
         process.stop()
+        if self.rng.random() < 0.4:
+            self.asleep.append(process)
+            machine.process = machine.worker = None
+            self.loop.call_later(self.rng.random(), machine.boot, context=self.network._context)
+            return
         await asyncio.sleep(self.weather.lease * self.rng.choice([0.1, 0.9, 1.1, 2.0, 3.5]))
         self.watch.note(f"{process} goes on")
         process.go_on()
+
+    def _wake(self, processes: set[Process]) -> None:
+        """What these worked on was forgotten: now is the moment that hurts most to go on."""
+        for process in [one for one in self.asleep if one in processes]:
+            self.seen["a process woke up whose task was pruned"] += 1
+            self.asleep.remove(process)
+            self.loop.call_later(self.rng.random() * 2, process.go_on, context=self.network._context)
 
     def _taken_over(self, process: Process) -> None:
         """A task of this process went to another. If it only stands still: now is the moment that hurts most to go on."""

@@ -44,6 +44,7 @@ class Picture:
     shift: int = 0
     holder: Process | None = None
     last_holder: Process | None = None
+    holders: set[Process] = dataclasses.field(default_factory=set)
     done: set[str] = dataclasses.field(default_factory=set)
     failed: set[str] = dataclasses.field(default_factory=set)
     retried: dict[str, int] = dataclasses.field(default_factory=dict)

@@ -20,7 +20,7 @@ SEEDS = 24
 MORE = 80
 PROOF = 4_000
 ENOUGH = 80
-FIRST = {"dead-and-deaf": 135, "row-by-row": 62, "stranger-too-soon": 55}
+FIRST = {"dead-and-deaf": 135, "prune-without-fence": 59, "row-by-row": 62, "stranger-too-soon": 55}
 """Where a planted fault that needs rare weather is known to show."""
 """Seeds within which a planted fault must have been found."""
 
@@ -37,6 +37,8 @@ SOMETIMES = {
     "a suspect ran alone",
     "a task failed with DeadlineExceeded",
     "a task failed with Expired",
+    "a process woke up whose task was pruned",
+    "a task was pruned",
     "a task was quarantined",
     "a task was rescued",
     "a task was rescued from a process that lives",

@@ -43,6 +43,7 @@ class Watch:
         self.pruned: set[str] = set()
         self.fair = False
         self.taken_over: Callable[[Process], None] = lambda _process: None
+        self.forgotten: Callable[[set[Process]], None] = lambda _processes: None
         self.verbs = 0
         self.faults: list[str] = []
         self.closed = False
@@ -153,6 +154,7 @@ class Watch:
         if task.last_holder is not None and task.last_holder is not process:
             self.taken_over(task.last_holder)
         task.shift, task.holder, task.last_holder = seq, process, process
+        task.holders.add(process)
         task.idle_shifts += 1
 
     def _follow(self, task: Picture, kind: str, key: str, data: bytes, what: str) -> None:
@@ -215,8 +217,7 @@ class Watch:
                 self.fault(f"task {id_[-4:]} was pruned and has not ended")
             self.pruned.add(id_)
             self.seen["a task was pruned"] += 1
-            shifts = {entry.shift for entry in self.tasks[id_].records if entry.shift}
-            self.seen["a task was pruned that several shifts had worked on"] += len(shifts) > 1
+            self.forgotten(self.tasks[id_].holders)
 
     # ── the queue ────────────────────────────────────────────────────────────────────────────────────────────────
 
