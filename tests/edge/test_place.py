@@ -52,6 +52,10 @@ async def test_a_queue_is_paused_and_goes_on(app: Onward, client: Client, ends: 
         assert (await ends(task_id))["result"] == "done"
     assert (await client.get("/api/stats")).json()["states"]["completed"] == 1
     assert (await client.get("/api/queues")).json() == {"queues": []}
+    for broken in ("a%0Ab", "%01a%0A%40", "%0A"):
+        for verb in ("pause", "unpause", "drain"):
+            answer = await client.post(f"/api/queues/{broken}/{verb}")
+            assert answer.json().get("code") != "no_such_path", (broken, verb, answer.text)
     strange = await client.post(f"/api/queues/{'x' * 513}/pause")
     assert (strange.status_code, strange.json()["code"]) == (400, "usage")
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, get_origin
 
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -120,6 +121,21 @@ class Edge:
             )
 
 
+class _Anything(Convertor[str]):
+    """A name in a path, with whatever in it: slashes, and line breaks, which Starlette's own does not take."""
+
+    regex = "(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("anything", _Anything())
+
+
 def asgi(edge: Edge, calls: Sequence[Call] = CALLS, more: Sequence[BaseRoute] = ()) -> Starlette:
     """The app of all calls, and of what is no row of the table."""
     document = openapi.document(calls, edge.version)
@@ -129,7 +145,7 @@ def asgi(edge: Edge, calls: Sequence[Call] = CALLS, more: Sequence[BaseRoute] = 
 
     # a name may have slashes in it; an id has none
     routes = [
-        Route(path.replace("{name}", "{name:path}"), endpoint=_Place(edge, rows))
+        Route(path.replace("{name}", "{name:anything}"), endpoint=_Place(edge, rows))
         for path, rows in _by_path(calls).items()
     ]
     routes += [Route("/openapi.json", endpoint=described)]
