@@ -34,6 +34,9 @@ COUNTED = 10_000
 LOOKS = 5
 """Looks, each as far as one goes, for one count."""
 
+BRIEF = 8_000
+"""Bytes of an input, and of a result or an error, that a brief list still tells."""
+
 LONGEST_TEXT = 200
 MOST_VALUES = 50
 
@@ -83,8 +86,9 @@ class Lists:
         key: str | None = None,
         text: str | None = None,
         whose: str | None = None,
+        brief: bool = False,
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page; `whose` as for get. A look that no index helps is bounded: a page
+        """Tasks, newest first, and the cursor for the next page; `whose` as for get. With `brief`, what is large is left out. A look that no index helps is bounded: a page
         may have few tasks, or none, and a cursor from which to go on."""
         if not 1 <= limit <= 1000:
             raise BadSetting("limit", limit, "between 1 and 1000")
@@ -102,6 +106,8 @@ class Lists:
             text=text,
             whose=whose,
         )
+        if brief:
+            look.which["most"] = BRIEF
         return await self._page(look, limit)
 
     async def _page(self, look: Look, limit: int) -> tuple[Tasks, str | None]:

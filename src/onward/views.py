@@ -48,6 +48,7 @@ def task_json(task: Task) -> dict[str, Any]:
         "parent": task.parent,
         "usage": None if task.usage is None else usage_json(task.usage),
         **({} if task.in_flight is None else {"in_flight": task.in_flight}),
+        **({"left_out": list(task.left_out)} if task.left_out else {}),
     }
 
 

@@ -91,6 +91,15 @@ async def breaks(ctx: Context, text: str) -> None:
 
 
 @app.task
+async def swells(ctx: Context) -> str:
+    """Ten megabytes, wherever there is room for them."""
+    text = "x" * 10_000_000 + HTML
+    await ctx.step(lambda: text, name="swell")
+    await ctx.artifact(text, type="text", summary="much")
+    return text
+
+
+@app.task
 async def gallery(ctx: Context) -> int:
     """Leave pictures behind, and what only says that it is one."""
     left = {

@@ -108,6 +108,25 @@ def test_ten_megabytes_are_shown_in_pieces(visit: Visit, server: Server) -> None
     harmless(page)
 
 
+def test_ten_megabytes_in_results_steps_and_artifacts(visit: Visit, server: Server) -> None:
+    task = server.submit("swells", None)
+    server.ended(task)
+    page = visit.go("/tasks")
+    row = page.locator(f'.task-row[data-id="{task}"]')
+    expect(row).to_contain_text("(too large for a list)")
+    for tab in TABS:
+        visit.go(f"/tasks/{task}?tab={tab}")
+        expect(page.locator(".sentence")).to_contain_text("Completed")
+        harmless(page)
+        assert page.evaluate("document.querySelector('main').innerText.length") < 60_000, tab
+    visit.go(f"/tasks/{task}?tab=artifacts")
+    expect(page.get_by_text("10 MB, not loaded yet")).to_be_visible()
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.get_by_text("not loaded yet")).to_have_count(0)
+    harmless(page)
+    assert page.evaluate("document.querySelector('main').innerText.length") < 300_000
+
+
 def test_the_address_of_a_page_is_hostile_too(visit: Visit) -> None:
     for where in (
         "/tasks/%3Cscript%3E",

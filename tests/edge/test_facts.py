@@ -205,6 +205,28 @@ async def test_why(app: Onward, client: Client) -> None:
     assert (await client.get(f"/api/tasks/{third}")).json()["why"]["behind"] == 0
 
 
+# ── what is large ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_brief_list_leaves_out_what_is_large(app: Onward, client: Client) -> None:
+    @app.task(retry=1)
+    async def work(ctx: Any, n: int, text: str) -> str:
+        if n < 0:
+            raise LookupError(text)
+        return "y" * n
+
+    async with app.worker():
+        for n, text in ((10, "short"), (10_000, "short"), (10, "x" * 10_000), (-1, "x" * 10_000)):
+            await app.service.wait((await app.submit(work, {"n": n, "text": text})).id, 60)
+    whole = (await client.get("/api/tasks")).json()["tasks"]
+    assert [task.get("left_out") for task in whole] == [None] * 4
+    brief = (await client.get("/api/tasks", params={"brief": "true"})).json()["tasks"]
+    assert [task.get("left_out") for task in brief] == [["input", "error"], ["input"], ["result"], None]
+    for one, other in zip(brief, whole, strict=True):
+        gone = dict.fromkeys(one.pop("left_out", []))
+        assert {**one, "why": None} == {**other, **gone, "why": None}
+
+
 # ── what is forgotten ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -21,6 +21,9 @@ export function brief(value, most = 200) {
   return line(peek(value, most), most);
 }
 
+/** The input, the result or the error of a task of a list, in one line. */
+export const told = (task, name, most = 200) => (task.left_out?.includes(name) ? "(too large for a list)" : brief(task[name], most));
+
 /** The beginning of a value as JSON without writing all of it: inputs may have megabytes. */
 function peek(value, most) {
   if (Array.isArray(value)) return `[${value.slice(0, 12).map((one) => peek(one, most)).join(", ")}${value.length > 12 ? ", …" : ""}]`;

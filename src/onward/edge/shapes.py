@@ -116,6 +116,9 @@ class TaskShape(Shape):
     parent: str | None
     usage: UsageShape | None = Field(description="Null when no model was asked; in lists, also while it is under way.")
     in_flight: int | None = None
+    left_out: list[Literal["input", "result", "error"]] = Field(
+        [], description="What is null only because it is large, in a list that was asked to be brief."
+    )
 
 
 class WaitQuery(Shape):

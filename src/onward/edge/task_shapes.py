@@ -9,7 +9,7 @@ from pydantic import Field, RootModel, StrictBool
 from onward.core.task import Reason, State
 from onward.edge.calls import Shape
 from onward.edge.shapes import Moment, Name, TaskShape, Whole
-from onward.lists import LONGEST_TEXT
+from onward.lists import BRIEF, LONGEST_TEXT
 
 Names = Annotated[list[Name], Field(max_length=50)]
 Label = Annotated[str, Field(pattern=r"^[^:]+:", max_length=1024, description="NAME:VALUE")]
@@ -69,6 +69,9 @@ class TaskQuery(TaskFilter):
 
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
     cursor: Name | None = None
+    brief: bool = Field(
+        False, description=f"Leave out inputs, results and errors of more than {BRIEF:,} bytes: `left_out` names them."
+    )
 
 
 class WhyShape(Shape):

@@ -74,7 +74,7 @@ async def get(asked: Asked) -> Answer:
 async def list_(asked: Asked) -> Answer:
     """`GET /api/tasks`."""
     query: task_shapes.TaskQuery = asked.query
-    found, cursor = await asked.door.list(limit=query.limit, cursor=query.cursor, **query.asked())
+    found, cursor = await asked.door.list(limit=query.limit, cursor=query.cursor, brief=query.brief, **query.asked())
     return await _page(asked, found, cursor)
 
 

@@ -19,6 +19,9 @@ from onward.store.access import seen_by
 PAUSED = "paused"
 """The kind of the limit that a paused queue has: nothing of it at once."""
 
+WHOLE = 2**31 - 1
+"""More bytes than an input or a record can have."""
+
 HEAD = 240
 """Bytes of a last record that are read for what stands at its beginning."""
 
@@ -40,6 +43,8 @@ class Which(TypedDict, total=False):
     """The lowest id."""
     whose: str | None
     """Of which tenant; "" for what has none."""
+    most: int | None
+    """How many bytes of an input, and of a last record, are wanted: longer ones are left out."""
 
 
 class Unfinished(NamedTuple):
@@ -145,6 +150,7 @@ def listing(limit: int, before: str | None, which: Which) -> tuple[str, dict[str
     its values."""
     states, reason, parent = _several(which.get("state")), _several(which.get("reason")), which.get("parent")
     values: dict[str, Any] = {"limit": limit, "before": before or "~", "since": which.get("since") or ""}
+    values["most"] = which.get("most") or WHOLE
     values |= {"parent": parent, "label": which.get("label"), "any_label": which.get("label") is None}
     for name in ("task", "queue", "reason"):
         values |= {name: _several(which.get(name)) or [], f"any_{name}": which.get(name) is None}

@@ -32,6 +32,7 @@ from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
 from onward.store.listener import Listener
 from onward.store.nudge import Hub, News
+from onward.store.overview import WHOLE
 from onward.store.pool import Pool
 from onward.store.port import (
     Ask,
@@ -413,7 +414,7 @@ class PostgresStore(
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, task_id: str, whose: str | None = None) -> Task | None:
-        found = await self._fetch("get", id=task_id, **seen_by(whose))
+        found = await self._fetch("get", id=task_id, most=WHOLE, **seen_by(whose))
         return rows.task(found[0]) if found else None
 
     async def census(self) -> list[tuple[str, str]]:

@@ -19,13 +19,16 @@ def task(row: Mapping[str, Any]) -> Task:
     ended = row["state"] is not None
     state = State(row["state"]) if ended else open_state(row["worker"], row["reason"])
     ending = wire.decode(row["ending"]) if row["ending"] else {}
+    left_out: tuple[str, ...] = () if row["input"] is not None else ("input",)
+    if ended and row["ending"] is None:
+        left_out += ("error",) if state is State.FAILED else ("result",)
     deadline, started = options.get("deadline"), row["started_at"]
     return Task(
         task_id=row["id"],
         task=row["task"],
         state=state,
         reason=None if ended else row["reason"],
-        input=wire.decode(row["input"]),
+        input=None if row["input"] is None else wire.decode(row["input"]),
         result=ending.get("result"),
         error=ending.get("error"),
         priority=row["priority"],
@@ -45,6 +48,7 @@ def task(row: Mapping[str, Any]) -> Task:
         tenant=row["tenant"],
         usage=Usage.read(ending["usage"]) if "usage" in ending else None,
         by=options.get("by"),
+        left_out=left_out,
     )
 
 

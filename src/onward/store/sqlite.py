@@ -33,6 +33,7 @@ from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
 from onward.store.nudge import Datagrams, Hub, News
+from onward.store.overview import WHOLE
 from onward.store.port import (
     Ask,
     Batch,
@@ -426,7 +427,7 @@ class SqliteStore(
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, task_id: str, whose: str | None = None) -> Task | None:
-        found = await self._reading(lambda c: views(run(c, "get", id=task_id, **seen_by(whose))))
+        found = await self._reading(lambda c: views(run(c, "get", id=task_id, most=WHOLE, **seen_by(whose))))
         return rows.task(found[0]) if found else None
 
     async def census(self) -> list[tuple[str, str]]:

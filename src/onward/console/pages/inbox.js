@@ -11,7 +11,7 @@ import { kept, readOnly, redraw } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, button, clock, empty, heading, tag, taskLink } from "../ui.js";
 import { value } from "../values.js";
-import { at, brief, count, line, number, safe } from "../words.js";
+import { at, count, line, number, safe, told } from "../words.js";
 import { arguments_, asked, changed } from "./arguments.js";
 
 const KINDS = {
@@ -131,12 +131,12 @@ export async function gathered(signal) {
   const [approvals, questions, doubtful, ...others] = await Promise.all([
     get("/api/approvals", {}, { signal }),
     get("/api/questions", {}, { signal }),
-    get("/api/tasks", { reason: "in_doubt", limit: 50 }, { signal }),
-    ...OTHERS.map((reason) => get("/api/tasks", { reason, limit: 50 }, { signal })),
+    get("/api/tasks", { brief: true, reason: "in_doubt", limit: 50 }, { signal }),
+    ...OTHERS.map((reason) => get("/api/tasks", { brief: true, reason, limit: 50 }, { signal })),
   ]);
   const doubts = await Promise.all(doubtful.tasks.map((task) => get(`/api/tasks/${part(task.task_id)}/doubts`, {}, { signal }).then((found) => found.doubts.map((one) => doubt(task, one)), () => [])));
   const asks = [...approvals.approvals, ...questions.questions].map((ask) => ({ ...ask, title: ask.tool || ask.text, since: ask.asked_at, until: ask.expires_at }));
-  const held = others.flatMap((found, i) => found.tasks.map((task) => ({ id: task.task_id, kind: OTHERS[i], task_id: task.task_id, task: task.task, title: brief(task.input) || task.task, since: task.updated_at, until: null, about: task })));
+  const held = others.flatMap((found, i) => found.tasks.map((task) => ({ id: task.task_id, kind: OTHERS[i], task_id: task.task_id, task: task.task, title: told(task, "input") || task.task, since: task.updated_at, until: null, about: task })));
   const never = Number.MAX_SAFE_INTEGER;
   return [...asks, ...doubts.flat(), ...held].sort((a, b) => (at(a.until) ?? never) - (at(b.until) ?? never) || at(a.since) - at(b.since));
 }
@@ -172,7 +172,7 @@ function whose(one) {
 
 /** What the task is about: its input and labels, so that nobody decides on a call alone. */
 async function surroundings(box, one, signal) {
-  const task = one.about || (await get(`/api/tasks/${part(one.task_id)}`, {}, { signal }).catch(() => null));
+  const task = (!one.about?.left_out && one.about) || (await get(`/api/tasks/${part(one.task_id)}`, {}, { signal }).catch(() => null));
   if (!task) return;
   const labels = Object.entries(task.labels || {});
   put(box, h("h3", null, "What the task was asked for"), value(task.input, { name: `${one.task_id}-input`, first: 1200, label: "Input of the task" }), labels.length > 0 && h("div", { class: "row" }, labels.slice(0, 12).map(([name, one_]) => tag(name, one_))));

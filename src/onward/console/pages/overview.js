@@ -7,7 +7,7 @@ import { may, me } from "../me.js";
 import { kept, rate, redraw, section, tile, tiles } from "../parts.js";
 import { link } from "../router.js";
 import { age, badge, chip, empty, heading } from "../ui.js";
-import { about, at, brief, compact, count, line, money, number, safe } from "../words.js";
+import { about, at, compact, count, line, money, number, safe, told } from "../words.js";
 import { gathered } from "./inbox.js";
 
 const DAY = 86_400;
@@ -46,8 +46,8 @@ async function all(signal, known) {
     place ? ask("/api/stats", {}, null) : null,
     place ? ask("/api/queues", {}, { queues: [] }) : { queues: [] },
     place ? ask("/api/workers", {}, { workers: [] }) : { workers: [] },
-    ask("/api/tasks", { limit: 8 }, { tasks: [] }),
-    ask("/api/tasks", { state: "failed", limit: 20 }, { tasks: [] }),
+    ask("/api/tasks", { brief: true, limit: 8 }, { tasks: [] }),
+    ask("/api/tasks", { brief: true, state: "failed", limit: 20 }, { tasks: [] }),
     gathered(signal),
     admin ? ask("/api/deliveries", { state: "failed", limit: 20 }, { deliveries: [] }) : { deliveries: [] },
     admin ? ask("/api/subscriptions", { limit: 200 }, { subscriptions: [] }) : { subscriptions: [] },
@@ -114,7 +114,7 @@ function looks(list) {
 
 function newest(tasks) {
   if (!tasks.length) return empty("No task yet", "Submit one, and it is here at once.", h("a", { class: "button main", href: "#/new" }, "New task"));
-  return h("ul", { class: "rows" }, tasks.map((task) => h("li", null, h("a", { href: link(`/tasks/${part(task.task_id)}`) }, lead(chip(task)), h("span", { class: "clip grow" }, h("b", null, line(task.task, 40)), " ", h("span", { class: "faint" }, brief(task.input, 80))), h("span", { class: "faint" }, age(task.created_at, { ago: false }))))));
+  return h("ul", { class: "rows" }, tasks.map((task) => h("li", null, h("a", { href: link(`/tasks/${part(task.task_id)}`) }, lead(chip(task)), h("span", { class: "clip grow" }, h("b", null, line(task.task, 40)), " ", h("span", { class: "faint" }, told(task, "input", 80))), h("span", { class: "faint" }, age(task.created_at, { ago: false }))))));
 }
 
 function crew(workers) {

@@ -21,7 +21,7 @@ export async function show(root, { signal }) {
   let again = () => {};
 
   async function load() {
-    const [{ queues }, { workers }, { tasks }] = await Promise.all([get("/api/queues", {}, { signal }), get("/api/workers", {}, { signal }), get("/api/tasks", { state: "running", limit: 500 }, { signal })]);
+    const [{ queues }, { workers }, { tasks }] = await Promise.all([get("/api/queues", {}, { signal }), get("/api/workers", {}, { signal }), get("/api/tasks", { brief: true, state: "running", limit: 500 }, { signal })]);
     for (const one of queues) history.set(one.name, [...(history.get(one.name) || []), one.waiting].slice(-SAMPLES));
     const now = Date.now() / 1000;
     redraw(boxes.numbers, [queues, workers], () => numbers(queues, workers));

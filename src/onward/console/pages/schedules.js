@@ -26,7 +26,7 @@ export async function show(root, { signal }) {
 }
 
 /** The newest tasks of a schedule. */
-const latest = (schedule, signal) => get("/api/tasks", { label: `schedule:${schedule.name}`, limit: 8 }, { signal }).then((found) => found.tasks, () => []);
+const latest = (schedule, signal) => get("/api/tasks", { brief: true, label: `schedule:${schedule.name}`, limit: 8 }, { signal }).then((found) => found.tasks, () => []);
 
 function drawn(schedules, last, again) {
   const newest = new Map(schedules.map((one, i) => [one.name, last[i] || []]));

@@ -10,7 +10,7 @@ import * as live from "../live.js";
 import { may } from "../me.js";
 import { go, here, link } from "../router.js";
 import { age, button, chip, empty, failure, menu, pager, reasoned, tag } from "../ui.js";
-import { at, brief, compact, count, exactly, line, money, number, safe, short, span } from "../words.js";
+import { at, compact, count, exactly, line, money, number, safe, short, span, told } from "../words.js";
 
 const PAGE = 50;
 
@@ -35,7 +35,7 @@ export async function show(root, place) {
     const place = here();
     if (!quiet) list.setAttribute("aria-busy", "true");
     try {
-      const found = await get("/api/tasks", { ...filters.asked(place), limit: PAGE, cursor: place.one("cursor") }, { signal: mine.signal });
+      const found = await get("/api/tasks", { brief: true, ...filters.asked(place), limit: PAGE, cursor: place.one("cursor") }, { signal: mine.signal });
       seen = found.tasks;
       draw(found, place);
       counted(place, mine.signal);
@@ -136,7 +136,7 @@ function row(task, old) {
     { class: ["task-row", old?.classList.contains("chosen") && "chosen"], role: "listitem", data: { id: task.task_id } },
     h("a", { class: "cover", href: link(`/tasks/${encodeURIComponent(task.task_id)}`), "aria-label": `${safe(task.task)} ${short(task.task_id)}, ${task.state}` }),
     h("div", { class: "c-state" }, chip(task), said(task)),
-    h("div", { class: "c-task" }, h("span", { class: "name clip" }, line(task.task, 80), task.parent && h("span", { class: "faint" }, " · child")), h("span", { class: "brief clip" }, brief(task.input, 160))),
+    h("div", { class: "c-task" }, h("span", { class: "name clip" }, line(task.task, 80), task.parent && h("span", { class: "faint" }, " · child")), h("span", { class: "brief clip" }, told(task, "input", 160))),
     h("div", { class: "c-labels" }, labels.slice(0, 3).map(([name, value]) => tag(name, value)), labels.length > 3 && h("span", { class: "faint" }, `+${labels.length - 3}`)),
     h("div", { class: "c-queue clip faint" }, task.queue === "default" ? "" : safe(task.queue), task.priority ? h("span", { title: "priority" }, ` ${task.priority > 0 ? "↑" : "↓"}${Math.abs(task.priority)}`) : null),
     h("div", { class: "c-spent num" }, usage ? [h("span", null, money(usage.cost_usd)), h("span", { class: "faint" }, `${compact(total(usage))} tok`)] : null),
@@ -152,7 +152,7 @@ const total = (usage) => (usage.input_tokens === null || usage.output_tokens ===
 /** Why it is not going on, or how it ended, in one line. */
 function said(task) {
   if (task.state !== "completed") return reasoned(task);
-  return h("span", { class: "why" }, brief(task.result, 100));
+  return h("span", { class: "why" }, told(task, "result", 100));
 }
 
 function nothing(place) {

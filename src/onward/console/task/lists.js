@@ -55,7 +55,7 @@ export async function children(root, context, signal) {
   put(root, busy());
   async function read() {
     try {
-      const found = await get("/api/tasks", { parent: context.id, limit: 200 }, { signal });
+      const found = await get("/api/tasks", { brief: true, parent: context.id, limit: 200 }, { signal });
       const rows = found.tasks;
       if (signal.aborted) return;
       put(

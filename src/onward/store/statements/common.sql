@@ -1,11 +1,13 @@
 -- Statements that read the same on PostgreSQL and SQLite.
 
 -- name: columns
--- A task as every door shows it. State and reason come from the queue row or the outcome, never from a column of their own.
-SELECT t.id, t.task, t.queue, COALESCE(q.priority, t.priority) AS priority, t.created_at, t.key, t.input, t.options,
+-- A task as every door shows it. State and reason come from the queue row or the outcome, never from a column of their own. An
+-- input or a last record that is longer than is wanted is not read.
+SELECT t.id, t.task, t.queue, COALESCE(q.priority, t.priority) AS priority, t.created_at, t.key, t.options,
+       CASE WHEN length(t.input) <= :most THEN t.input END AS input,
        q.worker, q.due_at, q.reason, COALESCE(q.attempt, o.attempt, 1) AS attempt,
        o.state, o.finished_at, t.parent, t.grp, t.tenant,
-       (SELECT e.data FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq) AS ending,
+       (SELECT e.data FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq AND length(e.data) <= :most) AS ending,
        (SELECT h.at FROM onward_journal h WHERE h.task_id = t.id ORDER BY h.seq DESC LIMIT 1) AS updated_at,
        (SELECT f.at FROM onward_journal f WHERE f.task_id = t.id AND f.kind = 'shift.started' ORDER BY f.seq LIMIT 1) AS started_at
 
