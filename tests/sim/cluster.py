@@ -100,6 +100,7 @@ class Cluster:
         self.watch.forgotten = self._wake
         self.asleep: list[Process] = []
         """Processes of machines that were started again without them: somebody will wake them, long after."""
+        self.woken: list[Process] = []
         self.ledger = Ledger(self.loop, self.watch, self.weather.lease)
         self.ledger.deadly = self._killed_by_a_step
         self.machines = [Machine(self, number) for number in range(self.weather.workers)]
@@ -233,6 +234,9 @@ class Cluster:
                 self.seen["a process died in the middle of a call"] += 1
                 self.kill(machine)
                 return True
+        if process in self.woken and not process.dead:  # nobody starts it again: its machine has another
+            self.watch.note(f"{process} is dead")
+            process.kill()
         return process.dead
 
     def _killed_by_a_step(self, process: Process) -> None:
@@ -269,6 +273,7 @@ class Cluster:
         for process in [one for one in self.asleep if one in processes]:
             self.seen["a process woke up whose task was pruned"] += 1
             self.asleep.remove(process)
+            self.woken.append(process)
             self.loop.call_later(self.rng.random() * 2, process.go_on, context=self.network._context)
 
     def _taken_over(self, process: Process) -> None:
