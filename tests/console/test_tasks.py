@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -231,6 +233,23 @@ def test_all_that_match_are_cancelled_after_a_count(visit: Visit, server: Server
     expect(page.locator(".toast")).to_contain_text("Done with 3 of 3.")
     expect(page.locator(".task-row .chip", has_text="cancelled")).to_have_count(3)
     assert [server.get(task)["state"] for task in (*tasks, other)] == ["cancelled"] * 3 + ["waiting"]
+
+
+def test_a_task_is_forgotten(visit: Visit, server: Server) -> None:
+    task = server.submit("order", {"name": "forget me", "lines": []})
+    server.ended(task)
+    page = visit.go(f"/tasks/{task}")
+    page.get_by_role("button", name="More", exact=True).first.click()
+    page.get_by_role("menuitem", name="Forget…").click()
+    page.get_by_role("button", name="Forget the task").click()
+    expect(page.get_by_role("dialog")).to_contain_text("try again in a minute")
+    with closing(sqlite3.connect(server.db.removeprefix("sqlite:///"), timeout=60)) as connection, connection:
+        connection.execute("UPDATE onward_outcomes SET finished_at = finished_at - 100 WHERE task_id = ?", (task,))
+    page.get_by_role("button", name="Forget the task").click()
+    expect(page.locator(".toast")).to_contain_text("1 task forgotten")
+    page.wait_for_url("**#/tasks")
+    visit.go(f"/tasks/{task}")
+    expect(page.get_by_text(re.compile("there is no task", re.IGNORECASE))).to_be_visible()
 
 
 def test_the_stream_is_closed_while_nobody_looks(visit: Visit, server: Server) -> None:

@@ -167,13 +167,14 @@ const DEEDS = {
   pause: { text: "Pause", icon: "pause", says: "Nobody goes on with them until they are resumed." },
   resume: { text: "Resume", icon: "play", says: "Those that failed, are parked, quarantined or paused go on where they stopped." },
   priority: { text: "Change the priority of", icon: "up", says: "Higher goes first." },
+  prune: { text: "Forget", icon: "stop", says: "Those that have ended are gone for good, with all that they started and all that there is of them. The others stay.", danger: true, scope: "admin" },
 };
 
 function actions() {
   if (!may("submit")) return null;
   return menu("All matching", () => {
     const some = filters.any(here());
-    return Object.entries(DEEDS).map(([name, deed]) => ({ text: `${deed.text} all matching…`, icon: deed.icon, danger: deed.danger, disabled: !some, title: some ? null : "Set a filter first", act: () => all(name, deed) }));
+    return Object.entries(DEEDS).filter(([, deed]) => may(deed.scope || "submit")).map(([name, deed]) => ({ text: `${deed.text} all matching…`, icon: deed.icon, danger: deed.danger, disabled: !some, title: some ? null : "Set a filter first", act: () => all(name, deed) }));
   }, { title: "Do something with all tasks that match the filters" });
 }
 

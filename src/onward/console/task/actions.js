@@ -1,6 +1,6 @@
 // What can be done with one task. What cannot be done just now is not offered.
 
-import { get, part, post } from "../api.js";
+import { get, part, post, remove } from "../api.js";
 import { h, put } from "../dom.js";
 import { attempt, dialog, toast } from "../dialog.js";
 import * as fields from "../fields.js";
@@ -26,7 +26,8 @@ export function actions(context) {
       !ended && context.found.budget && { text: "Raise the budget…", icon: "coin", act: () => budget(context) },
       { text: "Fork…", icon: "fork", act: () => forked(context) },
       { text: "Submit again…", icon: "plus", act: () => go("/new", { like: task.task_id }) },
-      !ended && null,
+      (!ended || prunes(task)) && null,
+      prunes(task) && { text: "Forget…", icon: "stop", danger: true, act: () => forget(context) },
       !ended && { text: "Cancel…", icon: "stop", danger: true, act: () => cancel(context) },
     ].filter((item) => item !== false && item !== undefined), { icon: "more", title: "More" }),
   ];
@@ -41,6 +42,15 @@ async function cancel(context) {
   const done = await dialog("Cancel this task?", { text: "It ends, and so do all tasks that it started. What a saga owes is undone first.", name: "Cancel the task", cancel: "Keep it", kind: "danger", act: () => post(`${context.path}/cancel`) });
   if (done) toast("Cancelled", { tone: "good" });
   context.refresh();
+}
+
+const prunes = (task) => ENDED.has(task.state) && !task.parent && may("admin");
+
+async function forget(context) {
+  const done = await dialog("Forget this task?", { text: "It is gone for good, with all tasks that it started: input, result, events, what models were shown, artifacts, deliveries. Its key may then be used again.", name: "Forget the task", cancel: "Keep it", kind: "danger", act: () => remove(context.path) });
+  if (!done) return;
+  toast(`${count(done.pruned, "task")} forgotten`, { tone: "good" });
+  go("/tasks");
 }
 
 async function message(context) {
