@@ -100,7 +100,8 @@ class Cluster:
         self.watch.forgotten = self._wake
         self.asleep: list[Process] = []
         """Processes of machines that were started again without them: somebody will wake them, long after."""
-        self.woken: list[Process] = []
+        self.strays: list[Process] = []
+        """All that were ever asleep: nobody starts one of them again, their machines have others."""
         self.ledger = Ledger(self.loop, self.watch, self.weather.lease)
         self.ledger.deadly = self._killed_by_a_step
         self.machines = [Machine(self, number) for number in range(self.weather.workers)]
@@ -234,7 +235,7 @@ class Cluster:
                 self.seen["a process died in the middle of a call"] += 1
                 self.kill(machine)
                 return True
-        if process in self.woken and not process.dead:  # nobody starts it again: its machine has another
+        if process in self.strays and not process.dead:
             self.watch.note(f"{process} is dead")
             process.kill()
         return process.dead
@@ -261,6 +262,7 @@ class Cluster:
         process.stop()
         if self.rng.random() < 0.4:
             self.asleep.append(process)
+            self.strays.append(process)
             machine.process = machine.worker = None
             self.loop.call_later(self.rng.random(), machine.boot, context=self.network._context)
             return
@@ -273,7 +275,6 @@ class Cluster:
         for process in [one for one in self.asleep if one in processes]:
             self.seen["a process woke up whose task was pruned"] += 1
             self.asleep.remove(process)
-            self.woken.append(process)
             self.loop.call_later(self.rng.random() * 2, process.go_on, context=self.network._context)
 
     def _taken_over(self, process: Process) -> None:
