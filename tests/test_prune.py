@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.errors import BadSetting, ResultTimeout, StateConflict, TaskNotFound
+from onward.errors import BadSetting, ResultTimeout, StateConflict, StoreUnavailable, TaskNotFound
 from tests.kit import HandClock, Lab, eventually, inline_app
 
 DAY = 86_400.0
@@ -41,6 +41,34 @@ async def test_a_task_is_forgotten_with_its_artifacts_and_its_key(tmp_path: Path
         again = await app.submit("work", key="once")
         assert again.id != first.id
         await clock.until(again.result())
+
+
+async def test_a_shelf_that_cannot_be_reached_is_told_and_in_nobodys_way(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = inline_app(clock, artifacts=f"file://{tmp_path}/shelf")
+
+    @app.task
+    async def work(ctx: Any) -> None:
+        await ctx.artifact(b"x" * 100)
+
+    async with app, app.worker():
+        tasks = [await app.submit("work") for _ in range(3)]
+        for task in tasks:
+            await clock.until(task.result())
+        clock.jump(61)
+        dropped: list[str] = []
+
+        def drop(task_id: str) -> None:
+            if task_id == tasks[0].id:
+                raise StoreUnavailable("the bucket is away")
+            dropped.append(task_id)
+
+        monkeypatch.setattr(app.service.artifacts._shelf, "drop", drop)
+        assert len((await app.service.prunes.all_of([task.id for task in tasks])).gone) == 3
+        assert dropped == [task.id for task in tasks[1:]]
+        assert tasks[0].id in caplog.text
+        assert "the bucket is away" in caplog.text
 
 
 async def test_children_go_with_the_task_that_started_them(lab: Lab) -> None:

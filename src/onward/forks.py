@@ -88,8 +88,9 @@ class Forks:
 
     async def _asked_by(self, agent: str, origin: str) -> bytes:
         """The options of a task, as if this agent had asked for it."""
-        (kin,) = await self._store.kin([origin])
-        return wire.encode({**wire.decode(kin.options), "agent": agent})
+        for kin in await self._store.kin([origin]):
+            return wire.encode({**wire.decode(kin.options), "agent": agent})
+        raise TaskNotFound(origin)
 
     async def _cuts(self, task_id: str) -> Cuts:
         records = await self._journal(task_id)

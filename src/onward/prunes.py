@@ -65,10 +65,19 @@ class Prunes:
             found = await store.prune(line[start : start + AT_ONCE], max(age, LEAST))
             gone += found.gone
             kept |= found.kept
-            for one in found.gone:
-                await self._artifacts.drop(one)
+            await self._drop(found.gone)
         away = set(gone)
         return Pruned(gone, {one: why for one, why in kept.items() if one not in away})
+
+    async def _drop(self, ids: Ids) -> None:
+        """What they have on a shelf. The tasks are gone already: what cannot be dropped now is named, so that somebody can do it."""
+        for one in ids:
+            try:
+                await self._artifacts.drop(one)
+            except Exception as error:
+                log.warning(
+                    "task %s is forgotten, but what it kept outside the database is still there: %s", one, error
+                )
 
     async def old(self, age: float) -> int:
         """Forget all that ended so many seconds ago; how many tasks that were."""
@@ -78,9 +87,22 @@ class Prunes:
         age = max(age, LEAST)
         until = first_id(self._clock.now() - age)
         while ids := await store.prunable(age, after, until, AT_ONCE):
-            many += len((await self.all_of(ids, age)).gone)
+            try:
+                many += len((await self.all_of(ids, age)).gone)
+            except (
+                StoreUnavailable
+            ):  # one of them may be too large for its time, and must not be in the way of all others
+                for one in ids:
+                    many += await self._one_alone(one, age)
             after = ids[-1]
         return many
+
+    async def _one_alone(self, task_id: str, age: float) -> int:
+        try:
+            return len((await self.all_of([task_id], age)).gone)
+        except StoreUnavailable as error:
+            log.warning("task %s could not be forgotten: %s", task_id, error)
+            return 0
 
     async def forever(self, age: float, rng: random.Random) -> None:
         """The chore of a worker: what is old enough is forgotten, now and then. Every worker does it, and twice does no harm."""

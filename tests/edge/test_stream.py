@@ -18,7 +18,7 @@ from onward.edge import stream
 from onward.errors import StoreUnavailable, Unauthorized
 from rig.processes import Child
 from tests.edge.sse import Event, Parser, Refused, all_events, events, served
-from tests.kit import eventually, only_file, only_memory
+from tests.kit import eventually, only_file, only_memory, sql
 from tests.test_guides import code_of
 
 Client = httpx2.AsyncClient
@@ -448,6 +448,27 @@ async def test_a_stream_ends_when_its_key_is_no_longer_good(steps: Onward, monke
         assert seen == 1
         with pytest.raises(Refused, match="401"):
             await all_events(client, PROGRESS, task_id=task.id)
+
+
+async def test_a_stream_ends_when_its_task_is_gone(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was pruned before a slow reader came to its end."""
+    monkeypatch.setattr(stream.PACE, "check", 0.05)
+    monkeypatch.setattr(stream.PACE, "there", 0.1)
+    async with served(steps) as (client, edge, _):
+        task, other = await steps.submit("waits"), await steps.submit("waits")
+        seen = 0
+        async for _ in events(client, PROGRESS, task_id=task.id):
+            seen += 1
+            for table, column in (("journal", "task_id"), ("queue", "task_id"), ("tasks", "id")):
+                await sql(steps.store, f"DELETE FROM onward_{table} WHERE {column} = '{task.id}'")
+        assert seen == 1
+        await eventually(lambda: _count(edge.feed.followers, 0))
+        with pytest.raises(Refused, match="404"):
+            await all_events(client, PROGRESS, task_id=task.id)
+        still = events(client, PROGRESS, task_id=other.id)
+        await anext(still)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(still), 0.5)
 
 
 @only_memory

@@ -141,10 +141,10 @@ async def _taken_over(store: Store, time: Time) -> tuple[str, Claimed]:
 async def test_whoever_slept_through_it_finds_the_number_taken(store: Store, time: Time) -> None:
     task_id, asleep = await _taken_over(store, time)
     assert (await _prune(store, task_id)).gone == [task_id]
-    assert await _left(store, task_id) == {"journal": 1}, "the fence"
+    assert await _left(store, task_id) == {"journal": 2}, "the fence"
     assert await store.save("w1", Batch([entry(asleep, 2)])) == {task_id}
     assert await store.save("w1", completion(asleep, 2)) == {task_id}
-    assert await _left(store, task_id) == {"journal": 1}
+    assert await _left(store, task_id) == {"journal": 2}
     assert await store.journal(task_id) == []
     assert await store.journal(task_id, None) == []
     assert await store.heads([task_id]) == {}
@@ -167,7 +167,31 @@ async def test_one_whose_task_was_cancelled_finds_the_number_taken(store: Store,
     time.move(AGE)
     assert (await _prune(store, asleep.id)).gone == [asleep.id]
     assert await store.save("w1", Batch([entry(asleep, 1)])) == {asleep.id}
-    assert await _left(store, asleep.id) == {"journal": 1}
+    assert await _left(store, asleep.id) == {"journal": 2}
+
+
+async def test_whoever_does_not_know_that_it_wrote_finds_the_number_taken(store: Store, time: Time) -> None:
+    task_id, asleep = await _taken_over(store, time)
+    await _prune(store, task_id)
+    assert await store.save("w1", Batch([entry(asleep, 1)])) == {task_id}, "its last record, of which it got no answer"
+    assert await store.journal(task_id) == []
+
+
+async def test_nobody_starts_a_child_of_a_task_that_is_gone(store: Store, time: Time) -> None:
+    await join(store, "w1")
+    parent = await _ended(store)
+    await _ended(store, parent=parent, key=f"{parent}:step")
+    time.move(AGE)
+    assert len((await _prune(store, parent)).gone) == 2
+    for group in (None, "g"):
+        for child in (
+            [new(parent=parent, key=f"{parent}:step", group=group)],
+            [new(parent=parent, group=group) for _ in range(2)],
+        ):
+            with pytest.raises(TaskNotFound):
+                await store.submit(child)
+    assert await sql(store, "SELECT count(*) FROM onward_tasks") == [(0,)]
+    assert await store.census() == []
 
 
 async def test_a_fork_stays_whole_and_none_is_made_of_what_is_gone(store: Store, time: Time) -> None:
@@ -194,6 +218,21 @@ async def test_the_old_ones_are_found_in_order(store: Store, time: Time) -> None
     assert await store.prunable(AGE, "", "z", 10) == sorted(old)
     assert await store.prunable(AGE, old[1], "z", 1) == [old[2]]
     assert await store.prunable(AGE, "", old[2], 10) == old[:2]
+
+
+@only_postgres
+async def test_a_key_that_is_pruned_while_it_is_submitted_again(store: Store, time: Time, open_another: Any) -> None:
+    await join(store, "w1", lease=1e9)
+    other = await open_another()
+    for number in range(60):
+        one = await _ended(store, key=f"k{number}")
+        time.move(AGE)
+        wishes = [other.submit([new(key=f"k{number}")]) for _ in range(4)]
+        _, *answers = await asyncio.wait_for(asyncio.gather(_prune(store, one), *wishes), 60)
+        assert len({answer[0].id for answer in answers} - {one}) <= 1, "one new task at most"
+        for claimed in await claim(store):
+            await store.save("w1", completion(claimed))
+    assert await store.census() == []
 
 
 @only_postgres

@@ -16,7 +16,7 @@ from onward.core.task import State
 from onward.errors import DiskFull, OnwardError, StoreUnavailable
 from onward.store.port import Batch, End, Store, Wait
 from onward.store.writer import FEW, MOST, Hold, Writer
-from tests.kit import Gate, Through, claim, dense, eventually, join, kinds, new, submit
+from tests.kit import Gate, Through, claim, dense, eventually, join, kinds, new, sql, submit
 
 
 class Desk:
@@ -107,6 +107,25 @@ async def test_what_gathers_while_one_commit_is_under_way_goes_out_together(desk
     sizes = [len(b.entries) for b in desk.batches]
     assert sum(sizes) == 200
     assert len(sizes) == desk.writer.commits <= 6, "a handful of commits for two hundred tasks"
+
+
+async def test_what_was_pruned_while_nobody_answered_is_not_written_again(desk: Desk, store: Store) -> None:
+    """The answer to a commit is lost; when there is one again, one of its tasks has ended and was forgotten."""
+    hold, other = await desk.holds(2)
+
+    async def lost(batch: Batch) -> None:
+        if len(desk.batches) == 1:
+            await store.save("w1", batch)
+            for table, column in (("journal", "task_id"), ("queue", "task_id"), ("tasks", "id")):
+                await sql(store, f"DELETE FROM onward_{table} WHERE {column} = '{hold.id}'")
+            raise StoreUnavailable("away")
+
+    desk.before = lost
+    gone, fine = await asyncio.gather(fate(step(desk.writer, hold)), fate(step(desk.writer, other)))
+    assert isinstance(gone, Fenced)
+    assert fine is None
+    assert (await store.journal(hold.id), len(await store.journal(other.id, after=2))) == ([], 1)
+    assert await store.census() == []
 
 
 async def test_a_few_go_out_in_one_commit(desk: Desk) -> None:

@@ -122,7 +122,10 @@ async def inherit(ctx: Context, after: str, most: int, *, delegated: bool) -> di
             turn.results[call] = Ref(ctx.keep(data), len(data))
     refs = [ref for turn in turns for ref in turn.messages]
     names = [one.id for ref in refs for one in (ref, ref.brief) if one is not None]
-    for data in (await ctx.host.contents(list(dict.fromkeys(names)), of=after)).values():
+    found = await ctx.host.contents(list(dict.fromkeys(names)), of=after)
+    if not found and names:
+        raise TaskNotFound(after)  # pruned just now
+    for data in found.values():
         ctx.keep(data)
     for one in state.artifacts:  # one by one: an artifact may be large
         with contextlib.suppress(ArtifactNotFound):

@@ -222,6 +222,13 @@ class Follower:
             self.last.pop(task_id, None)
             self._behind.pop(task_id, None)
 
+    async def gone(self, ids: Iterable[str]) -> set[str]:
+        """Which of these tasks are not there any more."""
+        asked = list(ids)
+        with contextlib.suppress(OnwardError):
+            return set(asked) - set(await self._feed.store.heads(asked)) if asked else set()
+        return set()
+
     @property
     def idle(self) -> bool:
         """Whether it has been handed everything that is known to be there."""

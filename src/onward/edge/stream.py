@@ -61,6 +61,8 @@ class Pace:
     """In which a client has to take what is sent. One that is slower is dropped, and may come back."""
     look: float = 1.0
     """Between two looks for new tasks, in the stream of all tasks."""
+    there: float = 60.0
+    """Between two looks whether its tasks are still there: one that was pruned before it was read to its end has none."""
 
 
 PACE = Pace()
@@ -203,7 +205,7 @@ async def pump(
     more: _More | None = None,
 ) -> None:
     """Tell what happens, until all tasks have ended. Raises Slow, Revoked and Closed."""
-    check = look = clock.monotonic()
+    check = look = there = clock.monotonic()
     while more is not None or not (view.over and follower.idle):
         for piece in view.said():
             await out.put(piece)
@@ -213,6 +215,10 @@ async def pump(
             check = now
             if not await still_allowed():
                 raise Revoked
+        if now - there >= PACE.there and follower.idle:
+            there = now
+            view.ended |= await follower.gone(view.cursors.keys() - view.ended)
+            continue
         if more is not None and now - look >= PACE.look:
             look = now
             with contextlib.suppress(StoreUnavailable):

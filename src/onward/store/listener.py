@@ -21,7 +21,10 @@ CHANNEL = "onward"
 NEWS_CHANNEL = "onward_news"
 """For those who follow tasks, so that workers do not hear of each other's commits."""
 
-FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+MOST = 100
+"""Workers of one process whose locks are held: one that was declared dead and came back has a new name, and its old one is of no use."""
 
 PATIENCE = 5.0
 """Seconds for a connection, and for an answer."""
@@ -48,7 +51,7 @@ class Listener:
     async def hold(self, worker: str) -> bool:
         """Hold the presence lock of this worker from now on, beside those of others; False when it could not be had in time. (Then it
         is there with the next session.)"""
-        self._workers.append(worker)
+        self._workers = [*self._workers, worker][-MOST:]
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._ready.wait()
@@ -120,4 +123,6 @@ class Listener:
 
     async def _ask(self, name: str, *values: Any) -> None:
         async with self._turn:
+            if self._connection is None:
+                raise TimeoutError("there is no session yet")
             await self._connection.execute(S[name].sql, *values)

@@ -22,7 +22,7 @@ from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, Task
-from onward.errors import StoreUnavailable
+from onward.errors import StoreUnavailable, TaskNotFound
 from onward.store import limits, migrate, rows
 from onward.store import postgres_access as access
 from onward.store import postgres_limits as gates
@@ -183,10 +183,14 @@ class PostgresStore(
         if connection is not None:
             (row,) = await self._fetch("now")
             return await submit_through(connection, new, row[0])
-        created = await self._insert(new)
-        if len(created) == len(new):
-            return [Submitted(n.id, True, n.fingerprint) for n in new]
-        return await self._submitted(new, created)
+        while True:
+            created = await self._insert(new)
+            if len(created) == len(new):
+                return [Submitted(n.id, True, n.fingerprint) for n in new]
+            answers = await self._submitted(new, created)
+            if None not in answers:
+                return [answer for answer in answers if answer is not None]
+            await self._check_parents(new)  # what was in the way is not there any more: pruned just now
 
     async def _insert(self, new: Sequence[NewTask]) -> set[str]:
         """The ids of those that were not there before."""
@@ -208,20 +212,24 @@ class PostgresStore(
         grouped = any(n.group for n in new)
         return await self._fetch("submit_grouped" if grouped else "submit", **rows.submit_values(new))
 
-    async def _submitted(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted]:
+    async def _check_parents(self, new: Sequence[NewTask]) -> None:
+        wanted = {n.parent for n in new if n.parent is not None}
+        for gone in wanted - {row["id"] for row in await self._fetch("parents", ids=sorted(wanted))}:
+            raise TaskNotFound(gone)
+
+    async def _submitted(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted | None]:
         there = [n for n in new if n.id not in created]
         found = await self._fetch(
             "submitted", ids=[n.id for n in there], keys=[n.key for n in there if n.key is not None]
         )
         ids, keys = {row["id"]: row for row in found}, {row["key"]: row for row in found}
-        answers = []
+        answers: list[Submitted | None] = []
         for n in new:
-            row = None if n.id in created else ids.get(n.id) or keys[n.key]
-            answers.append(
-                Submitted(row["id"], row["id"] == n.id, row["fingerprint"])
-                if row
-                else Submitted(n.id, True, n.fingerprint)
-            )
+            row = ids.get(n.id) or (keys.get(n.key) if n.key is not None else None)
+            if n.id in created:
+                answers.append(Submitted(n.id, True, n.fingerprint))
+            else:
+                answers.append(row and Submitted(row["id"], row["id"] == n.id, row["fingerprint"]))
         return answers
 
     async def keyed(self, keys: Sequence[str]) -> dict[str, Submitted]:

@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from onward.store.postgres_run import S, run
 from onward.store.pruning import FORGET, Pruned, sorted_out
 
+PATIENCE = 600.0
+"""Seconds for one statement: a tree may have millions of records."""
+
 
 class _Connects(Protocol):
     _from_outside: Any
@@ -36,9 +39,9 @@ async def _prune(connection: Any, ids: list[str], age: float) -> Pruned:
     await run(connection, "lock_outcomes", ids=[row[0] for row in await _rows(connection, "trees", ids=ids, age=age)])
     found = sorted_out(ids, parents, await _rows(connection, "trees", ids=ids, age=age))
     if found.gone:
-        await run(connection, "prune_tasks", ids=found.gone)
-        for name in FORGET:
-            await run(connection, name, ids=found.gone, nothing=b"")
+        for name in ("prune_tasks", *FORGET):
+            values = S[name](ids=found.gone, nothing=b"")
+            await connection.execute(S[name].sql, *values, timeout=PATIENCE)
     return found
 
 

@@ -1,8 +1,10 @@
 """Pruning: ended tasks are forgotten, whole trees at a time. A port of its own, because a store can do without.
 
 What is left of a task is a fence: where somebody took over from a shift (another shift, a cancel, a resume), the record that took
-the next number stays, without what it says. Whoever slept through all of it and wakes up finds the number taken, as it would have
-before. A task that one shift did from its beginning to its end leaves nothing.
+the next number stays, without what it says, and so does the shift's own last record, of which it may have got no answer. Whoever
+slept through all of it and wakes up finds the number taken, as it would have before. A task that one shift did from its beginning to
+its end leaves nothing; a writer that had no answer to that end asks whether the task is still there before it writes again. Nobody
+starts a child of a task that is gone.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from onward.core.limit import LimitRow
 from onward.core.record import SHIFT, Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, Task
-from onward.errors import StoreUnavailable
+from onward.errors import StoreUnavailable, TaskNotFound
 from onward.store import limits, migrate, rows, sqlite_file
 from onward.store import sqlite_access as access
 from onward.store import sqlite_limits as gates
@@ -182,6 +182,8 @@ class SqliteStore(
         return await self._writing(lambda c: [self._submit_one(c, task) for task in new])
 
     def _submit_one(self, connection: apsw.Connection, new: NewTask) -> Submitted:
+        if new.parent is not None and first(connection, "parent", id=new.parent) is None:
+            raise TaskNotFound(new.parent)  # pruned, while whoever asks slept
         now = self._clock.now()
         turn = None if new.group is None else gates.turn(connection, new.queue, new.group, new.priority)
         values = {**new._asdict(), "now": now, "turn": turn}

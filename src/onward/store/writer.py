@@ -221,15 +221,24 @@ class Writer:
                     future.set_result(None)
 
     async def _save(self, batch: Batch) -> set[str]:
-        """Until the store answers: a commit whose fate is unknown is asked for again, and the store knows its own."""
-        pause = 0.05
+        """Until the store answers: a commit whose fate is unknown is asked for again, and the store knows its own. However long that
+        took, tasks may have been pruned meanwhile, and those are not asked for."""
+        pause, gone = 0.05, set[str]()
         while True:
             try:
-                return await self._store.save(self.worker, batch)
+                if pause > 0.05:
+                    gone |= await self._gone(batch)
+                    batch = _without(batch, gone) if gone else batch
+                refused = await self._store.save(self.worker, batch) if batch.entries else set()
+                return refused | gone if gone else refused
             except StoreUnavailable as error:
                 log.warning("cannot save %d records, trying again: %s", len(batch.entries), error)
                 await self._clock.sleep(pause * self._rng.uniform(0.5, 1))
                 pause = min(pause * 2, 1.0)
+
+    async def _gone(self, batch: Batch) -> set[str]:
+        ids = {entry[0] for entry in batch.entries}
+        return ids - {kin.id for kin in await self._store.kin(sorted(ids))}
 
     async def _one_by_one(self, batch: Batch, waiters: list[_Waiter], error: Exception) -> None:
         """A payload that the database refuses must not hurt the neighbours that came in the same commit."""
@@ -278,3 +287,15 @@ class Writer:
         self._entries, self._waiters = [entry for entry, _ in kept], [waiter for _, waiter in kept]
         self._endings = [pair for pair in self._endings if id(pair[0]) not in holds]
         return gone
+
+
+def _without(batch: Batch, gone: set[str]) -> Batch:
+    left = Batch()
+    for part in batch.split():
+        if part.entries[0][0] not in gone:
+            left.entries += part.entries
+            left.ends += part.ends
+            left.waits += part.waits
+            left.gates |= part.gates
+            left.contents += part.contents
+    return left

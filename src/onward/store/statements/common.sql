@@ -204,9 +204,12 @@ WITH RECURSIVE tree(id, root) AS (
     SELECT id, id FROM onward_tasks WHERE id AMONG (:ids) AND parent IS NULL
     UNION ALL SELECT t.id, tree.root FROM tree JOIN onward_tasks t ON t.parent = tree.id
 )
-SELECT tree.id, tree.root, o.task_id IS NOT NULL AND q.task_id IS NULL AS ended, COALESCE(o.finished_at <= onward_now() - :age, FALSE) AS old,
-       EXISTS (SELECT 1 FROM onward_outbox b WHERE b.task_id = tree.id AND b.state = 'pending') AS owes
-FROM tree LEFT JOIN onward_outcomes o ON o.task_id = tree.id LEFT JOIN onward_queue q ON q.task_id = tree.id ORDER BY tree.id
+SELECT tree.id, tree.root,
+       (SELECT o.seq FROM onward_outcomes o WHERE o.task_id = tree.id LIMIT 1) IS NOT NULL
+           AND (SELECT q.attempt FROM onward_queue q WHERE q.task_id = tree.id LIMIT 1) IS NULL AS ended,
+       COALESCE((SELECT o.finished_at <= onward_now() - :age FROM onward_outcomes o WHERE o.task_id = tree.id LIMIT 1), FALSE) AS old,
+       (SELECT b.seq FROM onward_outbox b WHERE b.task_id = tree.id AND b.state = 'pending' LIMIT 1) IS NOT NULL AS owes
+FROM tree ORDER BY tree.id
 
 -- name: prune_tasks
 -- Tasks that are forgotten: what was asked.
@@ -237,10 +240,13 @@ DELETE FROM onward_outbox WHERE task_id AMONG (:ids)
 DELETE FROM onward_subscriptions WHERE task_id AMONG (:ids)
 
 -- name: fence_off
--- What happened, but for the numbers that somebody took from a shift which may not know it: those stay taken.
+-- What happened, but for the numbers that somebody took from a shift which may not know it, and the last that the shift wrote, which it
+-- may not know either: those stay taken.
 UPDATE onward_journal SET kind = 'pruned', key = '', data = :nothing WHERE task_id AMONG (:ids)
-  AND EXISTS (SELECT 1 FROM onward_journal b WHERE b.task_id = onward_journal.task_id AND b.seq = onward_journal.seq - 1
-              AND b.shift > 0 AND b.shift <> onward_journal.shift)
+  AND (EXISTS (SELECT 1 FROM onward_journal b WHERE b.task_id = onward_journal.task_id AND b.seq = onward_journal.seq - 1
+               AND b.shift > 0 AND b.shift <> onward_journal.shift)
+       OR shift > 0 AND EXISTS (SELECT 1 FROM onward_journal n WHERE n.task_id = onward_journal.task_id AND n.seq = onward_journal.seq + 1
+                                AND n.shift <> onward_journal.shift))
 
 -- name: prune_journal
 -- The rest of what happened.

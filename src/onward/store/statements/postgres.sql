@@ -3,15 +3,17 @@
 -- say of a queue that was empty a minute ago.
 
 -- name: submit
--- Tasks, queue rows and first records in one statement. A key or id that is taken inserts nothing anywhere. Keys are taken
--- in their order, or two submits that share some would wait for each other.
+-- Tasks, queue rows and first records in one statement. A key or id that is taken inserts nothing anywhere, nor does a child whose
+-- parent was pruned: whoever asks for that has slept. Keys are taken in their order, or two submits that share some would wait for
+-- each other.
 WITH batch AS (
     SELECT * FROM unnest(:ids::text[], :tasks::text[], :queues::text[], :priorities::int[], :inputs::bytea[], :options::bytea[],
                          :keys::text[], :fingerprints::text[], :delays::float8[], :parents::text[])
     WITH ORDINALITY AS b(id, task, queue, priority, input, options, key, fingerprint, delay, parent, place)
 ), new AS (
     INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent)
-    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options, parent FROM batch ORDER BY key, place
+    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options, parent FROM batch
+    WHERE parent IS NULL OR EXISTS (SELECT 1 FROM onward_tasks p WHERE p.id = batch.parent FOR KEY SHARE) ORDER BY key, place
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
     INSERT INTO onward_queue (task_id, queue, task, priority, parent, due_at, reason)
@@ -27,7 +29,8 @@ SELECT id FROM new
 -- The same for one task with a key, without arrays: the server does it in four fifths of the time.
 WITH new AS (
     INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent)
-    VALUES (:id, :task, :queue, :priority, onward_now(), :key, :fingerprint, :input, :options, :parent)
+    SELECT :id, :task, :queue, :priority::int, onward_now(), :key, :fingerprint, :input::bytea, :options::bytea, :parent
+    WHERE :parent::text IS NULL OR EXISTS (SELECT 1 FROM onward_tasks p WHERE p.id = :parent FOR KEY SHARE)
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
     INSERT INTO onward_queue (task_id, queue, task, priority, parent, due_at, reason)
@@ -67,7 +70,8 @@ WITH batch AS (
     FROM (SELECT DISTINCT queue, grp, priority FROM batch WHERE grp IS NOT NULL) g
 ), new AS (
     INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
-    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options, parent, grp, tenant FROM batch ORDER BY key, place
+    SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options, parent, grp, tenant FROM batch
+    WHERE parent IS NULL OR EXISTS (SELECT 1 FROM onward_tasks p WHERE p.id = batch.parent FOR KEY SHARE) ORDER BY key, place
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
     INSERT INTO onward_queue (task_id, queue, task, priority, parent, grp, turn, due_at, reason)
