@@ -12,7 +12,7 @@ import pytest
 
 from rig.postgres import Postgres
 from rig.proxy import Proxy
-from tests.faults.band import Client, Crew, Place, busy, until_all_ended
+from tests.faults.band import Client, Crew, Place, busy, until, until_all_ended
 from tests.faults.crew import Act
 
 pytestmark = pytest.mark.slow
@@ -123,6 +123,8 @@ async def test_slow_database(postgres_place: Place, tell: Callable[..., None]) -
             place = Place("postgres", proxy.url_for(postgres_place.url), postgres_place.home, server)
             with Crew(place, 2, slots=20, lease_s=4.0, heartbeat_s=1.0).ready(2) as crew:
                 before = dict(crew.alive)
+                beats = "SELECT count(*) FROM onward_workers WHERE lease_until > started_at + 4.5"
+                await until(lambda: postgres_place.rows(beats) == [(2,)])  # both hearts have their connections
                 proxy.delay = 0.3
                 start = time.monotonic()
                 for _ in range(20):
@@ -135,4 +137,4 @@ async def test_slow_database(postgres_place: Place, tell: Callable[..., None]) -
     verdict = await postgres_place.judge(client.acked)
     tell("slow database (600 ms for an answer)", f"120 steps in {took:.1f} s", verdict)
     verdict.must_be_clean()
-    assert after == before
+    assert after == before, f"somebody living was taken for dead\n{crew.log}"
