@@ -60,7 +60,7 @@ def test_the_agent_of_the_readme_is_one(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_commands_of_the_readme_work(folder: Path) -> None:
-    commands = re.findall(r"^\$ (onward .*)$", README, re.MULTILINE)
+    commands = re.findall(r"^\$ (onward .*?) *(?:#.*)?$", README, re.MULTILINE)
     assert commands == ["onward worker deploy:app", "onward submit deploy '\"web\"' --follow"]
     with Child.module("onward", "worker", "deploy:app", cwd=folder, env=environment()):
         for _ in range(100):  # the worker has to have offered its tasks once

@@ -31,7 +31,7 @@ EVERY = 60.0
 ADVICE = {
     CHILD: "it goes with the task that started it: onward show {id} names that",
     UNFINISHED: "cancel it first, or wait until all of its tree has ended",
-    RECENT: "it has ended just now, and its worker may still ask; try again in a minute",
+    RECENT: "its worker may still ask for it; try again in a minute",
     UNTOLD: "somebody has yet to be told of it: onward deliveries --task {id}",
 }
 _STATES = {CHILD: "a child", UNFINISHED: "not ended", RECENT: "only just ended", UNTOLD: "not yet reported"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from typing import NoReturn
 
@@ -21,8 +22,22 @@ class Parser(argparse.ArgumentParser):
     """argparse, with our way of saying what is wrong."""
 
     def error(self, message: str) -> NoReturn:
+        meant = _meant(message)
+        if meant is not None:
+            message = f"there is no {meant[0]!r}; did you mean {meant[1]!r}?"
         sys.stderr.write(f"onward: {safe(message)}; see `{self.prog} --help`\n")
         sys.exit(2)
+
+
+def _meant(message: str) -> tuple[str, str] | None:
+    """What was typed, and the one of the choices that looks like it."""
+    found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+    if found is None:
+        return None
+    import difflib  # noqa: PLC0415 -- only for who errs
+
+    near = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1, 0.6)
+    return (found[1], near[0]) if near else None
 
 
 def common(parser: argparse.ArgumentParser, **defaults: object) -> None:

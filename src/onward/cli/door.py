@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -44,6 +45,9 @@ async def opened(args: Namespace) -> AsyncIterator[Onward]:
     by looking at it: it has no tasks."""
     app = app_of(args)
     if missing(app.store):
+        sys.stderr.write(
+            f"onward: there is no {safe(app.store.where)} yet, so there are no tasks; a worker or a submit makes it, --db or ONWARD_DB names another\n"
+        )
         app = Onward(f"sqlite://{MEMORY}")
     async with app:
         yield app

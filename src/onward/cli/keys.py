@@ -153,7 +153,7 @@ async def audit(args: Namespace) -> int:
         ]
         print_table(screen.out, AUDIT, rows)
     else:
-        screen.aside("nothing was written down so far")
+        screen.aside("nothing was written down so far: what comes over HTTP and MCP is, and keys")
     return 0
 
 

@@ -109,7 +109,9 @@ def audit(commands: Commands) -> None:
     parser = commands.add(
         "audit",
         "keys:audit",
-        "who did what: keys, decisions, steering, budgets",
+        "who did what over HTTP and MCP: keys, decisions, steering, budgets",
+        "Keys are written down wherever they are made. What else is typed here is not:\n"
+        "whoever can open the database needs no key.\n\n"
         "examples:\n  onward audit --limit 20\n  onward audit verify",
     )
     parser.add_argument("--after", type=int, default=0, metavar="N", help="only entries after this number")

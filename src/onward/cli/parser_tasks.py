@@ -71,13 +71,15 @@ BULK = frozenset({"cancel", "pause", "resume", "prioritize", "prune"})
 """Commands that take --all instead of an id."""
 
 
-def _for_all(commands: Commands, name: str, sentence: str, more: str = "", state: str = "pending") -> Parser:
+def _for_all(
+    commands: Commands, name: str, sentence: str, more: str = "", state: str = "pending", about: str = ""
+) -> Parser:
     parser = commands.add_for_one(
         name,
         f"tasks:{name}",
         sentence,
         f"examples:\n  onward {name} 7k2m{more}\n  onward {name} --all --state {state} --name deploy{more}\n\n"
-        "With --all it counts first and asks; --yes does not ask.",
+        "With --all it counts first and asks; --yes does not ask." + (f"\n\n{about}" if about else ""),
     )
     parser.add_argument("--all", action="store_true", help="all tasks that match, instead of ID")
     parser.add_argument("--yes", action="store_true", help="with --all: do not ask")
@@ -116,6 +118,10 @@ def prune(commands: Commands) -> None:
         "forget an ended task and all that it started; or all that match",
         "",
         "completed --until 30d",
+        "What is gone is gone: input, result, journal, artifacts, deliveries; and its\n"
+        "key, which then starts a new task. What ended less than a minute ago stays.\n"
+        "--until goes by the time of the submit; workers do it by the time of the end:\n"
+        "ONWARD_PRUNE_AFTER_S=30d.",
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +23,12 @@ from onward.core.budget import Budget
 from onward.core.durations import seconds
 from onward.core.standing import Open
 from onward.core.task import State, Task
-from onward.errors import InvalidInput, ResultTimeout, TaskCancelled, TaskFailed, UsageError
+from onward.errors import InvalidInput, ResultTimeout, TaskCancelled, TaskFailed, UnknownTask, UsageError
 from onward.views import task_json
 from onward.wishes import Wish
+
+PATIENCE = 3.0
+"""Seconds in which somebody may still come who knows the task."""
 
 
 async def submit(args: Namespace) -> int:
@@ -47,7 +52,7 @@ async def submit(args: Namespace) -> int:
         if args.after is not None:
             after = await door.whole_id(app.service, args.after)
             wish = await app.service.states.after(after, wish)
-        (task_id,) = await app.service.submit([wish], unchecked=args.anyway)
+        task_id = await _submitted(app, wish, unchecked=args.anyway)
         if args.follow:
             if not screen.live:  # the tree has it in its head
                 screen.aside((f"task {task_id}", "dim"))
@@ -62,6 +67,20 @@ async def submit(args: Namespace) -> int:
     if screen.live:
         screen.aside((f"watch it with: onward follow {task_id[-8:]}", "dim"))
     return 0
+
+
+async def _submitted(app: Onward, wish: Wish, *, unchecked: bool) -> str:
+    """The id. A worker that was started in the line before may not have said yet what it does."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            (task_id,) = await app.service.submit([wish], unchecked=unchecked)
+        except UnknownTask:
+            if time.monotonic() > end:
+                raise
+            await asyncio.sleep(0.1)
+        else:
+            return task_id
 
 
 def _budget(said: Any) -> Budget:
