@@ -65,7 +65,7 @@ def known(kind: type[T], said: Said) -> T:
 def task_of(said: Said) -> Task:
     """A task."""
     state, usage = State(said["state"]), usage_of(said.get("usage"))
-    left_out = tuple(said.get("left_out", ()))
+    left_out = tuple(said.get("left_out") or ())
     return Task(**_known(Task, _timed(said)) | {"state": state, "usage": usage, "left_out": left_out})
 
 
