@@ -76,8 +76,11 @@ def escaped(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(lower: str, upper: str) -> list[bytes]:
-    """Patterns of which at least one fits wherever the text stands: two of its letters that follow each other, in all cases. Those
-    with the fewest cases are taken; a colon stands otherwise in labels."""
+    """Patterns of which at least one fits wherever the text stands: a letter that is not ASCII, which is rare and has two cases at most;
+    or two that follow each other, in all cases. Those with the fewest cases are taken; a colon stands otherwise in labels."""
+    for small, large in zip(lower, upper, strict=True) if len(lower) == len(upper) else ():
+        if not small.isascii() and not large.isascii():
+            return [_like(case) for case in sorted({small, large})]
     found = [pair for pair in map("".join, itertools.pairwise(lower)) if pair.isascii() and ":" not in pair]
     found = found or [letter for letter in lower if letter.isascii() and letter != ":"]
     if not found:
