@@ -138,6 +138,32 @@ async def test_a_worker_forgets_what_is_old_enough(clock: HandClock) -> None:
         assert await app.store.census() == []
 
 
+async def test_one_that_cannot_be_forgotten_is_in_nobodys_way(
+    clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = inline_app(clock)
+
+    @app.task
+    async def quick(ctx: Any) -> int:
+        return 1
+
+    async with app, app.worker():
+        tasks = [await app.submit("quick") for _ in range(5)]
+        for task in tasks:
+            await clock.until(task.result())
+        clock.jump(DAY)
+        prune, large = app.store.prune, tasks[2].id  # type: ignore[attr-defined]
+
+        async def too_long(ids: Any, age: float) -> Any:
+            if large in ids:
+                raise StoreUnavailable("it took too long")
+            return await prune(ids, age)
+
+        monkeypatch.setattr(app.store, "prune", too_long)
+        assert await app.service.prunes.old(100) == 4
+        assert [task.task_id for task in (await app.list())[0]] == [large]
+
+
 async def test_nothing_is_forgotten_unless_it_is_asked_for() -> None:
     async with Onward("sqlite://:memory:") as app:
         assert app.settings.prune_after_s == 0

@@ -45,6 +45,12 @@ class Prunes:
     def __init__(self, store: Store, artifacts: Artifacts, clock: Clock) -> None:
         self._store, self._artifacts, self._clock = store, artifacts, clock
 
+    @property
+    def _pruning(self) -> Pruning:
+        if not isinstance(self._store, Pruning):
+            raise UsageError("this store cannot forget tasks")
+        return self._store
+
     async def prune(self, task_id: str) -> int:
         """Forget an ended task and all that it started; how many tasks that were. Raises TaskNotFound, and StateConflict for one that
         has to stay."""
@@ -55,14 +61,11 @@ class Prunes:
 
     async def all_of(self, ids: Ids, age: float = 0.0) -> Pruned:
         """Forget all of these that may go: that ended so many seconds ago, a minute at least. The oldest first."""
-        store = self._store
-        if not isinstance(store, Pruning):
-            raise UsageError("this store cannot forget tasks")
         gone: list[str] = []
         kept: dict[str, str] = {}
         line = sorted(set(ids))
         for start in range(0, len(line), AT_ONCE):
-            found = await store.prune(line[start : start + AT_ONCE], max(age, LEAST))
+            found = await self._pruning.prune(line[start : start + AT_ONCE], max(age, LEAST))
             gone += found.gone
             kept |= found.kept
             await self._drop(found.gone)
@@ -81,17 +84,13 @@ class Prunes:
 
     async def old(self, age: float) -> int:
         """Forget all that ended so many seconds ago; how many tasks that were."""
-        store, many, after = self._store, 0, ""
-        if not isinstance(store, Pruning):
-            raise UsageError("this store cannot forget tasks")
-        age = max(age, LEAST)
+        many, after, age = 0, "", max(age, LEAST)
         until = first_id(self._clock.now() - age)
-        while ids := await store.prunable(age, after, until, AT_ONCE):
+        while ids := await self._pruning.prunable(age, after, until, AT_ONCE):
             try:
                 many += len((await self.all_of(ids, age)).gone)
-            except (
-                StoreUnavailable
-            ):  # one of them may be too large for its time, and must not be in the way of all others
+            except StoreUnavailable:
+                # One of them may be too large for its time, and must not be in the way of all others.
                 for one in ids:
                     many += await self._one_alone(one, age)
             after = ids[-1]

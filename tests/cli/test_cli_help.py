@@ -17,6 +17,15 @@ COMMANDS = [command for command in EVERY if " " not in command]
 HEAVY = ["apsw", "asyncio", "asyncpg", "cronsim", "onward.app", "pydantic", "rich", "uvloop"]
 
 
+def test_a_slip_of_the_pen_is_told_what_was_meant(onward: Run):
+    said = onward("sumbit", "x")
+    assert (said.status, said.sentence) == (
+        2,
+        "onward: there is no 'sumbit'; perhaps you meant 'submit'; see `onward --help`",
+    )
+    assert "perhaps" not in onward("zzz").sentence
+
+
 @pytest.mark.parametrize("words", [["--help"], ["submit", "--help"], ["nonsense"], ["completion", "bash"]])
 def test_help_imports_nothing_heavy(words):
     code = f"""

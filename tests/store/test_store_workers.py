@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 
 from onward.core import record as r
@@ -351,6 +352,32 @@ async def test_several_workers_of_one_process_are_all_present(store: Any, open_a
     await other.leave("w2")
     await store.join(row("w2", address="lock"), 10)
     assert await store.absent(0.0) == {"w2"}, "whoever has left is not held any more"
+
+
+@only_postgres
+async def test_presence_survives_a_server_that_ends_in_mid_sentence(
+    store: Any, open_another: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.store.listener.CHECK", 0.05)
+    other = await open_another()
+    assert await other.attend("w1") == "lock"
+    await store.join(row("w1", address="lock"), 10)
+    listener, sessions = other._listener, []
+    ask = listener._ask
+
+    async def broken_once(name: str, *values: Any) -> None:
+        if not sessions:
+            sessions.append(listener._connection)
+            raise asyncpg.InternalClientError("another operation is in progress")
+        await ask(name, *values)
+
+    monkeypatch.setattr(listener, "_ask", broken_once)
+
+    async def anew() -> bool:
+        return bool(sessions and listener._ready.is_set() and listener._connection is not sessions[0])
+
+    await eventually(anew)
+    assert await store.absent(0.0) == set()
 
 
 async def test_a_file_or_memory_leaves_presence_to_the_kernel(store: Store, kind: str) -> None:

@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         meant = _meant(message)
         if meant is not None:
-            message = f"there is no {meant[0]!r}; did you mean {meant[1]!r}?"
+            message = f"there is no {meant[0]!r}; perhaps you meant {meant[1]!r}"
         sys.stderr.write(f"onward: {safe(message)}; see `{self.prog} --help`\n")
         sys.exit(2)
 
