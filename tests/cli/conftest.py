@@ -113,7 +113,7 @@ def waiting(onward: Run, crew: str) -> Waiting:
 
     def until(reason: str, *words: str) -> str:
         task_id = submitted(onward, crew, *words)
-        end = time.monotonic() + 15
+        end = time.monotonic() + 60
         while (task := onward("show", task_id, "--json", "--db", crew).json)["reason"] != reason:
             assert time.monotonic() < end, task
             time.sleep(0.02)

@@ -94,7 +94,7 @@ def fork(shop: Shop) -> list[str]:
 
 EVERY: dict[str, tuple[Words, str, set[str]]] = {
     "submit": (lambda shop: ["submit", "greet", '"you"'], r"^[0-9a-z]{26}$", {"task_id", "state", "input", "usage"}),
-    "list": (lambda shop: ["list", "--name", "greet"], r"ID +STATE +TASK +QUEUE +AGE", {"tasks", "next"}),
+    "list": (lambda shop: [shop.greeted(), "list", "--name", "greet"][1:], r"ID +STATE +TASK +QUEUE +AGE", {"tasks", "next"}),
     "show": (lambda shop: ["show", shop.greeted()], r"greet  completed · took", {"task_id", "journal", "waits_for"}),
     "state": (lambda shop: ["state", janitor(shop)], r"^Goal: /tmp/a$", {"goal", "plan", "known_facts"}),
     "patch": (
