@@ -136,7 +136,7 @@ def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
         key,
         fingerprint,
         wish.parent,
-        wish.tenant if group is None else group,  # tenants get their turns, where nobody says otherwise
+        _stored_group(wish, group),
         wish.tenant,
     )
 
@@ -150,6 +150,12 @@ def stored_key(wish: Wish) -> str:
     tenants is two keys. (That of a child has the id of its parent in it.)"""
     key = named("key", wish.key)
     return key if wish.tenant is None or wish.parent is not None else f"{wish.tenant}\n{key}"
+
+
+def _stored_group(wish: Wish, group: str | None) -> str | None:
+    """A group as the store has it: behind its tenant, so that nobody stands in the line of another tenant, nor takes a place behind
+    its limits. Where nobody names a group, tenants get their turns."""
+    return group if wish.tenant is None else wish.tenant if group is None else f"{wish.tenant}\n{group}"
 
 
 def _options(wish: Wish, offer: Offer) -> dict[str, Any]:

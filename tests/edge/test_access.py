@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from onward import Onward
+from onward import Limit, Onward
 from onward.core import wire
 from onward.core.caller import ANYBODY, SCOPES, Caller
 from onward.edge.door import Door
@@ -34,7 +34,7 @@ from tests.edge.tenants import (
     subscribed_again,
     town,
 )
-from tests.kit import Through, only_memory, only_postgres, sql
+from tests.kit import Through, eventually, only_memory, only_postgres, sql
 
 
 @dataclasses.dataclass(frozen=True)
@@ -406,6 +406,33 @@ async def test_a_tenant_is_a_group_where_nobody_says_otherwise(app: Onward) -> N
     door = Door(app.service, caller("acme"))
     plain, named = await door.submit([Wish("work", 1), Wish("work", 2, group="vip")])
     assert [(await app.get(one)).group for one in (plain, named)] == ["acme", "vip"]
+
+
+@pytest.mark.parametrize("group", ["acme", "vip"])
+async def test_nobody_takes_a_place_in_the_line_of_another_tenant(app: Onward, group: str) -> None:
+    """A limit of one for each group: a stranger who names a group of acme, or acme itself, keeps nobody from starting."""
+    started: list[str] = []
+
+    @app.task(limit=Limit(concurrency=1))
+    async def hold(ctx: Any, who: str) -> None:
+        started.append(who)
+        await asyncio.Event().wait()
+
+    own = None if group == "acme" else group
+    for tenant, wish in (
+        ("globex", Wish("hold", "globex", group=group)),
+        ("acme", Wish("hold", "acme", group=own)),
+        (None, Wish("hold", "nobody", group="vip")),
+        ("acme", Wish("hold", "acme again", group=own)),
+    ):
+        await Door(app.service, caller(tenant, WORK)).submit([wish])
+
+    async def behind() -> list[Any]:
+        return [task.input for task in (await app.list())[0] if task.reason == "quota" and len(started) > 2]
+
+    async with app.worker():
+        assert await eventually(behind) == ["acme again"]
+    assert sorted(started) == ["acme", "globex", "nobody"]
 
 
 # ── agents' own keys ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -84,7 +84,7 @@ class Candidate(NamedTuple):
 
 
 def gate_of(task: str, group: str | None) -> str:
-    """The name of the gate for tasks of this handler and group. Neither has a line break in it, so no two are alike."""
+    """The name of the gate for tasks of this handler and group. The first has no line break in it, so no two are alike."""
     return f"{task}\n{group or ''}"
 
 
