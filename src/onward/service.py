@@ -24,6 +24,7 @@ from onward.core.ids import Ids
 from onward.core.record import ENDS, Record
 from onward.core.task import NewTask, Reason, State, Task
 from onward.errors import (
+    InvalidInput,
     KeyConflict,
     QueueFull,
     ResultTimeout,
@@ -63,6 +64,9 @@ from onward.wishes import (
 TAIL_EVERY = 0.1
 """Seconds between two looks at a journal that is being followed."""
 
+NEWS = 5.0
+"""Seconds for which it is remembered what workers say of the handlers that this process does not have."""
+
 
 class Service(Lists):
     """All verbs of the outside."""
@@ -80,6 +84,7 @@ class Service(Lists):
     ) -> None:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
         self._remote: dict[str, Offer] = {}
+        self._learned_at = -math.inf
         self._depths: dict[str, _Gauge] = {}
         self.messages = Messages(store, ids, self.check_call, self.is_agent)
         self.artifacts = artifacts or Artifacts(store)
@@ -115,9 +120,16 @@ class Service(Lists):
             return ids
 
     async def _submit(self, wishes: Sequence[Wish], connection: Any, unchecked: bool) -> list[str]:
-        for name in {wish.task for wish in wishes if wish.task not in self._offers}:
+        afar = {wish.task for wish in wishes if wish.task not in self._offers}
+        for name in afar:
             await self._ask_for(name, unchecked)
-        new = [self._prepared(wish) for wish in wishes]
+        try:
+            new = [self._prepared(wish) for wish in wishes]
+        except InvalidInput:
+            if not afar:
+                raise
+            await self._learn()  # a worker with other code may have come
+            new = [self._prepared(wish) for wish in wishes]
         for place, wish in enumerate(wishes):
             if wish.webhook is not None:
                 hook = await self.subscriptions.webhook(wish.webhook, wish.tenant)
@@ -186,12 +198,17 @@ class Service(Lists):
         return (self._offers.get(name) or self._remote.get(name) or UNKNOWN).agent
 
     async def _ask_for(self, name: str, unchecked: bool) -> None:
-        """Learn what a worker once said of a handler that this process does not have. Raises UnknownTask."""
-        if name not in self._remote:
-            told = {known: wire.decode(data) for known, data in (await self._store.offered()).items()}
-            self._remote = {known: from_afar(said) for known, said in told.items()}
+        """Learn what a worker said of a handler that this process does not have. Raises UnknownTask."""
+        if name not in self._remote or self._clock.monotonic() - self._learned_at > NEWS:
+            await self._learn()
         if name not in self._remote and not unchecked:
             raise UnknownTask(name, sorted(self._remote.keys() | self._offers.keys()))
+
+    async def _learn(self) -> None:
+        """What workers say of their handlers now."""
+        self._learned_at = self._clock.monotonic()
+        told = await self._store.offered()
+        self._remote = {name: from_afar(name, wire.decode(data)) for name, data in told.items()}
 
     async def _make_room(self, new: Sequence[NewTask]) -> None:
         """Refuse what a full queue cannot take. Counted exactly near the limit, and now and then far from it: the bound

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from onward.core import mask, secret, wire
+from onward.core import call, mask, secret, wire
 from onward.core.budget import Budget
 from onward.core.durations import Duration, seconds
 from onward.core.schedule import Rhythm
@@ -93,16 +93,11 @@ def anything(_value: Any) -> None:
 UNKNOWN = Offer(anything)
 
 
-def from_afar(said: Mapping[str, Any]) -> Offer:
+def from_afar(name: str, said: Mapping[str, Any]) -> Offer:
     """What a worker once said of a handler that this process does not have."""
 
     def check(value: Any) -> None:
-        known = said.get("input", {}).get("properties", {})
-        whole = isinstance(value, dict) and value.keys() <= known.keys() and secret.name_in(value) is None
-        given = value if whole else dict.fromkeys([*said.get("input", {}).get("required", ()), *known][:1], value)
-        for name, item in given.items():
-            if secret.in_clear(item, known.get(name)):
-                raise InvalidInput(secret.in_clear_text(name))
+        call.check(value, said.get("input", {}), f"task {name!r}")
 
     agent, secrets = said.get("agent", False), said.get("secrets")
     return Offer(check, said["queue"], said["deadline"], said.get("group"), agent=agent, secrets=secrets)

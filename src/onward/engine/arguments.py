@@ -8,13 +8,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import json
 import typing
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from onward.core import secret
+from onward.core import call, secret
 from onward.errors import InvalidInput
 
 _UNCHECKED = (inspect.Parameter.empty, Any, object)
@@ -140,25 +139,15 @@ class Arguments:
     @property
     def first(self) -> str:
         """The parameter that gets an input which is no object."""
-        return next(iter(self.needed), next(iter(self.named)))
+        return call.first(self.named, self.needed)
 
     def of(self, value: Any) -> tuple[list[Any], dict[str, Any]]:
-        """A JSON value as the arguments of the function, checked against its annotations. An object becomes keyword
-        arguments where the function takes them; anything else is one argument; null is none where none is needed."""
-        named, needed = self.named, self.needed
-        if (
-            isinstance(value, dict)
-            and needed <= value.keys()
-            and (self._open_ended or value.keys() <= named.keys())
-            and (value or not needed)
-        ):
-            return self._placed({key: self._check(named.get(key), item) for key, item in value.items()})
-        if value is None and not needed:
-            return [], dict(self.secrets)
-        if len(needed) <= 1 and named:
-            first = self.first
-            return self._placed({first: self._check(named[first], value)})
-        raise InvalidInput(f"{self.what} takes {self.usage}, and the input is {_short(value)}")
+        """A JSON value as the arguments of the function (see `core/call.py`), checked against its annotations."""
+        given = call.arranged(value, self.named, self.needed, open_ended=self._open_ended)
+        if given is None:
+            quiet = any(_bears_secrets(p.annotation) for p in self.parameters if p.annotation not in _UNCHECKED)
+            raise call.refusal(self.what, self._parts, value, quiet=quiet)
+        return self._placed({name: self._check(self.named.get(name), item) for name, item in given.items()})
 
     def by_name(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The same for an object that can be nothing but keyword arguments."""
@@ -176,10 +165,11 @@ class Arguments:
     @property
     def usage(self) -> str:
         """The arguments as a person would write them."""
-        parts = [
-            p.name if p.annotation is p.empty else f"{p.name}: {_type_name(p.annotation)}" for p in self.parameters
-        ]
-        return f"an object with {', '.join(parts)}" if parts else "no input"
+        return call.usage(self._parts)
+
+    @property
+    def _parts(self) -> list[str]:
+        return [p.name if p.annotation is p.empty else f"{p.name}: {_type_name(p.annotation)}" for p in self.parameters]
 
     def _check(self, parameter: inspect.Parameter | None, value: Any) -> Any:
         if parameter is None or parameter.annotation in _UNCHECKED:
@@ -199,11 +189,11 @@ class Arguments:
 
     def schema(self) -> dict[str, Any]:
         """JSON schema of the input."""
-        properties = {p.name: _property(p) for p in self.parameters if p.kind is not p.VAR_KEYWORD}
         return {
             "type": "object",
-            "properties": properties,
-            "required": [p.name for p in self.parameters if p.name in self.needed],
+            "properties": {name: _property(p) for name, p in self.named.items()},
+            "required": [name for name in self.named if name in self.needed],
+            "additionalProperties": self._open_ended,
             "description": inspect.getdoc(self.function) or "",
         }
 
@@ -219,11 +209,6 @@ def _property(parameter: inspect.Parameter) -> dict[str, Any]:
 
 def _type_name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else text[:77] + "…"
 
 
 def _first_problem(error: ValueError, quiet: bool) -> str:

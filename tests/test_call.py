@@ -1,0 +1,129 @@
+"""An input and the arguments that come of it: the schema of a function says no to nothing that the function takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, SecretStr
+
+from onward import Onward
+from onward.core import call
+from onward.engine.arguments import Arguments
+from onward.errors import InvalidInput
+from onward.service import NEWS
+from onward.wishes import Wish
+from tests.kit import Lab
+
+
+class Model(BaseModel):
+    """Something with a shape."""
+
+    a: int = 0
+
+
+@dataclasses.dataclass
+class Pair:
+    """Another."""
+
+    a: int
+    b: str = ""
+
+
+def nothing() -> None: ...
+def one(a: str) -> None: ...
+def anything(a: Any) -> None: ...
+def number(a: int) -> None: ...
+def maybe(a: float = 1.5, b: bool = False) -> None: ...
+def several(a: int, b: str, c: list[int] | None = None) -> None: ...
+def model(a: Model) -> None: ...
+def pair(a: Pair, b: str = "") -> None: ...
+def mapping(a: dict[str, int]) -> None: ...
+def whatever(a: int = 0, **more: Any) -> None: ...
+def two(a: Any, b: Any, c: Any = None) -> None: ...
+def loose(a: Any, **more: Any) -> None: ...
+def rest(*a: int) -> None: ...
+def placed(a: int, /, b: str = "") -> None: ...
+def secret(a: SecretStr, b: str = "") -> None: ...
+
+
+FUNCTIONS: list[Callable[..., None]] = [
+    nothing, one, anything, number, maybe, several, model, pair, mapping, whatever, rest, placed, secret,
+]  # fmt: skip
+UNTYPED: list[Callable[..., None]] = [nothing, anything, two, loose]
+
+plain = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "x", "7"]) | st.just({"$secret": "KEY"})
+names = st.sampled_from(["a", "b", "c", "more"])
+values = st.recursive(plain, lambda part: st.lists(part, max_size=2) | st.dictionaries(names, part, max_size=3))
+
+
+def takes(check: Callable[[], object]) -> bool:
+    try:
+        check()
+    except InvalidInput:
+        return False
+    return True
+
+
+@given(st.sampled_from(FUNCTIONS), values)
+def test_the_schema_refuses_nothing_that_the_function_takes(function: Callable[..., None], value: Any) -> None:
+    arguments = Arguments(function, "it")
+    if takes(lambda: arguments.of(value)):
+        call.check(value, arguments.schema(), "it")
+
+
+@given(st.sampled_from(UNTYPED), values)
+def test_where_only_names_count_both_say_the_same(function: Callable[..., None], value: Any) -> None:
+    arguments = Arguments(function, "it")
+    assert takes(lambda: call.check(value, arguments.schema(), "it")) == takes(lambda: arguments.of(value))
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "said"),
+    [
+        (one, {"nmae": "you"}, 'it takes an object with a: string, and the input is {"nmae": "you"}'),
+        (number, [1], "it takes an object with a: integer, and the input is [1]"),
+        (several, {"a": 1}, 'it takes an object with a: integer, b: string, c, and the input is {"a": 1}'),
+        (nothing, 7, "it takes no input, and the input is 7"),
+        (secret, {"aa": "sk-in-clear"}, "it: the input for 'a' has a secret in clear text"),
+        (secret, {"b": ["sk-in-clear"], "a": {"$secret": "K"}}, "it takes an object with a: object, b: string, and the input is something else"),
+    ],
+)  # fmt: skip
+def test_what_is_said_from_afar(function: Callable[..., None], value: Any, said: str) -> None:
+    with pytest.raises(InvalidInput) as told:
+        call.check(value, Arguments(function, "it").schema(), "it")
+    assert str(told.value).startswith(said)
+    assert "sk-in-clear" not in str(told.value)
+
+
+async def test_a_process_without_the_code_refuses_what_no_worker_would_take(lab: Lab) -> None:
+    async def greet(ctx: Any, name: str) -> None: ...
+    async def greet_twice(ctx: Any, name: str, other: str) -> None: ...
+
+    lab.app.task(greet)
+    await lab.start()
+    afar = Onward(store=lab.store, clock=lab.clock)
+    with pytest.raises(InvalidInput, match=r"task 'greet' takes an object with name: string, and the input is"):
+        await afar.submit("greet", {"nmae": "you"})
+    assert (await lab.app.list())[0] == []
+    await afar.submit("greet", {"name": "you"})
+
+    two = {"name": "you", "other": "me"}
+    newer = Lab(lab.clock, store=lab.store)
+    newer.app.task(name="greet", queue="new")(greet_twice)
+    await newer.start()
+    (found,) = await afar.service.submit([Wish("greet", two)])  # whoever would refuse it asks again
+    assert (await afar.get(found)).queue == "new"
+
+    newest = Lab(lab.clock, store=lab.store)
+    newest.app.task(name="greet", queue="newest")(greet_twice)
+    await newest.start()
+    await lab.clock.until(lab.clock.sleep(NEWS + 1))
+    (found,) = await afar.service.submit([Wish("greet", two)])
+    assert (await afar.get(found)).queue == "newest", "and now and then in any case"
+    await newest.stop()
+    await newer.stop()
