@@ -46,9 +46,9 @@ def test_a_worker_that_died_leaves_what_it_did_broken_off_at_its_last_sign_of_li
     )
     assert told(fall.bars) == [
         ("queue", "", 0.0, 1.0, "ok"),
-        ("shift", "w", 1.0, 5.0, "failed"),
+        ("shift", "w", 1.0, 5.0, "killed"),
         ("step", "a", 1.5, 2.0, "ok"),
-        ("step", "b", 3.0, 5.0, "failed"),
+        ("step", "b", 3.0, 5.0, "killed"),
         ("shift", "x", 9.0, 11.0, "ok"),
         ("step", "b", 9.5, 10.5, "ok"),
     ]
@@ -76,6 +76,22 @@ def test_turns_stand_side_by_side() -> None:
     )
     turns = [(bar.name, bar.depth, bar.parent) for bar in fall.bars if bar.kind == "turn"]
     assert turns == [("1", 1, 2), ("2", 1, 2)]
+
+
+def test_a_turn_ends_when_the_next_begins_though_that_was_told_late() -> None:
+    def said(turn: int, ms: int) -> dict[str, Any]:
+        return {"ms": ms, "result": {"turn": turn, "asked": {"model": "m"}, "id": "x", "bytes": 1}}
+
+    fall = fallen(
+        SUBMITTED,
+        SHIFT,
+        (r.STEP_DONE, "model", said(1, 500), 2.0),
+        (r.STEP_STARTED, "model#2", {}, 3.25),
+        (r.STEP_DONE, "model#2", said(2, 1000), 4.0),
+        (r.COMPLETED, "", {"result": 3}, 5.0),
+    )
+    turns = [(bar.name, bar.start, bar.end, bar.last) for bar in fall.bars if bar.kind == "turn"]
+    assert turns == [("1", 1.5, 3.0, 5), ("2", 3.0, 5.0, 6)], "and whoever has seen record 4 is told of it"
 
 
 def test_attempts_of_a_step_and_the_pauses_between_them() -> None:

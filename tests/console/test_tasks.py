@@ -83,7 +83,11 @@ def test_a_worker_is_killed_and_the_crash_and_the_resume_are_marked(visit: Visit
     expect(page.locator(".tl-shift.shift")).to_have_count(2)
     server.pass_("crash", 1, 2)
     expect(page.locator("h1 .chip")).to_have_text("completed")
-    expect(page.locator(".tl-shift.shift.failed")).to_have_count(1)
+    expect(page.locator(".tl-shift.shift.killed")).to_have_count(1)
+    broken, done = page.locator(".tl-row", has_text="row 1").all()
+    expect(broken).to_have_class(re.compile("s-killed"))
+    expect(broken.locator(".tl-took")).to_contain_text("broke off")
+    expect(done).to_have_class(re.compile("s-ok"))
 
 
 def test_a_reload_in_the_middle_of_a_stream_misses_nothing(visit: Visit, server: Server) -> None:

@@ -12,7 +12,7 @@ const SPARE = 8; // rows above and below what can be seen
 const RANK = { queue: 0, shift: 1, turn: 2, step: 3, model: 3, tool: 3, undo: 3, retry: 5 };
 const LINES = { crash: "bad", resume: "run", cancel: "idle", deadline: "bad", parked: "bad", quarantined: "bad", forked: "run", failed: "bad", undo: "undo", pressure: "warn" };
 const MARKS = { crash: "crash, resumed" };
-const TROUBLE = new Set(["failed", "retried", "in_doubt", "denied", "undone"]);
+const TROUBLE = new Set(["failed", "killed", "retried", "in_doubt", "denied", "undone"]);
 const OPEN = new Set(["running", "waiting", "in_doubt"]);
 
 const laned = (bar) => bar.kind === "queue" || bar.kind === "shift" || (bar.kind === "retry" && !bar.name);
@@ -205,6 +205,7 @@ export function timeline({ pick, signal }) {
     const long = span((open ? now : bar.end) - bar.start);
     if (bar.state === "in_doubt") return "in doubt";
     if (bar.state === "failed") return bar.end > bar.start ? `failed after ${long}` : "failed";
+    if (bar.state === "killed") return bar.end > bar.start ? `broke off after ${long}` : "broke off";
     if (bar.state === "retried") return "failed, tried again";
     if (bar.state === "denied") return "denied";
     if (open && bar.until) return `until ${moment(bar.until)}`;

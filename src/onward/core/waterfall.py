@@ -25,6 +25,8 @@ from onward.core.turn import asks_a_model, is_call, is_output
 TEXT = 200
 """Characters of what a bar or a mark is about."""
 
+KILLED = "the worker was killed or lost its lease"
+
 OPEN = frozenset({"running", "waiting", "in_doubt"})
 _NUMBER = re.compile(r"#\d+$")
 
@@ -41,7 +43,7 @@ class Bar:
     start: float
     end: float | None = None
     state: str = "ok"
-    """ok, failed, running, waiting, retried, in_doubt, undone or denied."""
+    """ok, failed, killed (with its worker), running, waiting, retried, in_doubt, undone or denied."""
     attempt: int = 1
     parent: int | None = None
     depth: int = 0
@@ -84,6 +86,7 @@ class Waterfall:
         self._queue: Bar | None = None
         self._shift: Bar | None = None
         self._turn: Bar | None = None
+        self._turn_before: Bar | None = None
         self._decisions: dict[int, str] = {}
         self._readers: dict[str, Callable[[Record, Said], None]] = {
             r.SUBMITTED: self._queued,
@@ -168,8 +171,8 @@ class Waterfall:
 
     def _shift_started(self, record: Record, said: Said) -> None:
         if self._shift is not None:
-            self._mark(record, "crash", "the worker was killed or lost its lease")
-            self._over(record, "failed", self._at)
+            self._mark(record, "crash", KILLED)
+            self._over(record, "killed", self._at)
         if self._queue is not None:
             self._close(self._queue, record, "ok")
             self._queue = None
@@ -181,15 +184,18 @@ class Waterfall:
         """A shift ends, and with it what ran in it. What waits goes on waiting, and a turn goes on in the next one."""
         for key, bar in list(self._open.items()):
             if bar.state == "running":
-                self._close(self._open.pop(key), record, "failed" if state == "failed" else "retried", at)
+                self._close(self._open.pop(key), record, "retried" if state == "ok" else state, at)
+                bar.text = KILLED if state == "killed" else bar.text
         if self._shift is not None:
             self._close(self._shift, record, state, at)
             self._shift = None
 
     def _close_turn(self, record: Record, at: float | None = None) -> None:
-        if self._turn is not None:
-            self._close(self._turn, record, "ok", at)
-            self._turn = None
+        """Also when one that has been closed ended earlier than was thought then."""
+        turn = self._turn or self._turn_before
+        if turn is not None and (self._turn is not None or (at is not None and turn.end is not None and at < turn.end)):
+            self._close(turn, record, "ok", at)
+        self._turn, self._turn_before = None, turn
 
     def _handed_back(self, record: Record, said: Said) -> None:
         self._over(record, "ok")

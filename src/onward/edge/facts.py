@@ -67,7 +67,7 @@ class BarShape(Shape):
     last: int = Field(description="The last record about it.")
     start: float
     end: float | None
-    state: Literal["ok", "failed", "running", "waiting", "retried", "in_doubt", "undone", "denied"]
+    state: Literal["ok", "failed", "killed", "running", "waiting", "retried", "in_doubt", "undone", "denied"]
     attempt: int
     parent: int | None = Field(description="The `seq` of the shift or the turn that it lies in.")
     depth: int

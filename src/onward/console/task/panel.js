@@ -9,7 +9,7 @@ import { copyable, value } from "../values.js";
 import { bytes, line, moment, number, safe, span } from "../words.js";
 import { forked } from "./actions.js";
 
-const TONES = { ok: "good", failed: "bad", running: "run", waiting: "wait", retried: "bad", in_doubt: "bad", undone: "undo", denied: "bad" };
+const TONES = { ok: "good", failed: "bad", killed: "bad", running: "run", waiting: "wait", retried: "bad", in_doubt: "bad", undone: "undo", denied: "bad" };
 let asked = 0;
 
 export async function panel(root, bar, context, close) {
