@@ -13,6 +13,7 @@ from onward.core.task import Task
 from onward.core.text import iso as iso
 from onward.core.turn import OUTPUT
 from onward.core.usage import Usage
+from onward.core.why import Why
 from onward.errors import OnwardError
 from onward.journals import RecordView, Timeline, TurnView
 from onward.keys import Key
@@ -50,6 +51,11 @@ def task_json(task: Task) -> dict[str, Any]:
         **({} if task.in_flight is None else {"in_flight": task.in_flight}),
         **({"left_out": list(task.left_out)} if task.left_out else {}),
     }
+
+
+def why_json(why: Why) -> dict[str, Any]:
+    """Why a task is where it is, for programs."""
+    return why._asdict() | {"since": iso(why.since), "until": iso(why.until)}
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:

@@ -40,7 +40,7 @@ async def test_a_task_from_submit_to_result(app: Onward, client: Client, ends: E
     )
     assert task["finished_at"].endswith("Z")
     found = (await client.get(f"/api/tasks/{task_id}")).json()
-    assert found.pop("why")["since"] is not None
+    assert found.pop("why")["since"].endswith("Z")
     assert found == task
     records = (await client.get(f"/api/tasks/{task_id}/events")).json()
     assert [record["seq"] for record in records["records"]] == list(range(1, len(records["records"]) + 1))

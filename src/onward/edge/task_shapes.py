@@ -8,7 +8,7 @@ from pydantic import Field, RootModel, StrictBool
 
 from onward.core.task import Reason, State
 from onward.edge.calls import Shape
-from onward.edge.shapes import Moment, Name, TaskShape, Whole
+from onward.edge.shapes import Moment, Name, TaskShape, Time, Whole
 from onward.lists import BRIEF, LONGEST_TEXT
 
 Names = Annotated[list[Name], Field(max_length=50)]
@@ -75,11 +75,11 @@ class TaskQuery(TaskFilter):
 
 
 class WhyShape(Shape):
-    """Why a task is where it is: what, and since when and until when, in seconds since 1970."""
+    """Why a task is where it is: what, and since when and until when."""
 
     text: str = Field(examples=["behind 12 others", "waits for approval of send_email", "in doubt: charge"])
-    since: float | None
-    until: float | None
+    since: Time | None
+    until: Time | None
     behind: int | None = Field(
         description="How many stand before it, where it could be started now; 1000 is so many or more."
     )

@@ -20,7 +20,7 @@ from onward.edge.problem import Problem
 from onward.errors import ResultTimeout, Unauthorized
 from onward.forks import SAME
 from onward.telemetry import incoming
-from onward.views import record_json, task_json
+from onward.views import record_json, task_json, why_json
 from onward.wishes import Wish
 
 LONGEST_WAIT = 60.0
@@ -154,7 +154,7 @@ async def _page(asked: Asked, found: Tasks, cursor: str | None) -> Answer:
 
 
 def _placed(task: Task, whys: Mapping[str, Why]) -> dict[str, Any]:
-    return {**task_json(task), "why": whys[task.task_id]._asdict()}
+    return {**task_json(task), "why": why_json(whys[task.task_id])}
 
 
 def _held(asked: Asked) -> float | None:
