@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TESTS  ?= tests
-JOBS   ?= 3
+JOBS   ?= 4
 
 # What was compiled once is kept: the tests start some hundred processes.
 unexport PYTHONDONTWRITEBYTECODE

@@ -191,7 +191,7 @@ def _snapshots(goal: str, changes: list[Any], kill: int) -> None:
 @pytest.mark.parametrize("holds", ["requests", "snapshots"])
 def test_many_lives(holds: str, prove: bool) -> None:
     """The same, for many more."""
-    examples = settings(max_examples=1_000 if prove else 150, phases=LIVES)
+    examples = settings(max_examples=1_000 if prove else 60, phases=LIVES)
     (examples(given(*CONVERSATIONS)(_requests)) if holds == "requests" else examples(given(*STATES)(_snapshots)))()
 
 

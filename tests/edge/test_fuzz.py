@@ -57,7 +57,7 @@ def fuzz(address: str, folder: Path, examples: int) -> subprocess.CompletedProce
 def test_nothing_undocumented_happens(url: str, tmp_path: Path, prove: bool) -> None:
     child, address = serve(url)
     with child:
-        told = fuzz(address, tmp_path, 100 if prove else 5)
+        told = fuzz(address, tmp_path, 100 if prove else 3)
         assert told.returncode == 0, told.stdout[-8000:]
         found = re.search(r"(\d+) generated", told.stdout)
         assert found, told.stdout[-2000:]

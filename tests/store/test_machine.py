@@ -537,9 +537,9 @@ def test_postgres(on_postgres: Callable[[], Machine]) -> None:
 
 @pytest.mark.slow
 def test_sqlite_at_length(prove: bool) -> None:
-    _run(on_sqlite, examples=5_000 if prove else 200, steps=80, chance=prove)
+    _run(on_sqlite, examples=5_000 if prove else 80, steps=80, chance=prove)
 
 
 @pytest.mark.slow
 def test_postgres_at_length(on_postgres: Callable[[], Machine], prove: bool) -> None:
-    _run(on_postgres, examples=1_000 if prove else 50, chance=prove)
+    _run(on_postgres, examples=1_000 if prove else 25, chance=prove)
