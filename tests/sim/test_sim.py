@@ -5,10 +5,12 @@ A failure names its seed; `.venv/bin/python -m tests.sim SEED --trace` runs that
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -18,6 +20,13 @@ from tests.sim.planted import PLANTED
 
 # A process that dies between making a handler's coroutine and its first turn never awaits it.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+
+
+@pytest.fixture(autouse=True)
+def _such_coroutines_are_gone_before_the_next_test() -> Iterator[None]:
+    yield
+    gc.collect()
+
 
 SEEDS = 24
 MORE = 56

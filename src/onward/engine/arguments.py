@@ -133,7 +133,8 @@ class Arguments:
         self.named = {p.name: p for p in self.parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
         """Parameters that take a value of their own."""
         self.needed = frozenset(name for name, p in self.named.items() if p.default is p.empty)
-        self._open_ended = any(p.kind is p.VAR_KEYWORD for p in self.parameters)
+        self.open_ended = any(p.kind is p.VAR_KEYWORD for p in self.parameters)
+        """Whether it takes names that it does not name."""
         self._placeful = [p for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
 
     @property
@@ -143,7 +144,7 @@ class Arguments:
 
     def of(self, value: Any) -> tuple[list[Any], dict[str, Any]]:
         """A JSON value as the arguments of the function (see `core/call.py`), checked against its annotations."""
-        given = call.arranged(value, self.named, self.needed, open_ended=self._open_ended)
+        given = call.arranged(value, self.named, self.needed, open_ended=self.open_ended)
         if given is None:
             quiet = any(_bears_secrets(p.annotation) for p in self.parameters if p.annotation not in _UNCHECKED)
             raise call.refusal(self.what, self._parts, value, quiet=quiet)
@@ -151,7 +152,7 @@ class Arguments:
 
     def by_name(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The same for an object that can be nothing but keyword arguments."""
-        strange = [] if self._open_ended else sorted(values.keys() - self.named.keys())
+        strange = [] if self.open_ended else sorted(values.keys() - self.named.keys())
         if missing := sorted(self.needed - values.keys()):
             raise InvalidInput(f"{self.what} needs {', '.join(map(repr, missing))}; it takes {self.usage}")
         if strange:
@@ -193,7 +194,6 @@ class Arguments:
             "type": "object",
             "properties": {name: _property(p) for name, p in self.named.items()},
             "required": [name for name in self.named if name in self.needed],
-            "additionalProperties": self._open_ended,
             "description": inspect.getdoc(self.function) or "",
         }
 

@@ -70,7 +70,7 @@ class Handler:
             "deadline": self.deadline,
             "group": self.grouping,
             "attempts": self.retry.attempts,
-            "input": self.takes.schema(),
+            "input": self.takes.schema() | {"additionalProperties": self.takes.open_ended},
             "secrets": sorted(self.secrets),
         }
         said |= {} if self.doc is None else {"doc": self.doc}
