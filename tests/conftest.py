@@ -93,6 +93,13 @@ def prove(pytestconfig: pytest.Config) -> bool:
     return bool(pytestconfig.getoption("--prove"))
 
 
+@pytest.fixture
+def at_length(prove: bool) -> None:
+    """For what another test tries at a smaller size, or on another store: this one is for `make prove`."""
+    if not prove:
+        pytest.skip("at length, and on every store, is for `make prove`")
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("ONWARD_")]:

@@ -254,6 +254,7 @@ async def all_done(app: Onward) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("at_length")
 async def test_ten_tasks_do_not_wait_for_ten_thousand(app: Onward) -> None:
     loop = asyncio.get_running_loop()
     begun = loop.time()

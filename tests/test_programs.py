@@ -198,5 +198,6 @@ def test_random_programs_survive_random_kills() -> None:
 
 
 @pytest.mark.slow
-def test_random_programs_survive_random_kills_at_length(prove: bool) -> None:
-    _run(3_000 if prove else 100, chance=prove)
+@pytest.mark.usefixtures("at_length")
+def test_random_programs_survive_random_kills_at_length() -> None:
+    _run(3_000, chance=True)

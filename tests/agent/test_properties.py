@@ -189,9 +189,10 @@ def _snapshots(goal: str, changes: list[Any], kill: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("holds", ["requests", "snapshots"])
-def test_many_lives(holds: str, prove: bool) -> None:
+@pytest.mark.usefixtures("at_length")
+def test_many_lives(holds: str) -> None:
     """The same, for many more."""
-    examples = settings(max_examples=1_000 if prove else 60, phases=LIVES)
+    examples = settings(max_examples=1_000, phases=LIVES)
     (examples(given(*CONVERSATIONS)(_requests)) if holds == "requests" else examples(given(*STATES)(_snapshots)))()
 
 

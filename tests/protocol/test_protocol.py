@@ -155,6 +155,7 @@ def test_the_whole_protocol_has_no_error() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("at_length")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_planted_fault_is_found_in_the_whole_protocol(fault: str) -> None:
     report = Search(Protocol(planted=fault)).run()
@@ -163,10 +164,9 @@ def test_each_planted_fault_is_found_in_the_whole_protocol(fault: str) -> None:
 
 
 @pytest.mark.slow
-def test_three_workers_with_all_they_have_in_memory(prove: bool) -> None:
+@pytest.mark.usefixtures("at_length")
+def test_three_workers_with_all_they_have_in_memory() -> None:
     """The same without forgetting anything of workers that were fenced, on a shorter program."""
-    if not prove:
-        pytest.skip("millions of states are for `make prove`")
     report = Search(Protocol(("a", "b"), messages=0, fails=False), lean=False).run()
     print(f"\nthree workers, nothing forgotten: {report}")
     assert not report.wrong, str(report)

@@ -29,7 +29,6 @@ def _such_coroutines_are_gone_before_the_next_test() -> Iterator[None]:
 
 
 SEEDS = 24
-MORE = 56
 PROOF = 4_000
 ENOUGH = 80
 """Seeds within which a planted fault must have been found."""
@@ -87,16 +86,10 @@ def test_no_seed_breaks_and_the_faults_were_really_met() -> None:
 
 
 @pytest.mark.slow
-def test_no_further_seed_breaks() -> None:
-    _sum_up([run(seed) for seed in range(SEEDS, MORE)])
-
-
-@pytest.mark.slow
-def test_thousands_of_seeds(request: pytest.FixtureRequest) -> None:
-    if not request.config.getoption("--prove", default=False):
-        pytest.skip("thousands of seeds are for `make prove`")
+@pytest.mark.usefixtures("at_length")
+def test_thousands_of_seeds() -> None:
     with ProcessPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        reports = list(pool.map(run, range(MORE, MORE + PROOF), chunksize=20))
+        reports = list(pool.map(run, range(SEEDS, SEEDS + PROOF), chunksize=20))
     met = _sum_up(reports)
     hours = sum(report.seconds for report in reports) / 3600
     print(f"\nsimulator · {PROOF} seeds · {hours:,.0f} hours of cluster life · 0 broken")

@@ -536,10 +536,12 @@ def test_postgres(on_postgres: Callable[[], Machine]) -> None:
 
 
 @pytest.mark.slow
-def test_sqlite_at_length(prove: bool) -> None:
-    _run(on_sqlite, examples=5_000 if prove else 80, steps=80, chance=prove)
+@pytest.mark.usefixtures("at_length")
+def test_sqlite_at_length() -> None:
+    _run(on_sqlite, examples=5_000, steps=80, chance=True)
 
 
 @pytest.mark.slow
-def test_postgres_at_length(on_postgres: Callable[[], Machine], prove: bool) -> None:
-    _run(on_postgres, examples=1_000 if prove else 25, chance=prove)
+@pytest.mark.usefixtures("at_length")
+def test_postgres_at_length(on_postgres: Callable[[], Machine]) -> None:
+    _run(on_postgres, examples=1_000, chance=True)
