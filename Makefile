@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TESTS  ?= tests
-JOBS   ?= 4
+JOBS   ?= 5
 
 # What was compiled once is kept: the tests start some hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
