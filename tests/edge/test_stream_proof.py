@@ -180,7 +180,7 @@ def _free() -> int:
 @pytest.mark.slow
 @not_memory
 async def test_cut_off_readers_and_killed_servers(url: str, prove: bool) -> None:
-    cuts, steps = (1000, 250) if prove else (100, 40)
+    cuts, steps = (1000, 250) if prove else (60, 25)
     app = Onward(url)
     app.handlers.update(shop.handlers)
     app._offers.update(shop._offers)

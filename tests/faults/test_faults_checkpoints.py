@@ -90,7 +90,7 @@ async def killed(
 
 
 async def test_what_each_strategy_may_lose(place: Place, prove: bool, tell: Callable[..., None]) -> None:
-    kills = 300 if prove else 30
+    kills = 300 if prove else 20
 
     def enough() -> bool:
         return sum(judge(place.ledger.read())[1].values()) > kills / 20

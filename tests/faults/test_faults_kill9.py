@@ -19,7 +19,7 @@ PACE = {"sqlite": 0.25, "postgres": 0.35}
 
 
 async def test_kill9_at_random_moments(place: Place, prove: bool, tell: Callable[..., None]) -> None:
-    kills = 500 if prove else 50
+    kills = 500 if prove else 25
     rng = random.Random(1)
     async with place.app(lease_s=1.0, heartbeat_s=0.2) as app:
         client = Client(app, rng)

@@ -101,7 +101,7 @@ async def test_database_away_for_longer_than_the_lease(own: Place, tell: Callabl
 
 async def test_all_connections_cut(postgres_place: Place, prove: bool, tell: Callable[..., None]) -> None:
     """Not the database but the way to it: every connection breaks, presence locks included, and can be made again."""
-    times = 20 if prove else 5
+    times = 20 if prove else 3
     server = postgres_place.server
     assert server is not None
     with Proxy("127.0.0.1", server.port) as proxy:
