@@ -34,6 +34,9 @@ not_memory = pytest.mark.parametrize("kind", ["sqlite file", "postgres"], indire
 
 next_id = Ids(time.time, random.Random(1))
 _numbers = itertools.count(1)
+SEEDS = itertools.count(1)
+"""For apps that share a store and a clock: two with the same seed would give two tasks the same id. Here and not in a `conftest.py`,
+which is loaded once as a plugin and once by whoever imports from it."""
 
 
 # ── the store's words ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,12 +16,9 @@ from onward.store.port import Claimed, Store
 from onward.subscriptions import Delivery
 from onward.wishes import Wish
 from tests.events.receiver import Receiver
-from tests.kit import Time, claim, completion, join
+from tests.kit import SEEDS, Time, claim, completion, join
 
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
-
-
-_seeds = itertools.count(1)
 
 
 class Office:
@@ -30,7 +26,7 @@ class Office:
 
     def __init__(self, store: Store, time: Time, **settings: Any) -> None:
         settings = {"webhook_secret": SECRET, "webhook_allow_private": "127.0.0.0/8"} | settings
-        self.rng = random.Random(next(_seeds))
+        self.rng = random.Random(next(SEEDS))
         self.app = Onward(store=store, clock=time._clock, rng=self.rng, **settings)
         self.app.task(name="work")(_work)
         self.store, self.time = store, time
