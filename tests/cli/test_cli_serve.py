@@ -51,6 +51,7 @@ def test_without_an_app_it_serves_the_demo(demo: tuple[Path, str]):
     assert (folder / "onward-demo" / "disk" / "var" / "log").is_dir()
 
 
+@pytest.mark.slow
 def test_its_next_commands_work_as_they_are_printed(demo: tuple[Path, str]):
     folder, said = demo
     assert "onward submit demo.agent '\"Free some disk space.\"' --follow" in said
@@ -88,6 +89,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path):
     assert [path.name for path in (tmp_path / "onward-demo").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_mcp_says_nothing_on_stdout_but_the_protocol(tmp_path: Path):
     for words in ([], ["--json"]):
         said = here(tmp_path, "mcp", *words)

@@ -194,6 +194,7 @@ KEYS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(records=st.lists(st.tuples(st.sampled_from(KINDS), KEYS, SAID), max_size=25), width=st.integers(20, 120))
 @settings(max_examples=200, deadline=None)
 def test_any_journal_is_shown_and_moves_nothing(records, width):
