@@ -95,9 +95,9 @@ def prove(pytestconfig: pytest.Config) -> bool:
 
 @pytest.fixture
 def at_length(prove: bool) -> None:
-    """For what another test tries at a smaller size, or on another store: this one is for `make prove`."""
+    """For what is tried at a smaller size, on another store or in other light as well: this is for `make prove`."""
     if not prove:
-        pytest.skip("at length, and on every store, is for `make prove`")
+        pytest.skip("tried at a smaller size, or on one store; the whole of it is for `make prove`")
 
 
 @pytest.fixture(autouse=True)

@@ -146,9 +146,9 @@ def judge(talker: Talker, records: list[r.Record]) -> dict[str, str]:
 
 
 @not_memory
-async def test_a_long_conversation_costs_what_is_said_in_it(app: Onward, prove: bool) -> None:
-    if app.store.where.startswith("PostgreSQL") and not prove:
-        pytest.skip("at length, and on every store, is for `make prove`")
+async def test_a_long_conversation_costs_what_is_said_in_it(app: Onward, request: pytest.FixtureRequest) -> None:
+    if app.store.where.startswith("PostgreSQL"):
+        request.getfixturevalue("at_length")
     assert judge(*await talk(app)) == {}
 
 

@@ -481,10 +481,10 @@ def full(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterat
 
 
 @pytest.fixture(params=["light", "dark"])
-def eyes(request: pytest.FixtureRequest, browser: Any, full: Desk, prove: bool) -> Iterator[Visit]:
+def eyes(request: pytest.FixtureRequest, browser: Any, full: Desk) -> Iterator[Visit]:
     """Somebody with a phone at night, or, for `make prove`, at a desk by day as well."""
-    if request.param == "light" and not prove:
-        pytest.skip("by day as well is for `make prove`")
+    if request.param == "light":
+        request.getfixturevalue("at_length")
     size = {"width": 390, "height": 844} if request.param == "dark" else {"width": 1280, "height": 900}
     context = browser.new_context(viewport=size, color_scheme=request.param, reduced_motion="reduce")
     context.set_default_timeout(15_000)

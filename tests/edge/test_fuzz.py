@@ -54,9 +54,9 @@ def fuzz(address: str, folder: Path, examples: int) -> subprocess.CompletedProce
 
 @pytest.mark.slow
 @not_memory
-def test_nothing_undocumented_happens(url: str, tmp_path: Path, prove: bool) -> None:
-    if url.startswith("postgres") and not prove:
-        pytest.skip("at length, and on every store, is for `make prove`")
+def test_nothing_undocumented_happens(url: str, tmp_path: Path, prove: bool, request: pytest.FixtureRequest) -> None:
+    if url.startswith("postgres"):
+        request.getfixturevalue("at_length")
     child, address = serve(url)
     with child:
         told = fuzz(address, tmp_path, 100 if prove else 3)

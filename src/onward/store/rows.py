@@ -40,8 +40,8 @@ def task(row: Mapping[str, Any]) -> Task:
         # A fork has the shifts of another task before its own: its time counts from when it was made, at the earliest.
         deadline_at=None if deadline is None or started is None else max(started, row["created_at"]) + deadline,
         due_at=row["due_at"],
-        key=row["key"]
-        and row["key"].rpartition("\n")[2],  # a tenant's keys and groups stand behind its name; see wishes.py
+        # A tenant's keys and groups stand behind its name; see wishes.py.
+        key=row["key"] and row["key"].rpartition("\n")[2],
         labels=options.get("labels", {}),
         worker=row["worker"],
         parent=row["parent"],
