@@ -44,13 +44,16 @@ class _Arm:
 class Proxy:
     """Listens on a free port of 127.0.0.1 between start() and close().
 
-    `delay` is in seconds, for each direction, and may be changed at any time. `fired` counts the answers lost.
+    `delay` is in seconds, for each direction, and `rate` in bytes a second for all connections and both directions together (0: as
+    fast as it goes); both may be changed at any time. `fired` counts the answers lost.
     """
 
     def __init__(self, upstream_host: str, upstream_port: int) -> None:
         self.upstream = (upstream_host, upstream_port)
         self.port = 0
         self.delay = 0.0
+        self.rate = 0.0
+        self._free_at = 0.0
         self.fired = 0
         self._arm: _Arm | None = None
         self._loop = asyncio.new_event_loop()
@@ -214,11 +217,18 @@ class Proxy:
                 if (wait := due - self._loop.time()) > 0:
                     await asyncio.sleep(wait)
                 await self._flowing.wait()
+                if self.rate and data:
+                    await self._cross(len(data))
                 if not data:
                     return
                 yield data
         finally:
             receiver.cancel()
+
+    async def _cross(self, size: int) -> None:
+        """One piece after another: whose turn it is changes with each, as on a wire."""
+        self._free_at = max(self._free_at, self._loop.time()) + size / self.rate
+        await asyncio.sleep(self._free_at - self._loop.time())
 
     def _wants(self, transaction: Transaction) -> bool:
         arm = self._arm

@@ -96,8 +96,8 @@ async def begun(store: Store, worker: str = "w1") -> Claimed:
 def entry(
     held: Claimed, ahead: int = 1, kind: str = r.STEP_DONE, key: str = "s", data: bytes = b'{"result":1}'
 ) -> Entry:
-    """The record `ahead` numbers after the start of the shift."""
-    return (held.id, held.shift + ahead, held.shift, kind, key, data, time.time())
+    """The record `ahead` numbers after the start of the shift. Made again it is the same: a commit that is asked for again."""
+    return (held.id, held.shift + ahead, held.shift, kind, key, data, held.claimed_at + ahead / 1000)
 
 
 def completion(held: Claimed, ahead: int = 1, state: State = State.COMPLETED) -> Batch:

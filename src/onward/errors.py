@@ -9,7 +9,7 @@
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── MoreMatch             for many tasks at once: far more match than were seen (many.py)
     ├── QueueFull             come back in `retry_after` seconds
-    ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly
+    ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly, TooSlow, FileReplaced
     │   └── SchemaMismatch    it is there, but not of this version
     ├── Unreachable           for clients: the server gives no answer
     ├── ArtifactDamaged       what was kept is not what was left behind
@@ -227,6 +227,31 @@ class ReadOnly(StoreUnavailable):
     def __init__(self, where: str) -> None:
         super().__init__(
             f"{where} cannot be written; check its permissions (and those of its folder), or name another with --db"
+        )
+
+
+class TooSlow(StoreUnavailable):
+    """The database did not answer in time; it may have done what it was asked for, or not."""
+
+    code = "too_slow"
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            f"{where} did not answer in time ({why}); it, or the network to it, is slow, or something holds a lock"
+        )
+
+
+class FileReplaced(StoreUnavailable):
+    """The file of the database is not the one that this process has opened."""
+
+    code = "file_replaced"
+
+    def __init__(self, where: str, file: str, *, there: bool) -> None:
+        happened = "is another file now: it was replaced" if there else "is not there any more: it was deleted or moved"
+        super().__init__(
+            f"{where}: {file} {happened} while this process had it open. Nothing is written any more, as it would go into the old file "
+            "and be lost; what was acknowledged before is in the old file. Put that file back, or restart this process (and all "
+            "others that use it) to go on with what is there now"
         )
 
 

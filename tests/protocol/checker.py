@@ -219,6 +219,8 @@ class Search:
         self._verbs: set[str] = set()
 
     def canonical(self, state: State) -> State:
+        if self.protocol.forgets:  # numbers may come back: nothing is forgotten but the names of the workers
+            return state._replace(workers=tuple(sorted(state.workers)))
         return canonical(state, planted=bool(self.protocol.planted), lean=self.lean)
 
     def run(self, most: int = 10**9) -> Report:
@@ -242,7 +244,7 @@ class Search:
             at += 1
             if at >= most:
                 raise RuntimeError(f"more than {most} states")
-        stuck = self._stuck()
+        stuck = None if self.protocol.longest else self._stuck()
         if stuck is not None:
             return self._report("from here no end can be reached, but by a cancel", self._tell(stuck)[1])
         return self._report("", [])
@@ -261,7 +263,7 @@ class Search:
 
     def _tried(self, state: State) -> str:
         """A worker that was fenced is forgotten: so let it try, before, whether it is refused what it has, or could have."""
-        if not self.lean or self.protocol.planted:
+        if not self.lean or self.protocol.planted or self.protocol.forgets:
             return ""
         for worker in state.workers:
             if worker.view and (next_ := _fenced(state, worker)):

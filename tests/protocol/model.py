@@ -35,6 +35,7 @@ from tests.protocol.words import (
     UNDOING,
     UNDONE,
     WAITED,
+    Backup,
     Entry,
     Known,
     Late,
@@ -60,9 +61,16 @@ BARE_RESCUE = "rescue without the fence"
 EARLY_ACK = "ack before commit"
 BARE_RELEASE = "release without the fence"
 """The seventh: a release that names the worker, and not which of its claims it gives back."""
+NO_PREDECESSOR = "append without its predecessor"
+BARE_NUMBER = "predecessor without its time"
+"""The ninth: a predecessor of the same number and shift counts, although another worker wrote it after the loss."""
+FORGETFUL = (NO_PREDECESSOR, BARE_NUMBER)
+"""Faults that show only where the database forgets."""
 FAULTS = (NO_FENCE, ROW_BY_ROW, NO_COUNTER, NUMBERS_BACK, BARE_RESCUE, EARLY_ACK, BARE_RELEASE)
 
 PROGRAM = ("saga", "a", "wait", "b", "close", "c")
+AN_EPOCH = 1_000
+"""Added to the number of a shift for each loss before it."""
 OUTSIDE = -1
 """The actor of a move that no worker makes."""
 
@@ -87,6 +95,10 @@ class Protocol(NamedTuple):
     planted: str = ""
     fails: bool = True
     """Whether steps may fail, and code be changed."""
+    forgets: int = 0
+    """How often the database may lose its last commits."""
+    longest: int = 0
+    """Where a search has to end: records in the journal (0: it ends by itself)."""
 
     def begin(self) -> State:
         """Just submitted (submit_new)."""
@@ -94,7 +106,10 @@ class Protocol(NamedTuple):
         return State((Record(0, SUBMITTED),), Known(), (NOW, "queued"), "", 0, crew, Late())
 
     def moves(self, state: State) -> Iterator[Move]:
-        """All that can happen next."""
+        """All that can happen next, as far as the search goes."""
+        return (move for move in self._moves(state) if not self.longest or len(move.after.journal) <= self.longest)
+
+    def _moves(self, state: State) -> Iterator[Move]:
         for actor, worker in enumerate(state.workers):
             yield from self._database(state, actor, worker)
             if worker.life == "gone":
@@ -111,7 +126,7 @@ class Protocol(NamedTuple):
         """What is known after one more record (Replay._read, saga_state)."""
         match record.kind:
             case "shift.started":
-                return known._replace(fence=number)
+                return known._replace(fence=record.shift or number)
             case "step.completed" if known.undo:
                 return known._replace(owed=known.owed - 1)
             case "step.completed":
@@ -183,6 +198,8 @@ class Protocol(NamedTuple):
             if self.planted != NO_FENCE:
                 return state, "refused", ""
             first = head + 1
+        if not self._has_predecessor(state, shift, first):
+            return state, "refused", ""
         if first > head + 1:
             return state, "written", f"record {first} was written before record {head + 1}: the journal has a gap"
         after, wrong = self._append(state, records, first if first <= head else 0)
@@ -195,6 +212,13 @@ class Protocol(NamedTuple):
             waits = inbox in {-1, state.inbox} or self.planted == NO_COUNTER
             after = freed(after)._replace(row=(due, reason) if waits else (NOW, "queued"))
         return after, "written", wrong
+
+    def _has_predecessor(self, state: State, shift: int, first: int) -> bool:
+        """Whether the record before is there, and is this shift's own (records). It always is where nothing is ever lost, and the checker
+        does not keep it there."""
+        if not self.forgets or self.planted == NO_PREDECESSOR:
+            return True
+        return first - 1 <= len(state.journal) and state.journal[first - 2].shift == shift
 
     # ── what the database is asked for in a worker's name, whether that lives or not ─────────────────────────────
 
@@ -231,10 +255,12 @@ class Protocol(NamedTuple):
     def _claim(self, state: State, actor: int, worker: Worker) -> Iterator[Move]:
         """claim (ready, take). Its answer may be lost: then nobody knows of the shift."""
         number = len(state.journal) + 1
-        after, wrong = self._append(state, [Record(number, CLAIMED)])
+        # Its time tells a shift from another of the same number that was lost.
+        name = number if self.planted == BARE_NUMBER else number + AN_EPOCH * state.epoch
+        after, wrong = self._append(state, [Record(name, CLAIMED)])
         after = after._replace(row=(NOW, "running"))
         shift = worker._replace(
-            life="shift", holds=True, shift=number, told=number, view=after.now, unread=state.inbox > after.now.copied
+            life="shift", holds=True, shift=name, told=number, view=after.now, unread=state.inbox > after.now.copied
         )
         yield Move(actor, "claims the task", put(after, actor, shift), wrong)
         yield Move(actor, "claims the task, but the answer is lost", put(after, actor, worker._replace(holds=True)))
@@ -333,7 +359,7 @@ class Protocol(NamedTuple):
 
     def _step(self, state: State, actor: int, view: Known, name: str) -> Iterator[Move]:
         ran = self._writes(state, actor, f"runs step {name}", [Entry(STEP, name)])
-        known = same_round(state.now, view) and state.now.at > view.at
+        known = self._may_know(state, actor) and same_round(state.now, view) and state.now.at > view.at
         yield ran._replace(wrong=f"step {name} is recorded, and is run again" if known else "")
         if not self.fails:
             return
@@ -344,6 +370,12 @@ class Protocol(NamedTuple):
             yield self._ends(state, actor, f"fails in step {name}", FAILED)
             yield self._settles(state, actor, f"fails in step {name}, to try again later", RETRY, LATER, "retrying")
 
+    def _may_know(self, state: State, actor: int) -> bool:
+        """Whether the journal has what this worker knows of it. One whose records the database has lost goes on until it writes, or
+        until its heartbeat tells it: what it begins meanwhile is begun again by others."""
+        worker = state.workers[actor]
+        return not self.forgets or self._has_predecessor(state, worker.shift, worker.told + 1)
+
     def _undo(self, state: State, actor: int, worker: Worker, view: Known) -> Iterator[Move]:
         if view.undo == 0 and view.saga:
             yield self._writes(state, actor, "gives the saga up", [Entry(UNDOING)])
@@ -351,7 +383,8 @@ class Protocol(NamedTuple):
             yield from self._may_go_on(state, actor)
             if worker.lease:
                 ran = self._writes(state, actor, f"runs undo {view.owed}", [Entry(STEP, f"undo {view.owed}")])
-                known = same_round(state.now, view) and (state.now.undo, -state.now.owed) > (1, -view.owed)
+                known = self._may_know(state, actor) and same_round(state.now, view)
+                known = known and (state.now.undo, -state.now.owed) > (1, -view.owed)
                 yield ran._replace(wrong=f"undo {view.owed} is recorded, and is run again" if known else "")
         elif view.undo == 1:
             yield self._writes(state, actor, "has undone the saga", [Entry(UNDONE)])
@@ -400,6 +433,30 @@ class Protocol(NamedTuple):
             after = freed(state)._replace(listed=False, row=state.row and (state.row[0], "queued"))
             yield Move(OUTSIDE, "the slow rescue frees the task that it had read of", after)
         yield from self._prune(state)
+        yield from self._forget(state)
+
+    def _forget(self, state: State) -> Iterator[Move]:
+        """A restore, or a failover to a replica that lagged behind, under living workers. The rows of the workers are not followed:
+        whoever the queue row names has one again, and is dead or alive like any other."""
+        if state.epoch >= self.forgets:
+            return
+        if not state.backup:
+            holder = state.now.fence if state.held else 0
+            kept = Backup(state.journal, state.now, state.row, state.outcome, state.inbox, holder)
+            yield Move(OUTSIDE, "keeps a backup", state._replace(backup=kept), helps=False)
+            return
+        journal, now, row, outcome, inbox, holder = state.backup
+        back = state._replace(journal=journal, now=now, outcome=outcome, inbox=inbox, backup=(), epoch=state.epoch + 1)
+        names = [worker.life == "shift" and bool(holder) and worker.shift == holder for worker in state.workers]
+        crew = [
+            rested(worker._replace(holds=named, row=worker.row or named, giving=0))
+            for worker, named in zip(state.workers, names, strict=True)
+        ]
+        if holder and not any(names):
+            row = (NOW, "queued")  # it was held by one that is gone, and a rescue has freed it
+        yield Move(
+            OUTSIDE, "the database forgets its last commits", back._replace(row=row, workers=tuple(crew)), helps=False
+        )
 
     def _cancel(self, state: State) -> Iterator[Move]:
         """cancel: saga_state, outsider_record, then cancelling, or outsider_end and drop_queue."""

@@ -16,12 +16,15 @@ from onward.core.task import Reason
 from tests.protocol import words
 from tests.protocol.checker import Search, broken, canonical
 from tests.protocol.model import (
+    BARE_NUMBER,
     BARE_RELEASE,
     BARE_RESCUE,
     EARLY_ACK,
     FAULTS,
+    FORGETFUL,
     NO_COUNTER,
     NO_FENCE,
+    NO_PREDECESSOR,
     NUMBERS_BACK,
     PROGRAM,
     ROW_BY_ROW,
@@ -111,6 +114,61 @@ def test_what_is_known_of_a_journal_is_what_its_records_say(seed: int) -> None:
     for number, one in enumerate(state.journal[1:], 2):
         known = protocol.learn(known, number, one)
     assert known == state.now
+
+
+# ── a database that forgets ──────────────────────────────────────────────────────────────────────────────────────────
+
+FORGETS = Protocol(("a",), workers=2, messages=0, fails=False, forgets=1, longest=6)
+FORGOTTEN = {
+    NO_PREDECESSOR: ("the journal has a gap", 6),
+    BARE_NUMBER: ("step a is recorded, and is run again", 8),
+}
+
+
+@pytest.mark.parametrize("fault", FORGETFUL)
+def test_each_fault_that_shows_after_a_loss_is_found_by_the_shortest_way(fault: str) -> None:
+    report = Search(FORGETS._replace(planted=fault)).run()
+    wrong, moves = FORGOTTEN[fault]
+    assert wrong in report.wrong
+    assert len(report.trace) == moves
+    assert any("the database forgets its last commits" in line for line in report.trace)
+
+
+def test_what_living_workers_write_after_a_loss_is_no_error(prove: bool) -> None:
+    """The first states of the search, and many long random lives with three losses each. (Numbers come back, so that the search
+    can forget nothing and has no end.)"""
+    search = Search(FORGETS)
+    with pytest.raises(RuntimeError, match="more than"):
+        search.run(most=200_000 if prove else 4_000)
+    assert search._report("", []).wrong == ""
+    met = set[str]()
+    for seed in range(3_000 if prove else 40):
+        wrong = _life(Protocol(forgets=3), seed, met)
+        assert not wrong, (seed, wrong)
+    assert {"the database forgets its last commits", "its records are refused, it drops the work"} <= met
+
+
+def test_such_lives_find_the_planted_fault() -> None:
+    assert any(_life(Protocol(forgets=3, planted=NO_PREDECESSOR), seed, set()) for seed in range(100))
+
+
+def _life(protocol: Protocol, seed: int, met: set[str]) -> str:
+    """A random life of 150 moves; what went wrong in it."""
+    rng, state = random.Random(seed), protocol.begin()
+    for _ in range(150):
+        moves = [
+            move
+            for move in protocol.moves(state)
+            if move.helps or rng.random() < (0.3 if move.after.epoch > state.epoch or move.after.backup else 0.02)
+        ]
+        if not moves:
+            break
+        move = rng.choice(moves)
+        met.add(move.verb)
+        if wrong := move.wrong or broken(move.after):
+            return wrong
+        state = move.after
+    return ""
 
 
 def _follows(bare: Search, most: int) -> int:

@@ -101,6 +101,18 @@ class Worker(NamedTuple):
     line: tuple[Entry, ...] = ()
 
 
+class Backup(NamedTuple):
+    """What a database had at some time: what a restore, or a failover to a replica that lagged behind, makes of it."""
+
+    journal: tuple[Record, ...]
+    now: Known
+    row: tuple[str, str] | tuple[()]
+    outcome: str
+    inbox: int
+    holder: int
+    """The shift of the worker that held the task; 0: none did."""
+
+
 class State(NamedTuple):
     """Everything."""
 
@@ -115,6 +127,10 @@ class State(NamedTuple):
     late: Late
     listed: bool = False
     """A rescue has read that the task is held by a dead worker, and has not freed it yet: only with that fault planted."""
+    backup: tuple[()] | Backup = ()
+    """What the database will have when it forgets its last commits."""
+    epoch: int = 0
+    """How often it did."""
 
     @property
     def held(self) -> bool:

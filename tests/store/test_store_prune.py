@@ -155,9 +155,17 @@ async def test_without_the_fence_it_would_go_on(store: Store, time: Time) -> Non
     """The proof that the test above can fail."""
     task_id, asleep = await _taken_over(store, time)
     await _prune(store, task_id)
-    await sql(store, "DELETE FROM onward_journal")
+    await sql(store, f"DELETE FROM onward_journal WHERE seq = {asleep.shift + 2}")
     assert await store.save("w1", Batch([entry(asleep, 2)])) == set()
     assert [fault for _, fault in await store.census()] != []
+
+
+async def test_where_not_even_the_fence_is_left_its_predecessor_is_missing(store: Store, time: Time) -> None:
+    task_id, asleep = await _taken_over(store, time)
+    await _prune(store, task_id)
+    await sql(store, "DELETE FROM onward_journal")
+    assert await store.save("w1", Batch([entry(asleep, 2)])) == {task_id}
+    assert await store.census() == []
 
 
 async def test_one_whose_task_was_cancelled_finds_the_number_taken(store: Store, time: Time) -> None:

@@ -28,7 +28,7 @@ class Desk:
         self.before: Any = None
         self.writer = Writer(self.store, SystemClock(), lambda: 1.0, random.Random(1))  # type: ignore[arg-type]
         self.writer.worker = "w1"
-        self.running = asyncio.ensure_future(self.writer.run())
+        self.running = asyncio.gather(self.writer.run(), self.writer.run_large())
 
     async def save(self, worker: str, batch: Batch) -> set[str]:
         self.batches.append(batch)
@@ -38,7 +38,7 @@ class Desk:
 
     async def holds(self, count: int) -> list[Hold]:
         await submit(self.store._store, *[new() for _ in range(count)])
-        return [Hold(c.id, c.shift, c.shift) for c in await claim(self.store._store, "w1", count)]
+        return [Hold(c.id, c.shift, c.shift, at=c.claimed_at) for c in await claim(self.store._store, "w1", count)]
 
     async def hold(self) -> Hold:
         return (await self.holds(1))[0]

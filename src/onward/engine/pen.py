@@ -19,7 +19,7 @@ from onward.engine.desk import Desk
 from onward.engine.replay import Known, Replay, failure_of
 from onward.engine.scope import SCOPE, Scope, refuse
 from onward.errors import DeadlineExceeded, OnwardError, StoreUnavailable
-from onward.store.writer import Hold
+from onward.store.writer import MOST_UNSAVED, Hold
 
 T = TypeVar("T")
 log = logging.getLogger("onward.shift")
@@ -97,6 +97,9 @@ class Pen:
             await self.may_go_on()
         if not self.lease.holds():
             await self.lease.until_held()
+            await self.may_go_on()
+        if self.hold.unsaved > MOST_UNSAVED:
+            await self.flushed()
             await self.may_go_on()
 
     def leaving(self, error: BaseException | None) -> bool:

@@ -77,7 +77,7 @@ class Shift(Belongings):
         self._desk, self._claimed, self._handler = desk, claimed, handler
         self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, desk.rng
         self.parent = claimed.parent
-        self.hold = Hold(claimed.id, claimed.shift, claimed.shift, gate=claimed.gate)
+        self.hold = Hold(claimed.id, claimed.shift, claimed.shift, at=claimed.claimed_at, gate=claimed.gate)
         self.began = desk.clock.monotonic()
         self._options: dict[str, Any] = wire.decode(claimed.options)
         self._allowed: float | None = self._options.get("deadline", handler.deadline)

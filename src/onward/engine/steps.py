@@ -29,6 +29,7 @@ from onward.engine.replay import STEPS, Known, failure_of
 from onward.engine.scope import SCOPE, Scope, refuse
 from onward.engine.waits import Waits
 from onward.errors import StepFailed, StepTimeout
+from onward.store.writer import MOST_UNSAVED
 
 _LOST = frozenset(
     {"ConnectionError", "ClientConnectionError", "ConnectionClosed", "Timeout", "TransportError", "APIConnectionError"}
@@ -67,7 +68,7 @@ class Steps:
                 return self.recorded(scope, call, known)
             attempt = pen.replay.failures(key) + 1
         started = self._monotonic()
-        if not pen.plain or started >= self._lease.until:
+        if not pen.plain or started >= self._lease.until or pen.hold.unsaved > MOST_UNSAVED:
             await pen.may_go_on()
         scope.key, scope.since, scope.told = key, started, False
         try:

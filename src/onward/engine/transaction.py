@@ -38,6 +38,8 @@ class Transaction:
     def __init__(self, desk: Desk, pen: Pen, steps: Steps, waits: Waits, call: Call) -> None:
         self._desk, self._pen, self._steps, self._waits, self._call = desk, pen, steps, waits, call
         self._seconds = pen.lease.duration / SHARE
+        self._at: float | None = None
+        """The time of the record that goes with it."""
 
     # ── a function ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -145,7 +147,8 @@ class Transaction:
         assert scope.key is not None
         hold = self._pen.hold
         crashpoint("transaction.before")
-        return (hold.id, hold.seq + 1, hold.shift, r.STEP_DONE, scope.key, data, self._desk.now())
+        self._at = self._desk.now()
+        return (hold.id, hold.seq + 1, hold.shift, r.STEP_DONE, scope.key, data, self._at)
 
     async def _transact(self, scope: Scope, body: Any) -> None:
         hold = self._pen.hold
@@ -155,7 +158,7 @@ class Transaction:
         )  # what was mentioned before; nothing is added from here on: the scope is busy and told
         self._pen.transacting = True
         try:
-            written = await self._desk.store.transact(body, self._seconds)
+            written = await self._desk.store.transact(body, self._seconds, hold.at)
         except TimeoutError:
             raise late from None
         except StoreUnavailable:
@@ -167,14 +170,14 @@ class Transaction:
         crashpoint("transaction.after")
         if not written and not await self._there():
             raise self._pen.end(Fenced())
-        hold.seq += 1
+        hold.seq, hold.at = hold.seq + 1, self._at
         self._desk.store.news()
 
     async def _there(self) -> bool:
         """Whether a commit whose answer was lost is in the journal, as ours."""
         hold = self._pen.hold
         found = await self._pen.patiently(lambda: self._desk.store.journal(hold.id, hold.seq, 1))
-        return bool(found) and (found[0].shift, found[0].kind) == (hold.shift, r.STEP_DONE)
+        return bool(found) and (found[0].shift, found[0].kind, found[0].at) == (hold.shift, r.STEP_DONE, self._at)
 
 
 class Answers:

@@ -145,6 +145,7 @@ class Worker:
         self._heart.start()
         self._chores = [
             self._spawn(self.writer.run(), "onward-writer"),
+            self._spawn(self.writer.run_large(), "onward-writer-large"),
             self._spawn(self._claim_forever(), "onward-claim"),
             self._spawn(self._upkeep.run(), "onward-upkeep"),
             self._spawn(self._ticker.run(), "onward-ticker"),

@@ -145,6 +145,15 @@ class Batch:
     """Of the tasks that end or wait, those that were held under a limit: another may take their place."""
     contents: list[Content] = dataclasses.field(default_factory=list)
     """What records of this batch, or of later ones, refer to."""
+    known: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    """By task, the time of the record before its first one here, as the writer knows it; without one, any time will do."""
+    patience: float = 1.0
+    """How many times the usual time it may take."""
+
+    @property
+    def bytes(self) -> int:
+        """What its records and contents weigh."""
+        return sum([len(entry[5]) for entry in self.entries]) + sum([len(content.data) for content in self.contents])
 
     def split(self) -> Iterable[Batch]:
         """The same, a batch for each task."""
@@ -157,6 +166,8 @@ class Batch:
             parts[wait.id].waits.append(wait)
         for task_id, gate in self.gates.items():
             parts[task_id].gates[task_id] = gate
+        for task_id in parts.keys() & self.known.keys():
+            parts[task_id].known[task_id] = self.known[task_id]
         for content in self.contents:
             parts.get(content.task_id, next(iter(parts.values()))).contents.append(content)
         return parts.values()
@@ -331,10 +342,12 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         """All handlers ever offered, by name."""
         ...
 
-    async def transact(self, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> bool:
+    async def transact(
+        self, body: Callable[[Any], Awaitable[Entry]], seconds: float, known: float | None = None
+    ) -> bool:
         """Run the body with a connection of this database, inside a transaction that also takes the record it returns. True
-        when both are committed; False when the record's number was taken, and then nothing is. Not longer than `seconds`:
-        on SQLite everybody else waits meanwhile."""
+        when both are committed; False when `save` would refuse the record, and then nothing is (`known` is the time of the
+        record before it). Not longer than `seconds`: on SQLite everybody else waits meanwhile."""
         ...
 
     # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -365,8 +378,8 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
 
     async def save(self, worker: str, batch: Batch) -> set[str]:
         """Append records and settle tasks, in one commit. All records of one task stand or fall together; the ids of
-        those that were refused, because the journal had moved on, come back. A record that is there already under the
-        same shift counts as written."""
+        those that were refused come back: the journal had moved on, or has lost the record before (see `predecessor`).
+        A record that is there already, of the same shift and time, counts as written."""
         ...
 
     async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:

@@ -23,7 +23,7 @@ from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, Task
 from onward.errors import StoreUnavailable, TaskNotFound
-from onward.store import limits, migrate, rows
+from onward.store import limits, migrate, predecessor, rows
 from onward.store import postgres_access as access
 from onward.store import postgres_limits as gates
 from onward.store import postgres_schedules as timed
@@ -281,10 +281,12 @@ class PostgresStore(
     async def doubts(self) -> list[str]:
         return [row["task_id"] for row in await self._fetch("doubts")]
 
-    async def transact(self, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> bool:
+    async def transact(
+        self, body: Callable[[Any], Awaitable[Entry]], seconds: float, known: float | None = None
+    ) -> bool:
         try:
             async with asyncio.timeout(seconds), self._connection() as connection, connection.transaction():
-                await steer.record_with(connection, body)
+                await steer.record_with(connection, body, known)
         except steer.Taken:
             return False
         except Foreign as foreign:
@@ -344,7 +346,7 @@ class PostgresStore(
         crashpoint("save.before")
         try:
             await self._write_batch(batch)
-        except asyncpg.UniqueViolationError:
+        except steer.REFUSED:
             refused = {part.entries[0][0] for part in batch.split() if not await self._save_part(worker, part)}
         else:
             refused = set()
@@ -354,10 +356,12 @@ class PostgresStore(
     async def _save_part(self, worker: str, part: Batch) -> bool:  # noqa: ARG002 -- the journal's numbers are the fence
         try:
             await self._write_batch(part)
-        except asyncpg.UniqueViolationError:
+        except steer.REFUSED:
             first = part.entries[0]
             found = await self._fetch("taker", id=first[0], seq=first[1])
-            return bool(found) and tuple(found[0]) == first[2:4]
+            if not found:
+                predecessor.tell(self.where, first)
+            return bool(found) and predecessor.is_own(found[0], first)
         return True
 
     async def _write_batch(self, batch: Batch) -> None:

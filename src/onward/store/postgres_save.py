@@ -7,50 +7,50 @@ from typing import Any
 
 from onward.store import postgres_limits as gates
 from onward.store import postgres_steer as steer
-from onward.store import rows
+from onward.store import predecessor, rows
 from onward.store.port import Batch, End, Wait
 from onward.store.postgres_run import S, run
+from onward.store.postgres_session import PATIENCE, SLOWEST
 
 
 async def write(connection: Any, batch: Batch) -> None:
     """All of it, or nothing. Most commits are one statement; parents that are told and gates that open make it a few."""
+    seconds = batch.patience * PATIENCE + batch.bytes / SLOWEST
     if batch.contents:
         async with connection.transaction():
-            tasks, ids, datas = zip(*batch.contents, strict=True)
-            await run(connection, "keep", tasks=tasks, ids=ids, datas=datas)
+            await connection.execute(S["keep"].sql, *zip(*batch.contents, strict=True), timeout=seconds)
             if batch.entries:
                 await write(connection, dataclasses.replace(batch, contents=[]))
         return
     if not batch.ends and not batch.waits:
-        await connection.execute(S["save"].sql, *zip(*sorted(batch.entries), strict=True))
+        await connection.execute(S["save"].sql, *_records(batch), timeout=seconds)
         return
     ends, waits = sorted(batch.ends, key=_by_id), sorted(batch.waits, key=_by_id)
     settle = S["settle"](**_values(batch, ends, waits))
     told = rows.tidings(batch)
     heard = [end for end in ends if end.inbox is not None]
     if not (told or batch.gates or heard):
-        await connection.execute(S["settle"].sql, *settle)
+        await connection.execute(S["settle"].sql, *settle, timeout=seconds)
         return
     async with connection.transaction():
         touched = {e.id for e in ends} | {w.id for w in waits} | {parent for parent, *_ in told}
         await run(connection, "lock_rows", ids=sorted(touched))
         await steer.check_heard(connection, heard)
-        await connection.execute(S["settle"].sql, *settle)
+        await connection.execute(S["settle"].sql, *settle, timeout=seconds)
         if told:
             await steer.tell(connection, told)
         await gates.let_go(connection, batch.gates.values())
 
 
+def _records(batch: Batch) -> list[Any]:
+    """The parameters of `records`, in their order."""
+    entries = sorted(batch.entries)
+    return [*zip(*entries, strict=True), *predecessor.named(entries, batch.known)]
+
+
 def _values(batch: Batch, ends: list[End], waits: list[Wait]) -> dict[str, Any]:
-    ids, seqs, shifts, kinds, keys, datas, ats = zip(*sorted(batch.entries), strict=True)
     return {
-        "ids": ids,
-        "seqs": seqs,
-        "shifts": shifts,
-        "kinds": kinds,
-        "keys": keys,
-        "datas": datas,
-        "ats": ats,
+        **dict(zip(S["records"].names, _records(batch), strict=True)),
         "end_ids": [e.id for e in ends],
         "states": [e.state.value for e in ends],
         "end_attempts": [e.attempt for e in ends],

@@ -9,12 +9,16 @@ from typing import Any
 
 import asyncpg
 
-from onward.errors import DiskFull, ReadOnly, StoreUnavailable
+from onward.errors import DiskFull, ReadOnly, StoreUnavailable, TooSlow
 from onward.store.pool import Pool
 
 PATIENCE = 15.0
 """Seconds for one statement. A connection that died without a word must not hold up the work for longer."""
 
+SLOWEST = 1_000_000
+"""Bytes a second that a line carries at least: a large commit gets so much more time."""
+
+SLOW = (asyncio.TimeoutError, asyncpg.QueryCanceledError)
 GONE = (
     OSError,
     asyncio.TimeoutError,
@@ -47,9 +51,24 @@ SESSION = {
 }
 
 
+class Pooled(asyncpg.Connection):  # type: ignore[misc]
+    """A connection through a transaction pooler. What a session is told elsewhere is told at the beginning of each transaction, in
+    the same message: the next one may have another session, and without its limits a frozen client would keep its locks for ever."""
+
+    BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED;" + "".join(
+        f"SET LOCAL {name} = '{value}';" for name, value in SESSION.items() if name != "default_transaction_isolation"
+    )
+
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
+        """Run a statement."""
+        return await super().execute(self.BEGIN if query == "BEGIN;" else query, *args, timeout=timeout)  # type: ignore[no-any-return]
+
+
 async def connect(url: str, *, pooled: bool) -> Any:
     """A connection for statements."""
-    session: dict[str, Any] = {"statement_cache_size": 0} if pooled else {"server_settings": SESSION}
+    session: dict[str, Any] = (
+        {"statement_cache_size": 0, "connection_class": Pooled} if pooled else {"server_settings": SESSION}
+    )
     return await asyncpg.connect(url, timeout=5, command_timeout=PATIENCE, **session)
 
 
@@ -117,6 +136,8 @@ class Loan:
             error = error or failed
         # What the server said leaves the connection as it was; of anything else nobody knows.
         self._pool.give_back(self._connection, sound=error is None or isinstance(error, asyncpg.PostgresError))
+        if isinstance(error, SLOW):
+            raise TooSlow(self._where, str(error) or f"{PATIENCE:g} s") from None
         if error is not None and (told := plain(error, self._where)) is not error:
             raise told from None
         if error is not None and kind is None:

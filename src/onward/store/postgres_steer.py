@@ -15,6 +15,9 @@ from onward.store import postgres_limits, rows
 from onward.store.port import End, Foreign, Sent, Stopped
 from onward.store.postgres_run import S, first, run
 
+REFUSED = (asyncpg.UniqueViolationError, asyncpg.NotNullViolationError)
+"""A record whose number is taken, and one whose predecessor is not there."""
+
 
 async def cancel(connection: Any, task_id: str) -> Stopped:
     """See `Store.cancel`."""
@@ -95,16 +98,16 @@ async def tell(connection: Any, told: list[tuple[str, str, str, bytes]]) -> None
 
 
 class Taken(Exception):
-    """The number of the record is taken: what was written beside it must go."""
+    """The record is refused, its number is taken or its predecessor gone: what was written beside it must go."""
 
 
-async def record_with(connection: Any, body: Callable[[Any], Awaitable[Entry]]) -> None:
+async def record_with(connection: Any, body: Callable[[Any], Awaitable[Entry]], known: float | None) -> None:
     """What the body writes, and the record that it returns."""
     try:
         entry = await body(connection)
     except Exception as error:
         raise Foreign(error) from error
     try:
-        await run(connection, "save", **dict(zip(S["save"].names, ([value] for value in entry), strict=True)))
-    except asyncpg.UniqueViolationError:
+        await connection.execute(S["save"].sql, *[[value] for value in (*entry, entry[1] - 1, known)])
+    except REFUSED:
         raise Taken from None

@@ -24,7 +24,7 @@ from onward.core.record import SHIFT, Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, Task
 from onward.errors import StoreUnavailable, TaskNotFound
-from onward.store import limits, migrate, rows, sqlite_file
+from onward.store import limits, migrate, predecessor, rows, sqlite_file
 from onward.store import sqlite_access as access
 from onward.store import sqlite_limits as gates
 from onward.store import sqlite_schedules as timed
@@ -49,7 +49,7 @@ from onward.store.port import (
     WorkerRow,
 )
 from onward.store.sqlite_access import SqliteAccess
-from onward.store.sqlite_file import MEMORY, health, plainly
+from onward.store.sqlite_file import MEMORY, Files, health, plainly
 from onward.store.sqlite_fork import fork
 from onward.store.sqlite_gauges import SqliteGauges
 from onward.store.sqlite_nudges import SqliteNudges
@@ -92,6 +92,7 @@ class SqliteStore(
         self._migrations = migrate.load("sqlite")
         self._write: Lane | None = None
         self._read: Lane | None = None
+        self._files = Files(MEMORY, self.where)
         self._hub = Hub(None if path == MEMORY else self._send)
         self._news = News(self._hub)
         self._ears: Datagrams | None = None
@@ -112,6 +113,7 @@ class SqliteStore(
             if migrate is not False:
                 await self.migrate()
             await self._check()
+            self._files = Files(self.path, self.where)
         except BaseException:
             await self.close()
             raise
@@ -129,6 +131,7 @@ class SqliteStore(
         for lane in {id(lane): lane for lane in (self._write, self._read) if lane is not None}.values():
             lane.close()
         self._write = self._read = self._ears = None
+        self._files = Files(MEMORY, self.where)
 
     def twin(self) -> Store:
         return self
@@ -165,12 +168,16 @@ class SqliteStore(
     async def _writing(self, job: Callable[[apsw.Connection], T], *, urgent: bool = False, single: bool = False) -> T:
         if self._write is None:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
+        self._files.check()
         with plainly(self.where):
-            return await self._write.run(job, urgent=urgent, single=single)
+            answer = await self._write.run(job, urgent=urgent, single=single)
+        self._files.check()  # only what is in the file of that name is acknowledged
+        return answer
 
     async def _reading(self, job: Callable[[apsw.Connection], T]) -> T:
         if self._read is None:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
+        self._files.check()
         with plainly(self.where):
             return await self._read.run(job)
 
@@ -243,7 +250,9 @@ class SqliteStore(
     async def doubts(self) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "doubts")])
 
-    async def transact(self, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> bool:
+    async def transact(
+        self, body: Callable[[Any], Awaitable[Entry]], seconds: float, known: float | None = None
+    ) -> bool:
         assert self._write is not None
 
         async def apart(connection: Any) -> Entry:
@@ -252,13 +261,15 @@ class SqliteStore(
             except Exception as error:
                 raise Foreign(error) from error
 
+        self._files.check()
         try:
             with plainly(self.where):
-                await borrow(self._write, apart, seconds)
+                await borrow(self._write, apart, seconds, known)
         except Taken:
             return False
         except Foreign as foreign:
             raise foreign.error from None
+        self._files.check()
         return True
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
@@ -295,7 +306,7 @@ class SqliteStore(
             if not found and limits.rules(run(connection, "limits"), queue, names):
                 self._limited.add(queue)
                 return []
-            insert(connection, "save", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row in found])
+            insert(connection, "begin_shift", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row in found])
             connection.execute(S["take"].sql, (worker, json.dumps([row[0] for row in found])))
             crashpoint("claim.before")
             return [gates.claimed(row, now) for row in found]
@@ -339,7 +350,11 @@ class SqliteStore(
             self._write_batch(connection, part)
         except apsw.ConstraintError:
             connection.execute("ROLLBACK TO part")
-            return first(connection, "taker", id=part.entries[0][0], seq=part.entries[0][1]) == part.entries[0][2:4]
+            entry = part.entries[0]
+            taker = first(connection, "taker", id=entry[0], seq=entry[1])
+            if taker is None:
+                predecessor.tell(self.where, entry)
+            return taker is not None and predecessor.is_own(taker, entry)
         finally:
             connection.execute("RELEASE part")
         return True
@@ -347,7 +362,8 @@ class SqliteStore(
     def _write_batch(self, connection: apsw.Connection, batch: Batch) -> None:
         if batch.contents:
             connection.executemany(S["keep"].sql, batch.contents)
-        insert(connection, "save", batch.entries)
+        lasts, last_ats = predecessor.named(batch.entries, batch.known)
+        insert(connection, "save", [(*e, n, t) for e, n, t in zip(batch.entries, lasts, last_ats, strict=True)])
         if batch.ends:
             steer.check_heard(connection, batch.ends)
             now = self._clock.now()

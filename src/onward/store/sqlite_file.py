@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 from onward.core.clock import Clock
-from onward.errors import DiskFull, ReadOnly, StoreUnavailable
+from onward.errors import DiskFull, FileReplaced, ReadOnly, StoreUnavailable
 from onward.store.lane import Patient
 
 MEMORY = ":memory:"
@@ -54,6 +54,30 @@ def _set_wal(connection: apsw.Connection) -> None:
                 raise
         else:
             return
+
+
+class Files:
+    """The files of a database as they were opened: the file, and its write-ahead log, which holds the newest commits. SQLite itself
+    does not look at their names again: it goes on in a file that was deleted."""
+
+    def __init__(self, path: str, where: str) -> None:
+        self._where = where
+        names = [] if path == MEMORY else [str(Path(path).absolute()), f"{Path(path).resolve()}-wal"]
+        self._files = [(name, _identity(name)) for name in names if _identity(name) is not None]
+
+    def check(self) -> None:
+        """Raises FileReplaced when one of them is not there, or is another. A microsecond each."""
+        for name, was in self._files:
+            if (now := _identity(name)) != was:
+                raise FileReplaced(self._where, name, there=now is not None)
+
+
+def _identity(name: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(name)  # noqa: PTH116 -- half the time of Path.stat, before and after each commit
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @contextlib.contextmanager

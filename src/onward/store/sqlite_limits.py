@@ -43,7 +43,7 @@ def _take(
     connection: apsw.Connection, worker: str, wanted: list[tuple[tuple[Any, ...], str | None]], now: float
 ) -> list[Claimed]:
     mark = json.dumps({"worker": worker}).encode()
-    insert(connection, "save", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row, _ in wanted])
+    insert(connection, "begin_shift", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row, _ in wanted])
     connection.executemany(S["take_behind"].sql, [(worker, row[0], gate) for row, gate in wanted])
     return [claimed(row, now, gate) for row, gate in wanted]
 

@@ -47,7 +47,10 @@ def insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...
 
 @functools.cache
 def _many(one: str, size: int) -> str:
-    """The INSERT of one row as one of several, of which the last may be missing: a few sizes stay prepared."""
-    head, values = one[: one.rindex("VALUES")], one[one.rindex("(") :]
-    rows = ", ".join([values] * size)
-    return one if size == 1 else f"{head} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 -- our own text
+    """The INSERT of one row as one of several, of which the last may be missing: a few sizes stay prepared. It says VALUES (…), or
+    SELECT … FROM (VALUES (…))."""
+    if size == 1:
+        return one
+    head, values = one[: one.rindex("VALUES")], one[one.rindex("(") : one.rindex("?)") + 2]
+    select = "" if "SELECT" in head else "SELECT * FROM ("
+    return f"{head}{select}VALUES {', '.join([values] * size)}) WHERE column1 IS NOT NULL"  # noqa: S608 -- our own text

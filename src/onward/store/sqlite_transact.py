@@ -21,7 +21,7 @@ Ask = tuple[Callable[[apsw.Connection], Any], "asyncio.Future[Any]"]
 
 
 class Taken(Exception):
-    """The number of the record is taken: what was written beside it must go."""
+    """The record is refused, its number is taken or its predecessor gone: what was written beside it must go."""
 
 
 class Borrowed:
@@ -60,10 +60,12 @@ def _fetch(connection: apsw.Connection, sql: str, args: tuple[Any, ...]) -> list
     return found
 
 
-async def borrow(lane: Lane, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> None:
-    """Run the body and commit what it wrote with the record it returns. Raises Taken when the record's number is gone."""
+async def borrow(
+    lane: Lane, body: Callable[[Any], Awaitable[Entry]], seconds: float, known: float | None = None
+) -> None:
+    """Run the body and commit what it wrote with the record it returns. Raises Taken when the record is refused."""
     if isinstance(lane, Inline):
-        await _borrow_inline(lane, body, seconds)
+        await _borrow_inline(lane, body, seconds, known)
         return
     loop = asyncio.get_running_loop()
     line: queue.SimpleQueue[Ask | Entry | None] = queue.SimpleQueue()
@@ -79,7 +81,7 @@ async def borrow(lane: Lane, body: Callable[[Any], Awaitable[Entry]], seconds: f
             if asked is None:
                 raise _Given
             if len(asked) != 2:
-                _record(connection, asked)
+                _record(connection, asked, known)
                 return
             _answer(loop, connection, *asked)
 
@@ -118,7 +120,9 @@ def _answer(
         loop.call_soon_threadsafe(_set, answer, value)
 
 
-async def _borrow_inline(lane: Inline, body: Callable[[Any], Awaitable[Entry]], seconds: float) -> None:
+async def _borrow_inline(
+    lane: Inline, body: Callable[[Any], Awaitable[Entry]], seconds: float, known: float | None
+) -> None:
     async with lane.held() as connection:
 
         async def ask(todo: Callable[[apsw.Connection], Any]) -> Any:
@@ -126,16 +130,16 @@ async def _borrow_inline(lane: Inline, body: Callable[[Any], Awaitable[Entry]], 
 
         connection.execute("BEGIN IMMEDIATE")
         try:
-            _record(connection, await asyncio.wait_for(body(Borrowed(ask)), seconds))
+            _record(connection, await asyncio.wait_for(body(Borrowed(ask)), seconds), known)
             connection.execute("COMMIT")
         except BaseException:
             undo(connection)
             raise
 
 
-def _record(connection: apsw.Connection, entry: Entry) -> None:
+def _record(connection: apsw.Connection, entry: Entry, known: float | None) -> None:
     try:
-        connection.execute(S["save"].sql, entry)
+        connection.execute(S["save"].sql, (*entry, entry[1] - 1, known))
     except apsw.ConstraintError:
         raise Taken from None
 

@@ -3,6 +3,10 @@
 While one commit is on its way, the appends of all tasks gather; the next commit takes them together. An idle system
 pays no delay, a busy one pays one commit for hundreds of steps. Commits go out one after another, so a task whose
 append was refused has nothing further under way: what it still had in the line is dropped with it.
+
+There are two lines, each with one commit on its way. Large records go alone, in a line of their own, so that small ones wait for
+them neither in a commit nor behind one. A task stands in one line at a time: its small records after a large one wait in that one's
+line, and its large record waits until what it wrote before has landed. So the order within a task stays.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from collections.abc import Callable, Iterable
 from onward.core.clock import Clock
 from onward.core.control import Fenced, Unheard
 from onward.core.record import Entry
-from onward.errors import OnwardError, StoreUnavailable
+from onward.errors import OnwardError, StoreUnavailable, TooSlow
 from onward.store.port import Batch, Content, End, Store, Wait
 
 log = logging.getLogger("onward.writer")
@@ -24,11 +28,27 @@ log = logging.getLogger("onward.writer")
 MOST = 2_000
 """Records in one commit."""
 
+MOST_BYTES = 1_000_000
+"""Bytes in one commit of small records: a tenth of a second on a line of 10 MB/s."""
+
+LARGE = 256_000
+"""A record of more bytes, with the contents that go with it, is large: it goes in a commit without other tasks."""
+
+MOST_UNSAVED = 4_000_000
+"""Bytes of one task that wait to be saved, above which it begins nothing new. (A step's own record is waited for anyway; those that
+nobody waits for, as of reads, would gather without an end.)"""
+
 MOST_DEFERRED = 500
 """Records that wait in the line before they are a reason for a commit after all."""
 
 FEW = 32
 """So few records are not worth two commits."""
+
+SMALLEST_SHARE = 1 / 64
+"""How far the size of a commit goes down, by halves, while commits take too long."""
+
+MOST_PATIENCE = 16.0
+"""How many times the usual time a commit of one task may take, when it took too long before."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -46,6 +66,14 @@ class Hold:
     """What the database had against a record that nobody waited for."""
     kept: dict[str, bytes] | None = None
     """Contents that go with the next record."""
+    at: float | None = None
+    """The time of the last record that is in the store, or on its way there; the next one names it as its predecessor."""
+    large: int = 0
+    """How many of its records stand in the line for large ones, or are on their way from it."""
+    unsaved: int = 0
+    """How many bytes of it wait to be saved."""
+    contents: dict[str, bytes] | None = None
+    """Contents that are not in the store yet."""
 
     @property
     def gone(self) -> bool:
@@ -61,24 +89,72 @@ class Hold:
         return why
 
 
-_Waiter = tuple[Hold, "asyncio.Future[None] | None"]
+_Waiter = tuple[Hold, "asyncio.Future[None] | None", "dict[str, bytes] | None", "End | Wait | None", int]
+"""What belongs to a record in the line: its hold, who waits for it, contents that go with it, what it settles, and its bytes."""
+
+
+class _Line:
+    """Records that wait for a commit, and the commit that is on its way."""
+
+    __slots__ = ("bytes", "entries", "flying", "idle", "waiters")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.waiters: list[_Waiter] = []
+        self.bytes = 0
+        self.flying: list[tuple[Entry, _Waiter]] = []
+        self.idle: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        if self.idle is not None:
+            self.idle.set_result(None)
+            self.idle = None
+
+    def take(self, size: int) -> list[tuple[Entry, _Waiter]]:
+        """The first so many."""
+        taken = list(zip(self.entries[:size], self.waiters[:size], strict=True))
+        del self.entries[:size], self.waiters[:size]
+        self.bytes -= sum([waiter[4] for _, waiter in taken])
+        return taken
+
+    def take_of(self, hold: Hold, most_bytes: int) -> list[tuple[Entry, _Waiter]]:
+        """The first of this hold, up to so many bytes, but one at least."""
+        taken: list[tuple[Entry, _Waiter]] = []
+        left: list[tuple[Entry, _Waiter]] = []
+        total = 0
+        for pair in zip(self.entries, self.waiters, strict=True):
+            fits = pair[1][0] is hold and (not taken or total + pair[1][4] <= most_bytes)
+            (taken if fits else left).append(pair)
+            total += pair[1][4] if fits else most_bytes if pair[1][0] is hold else 0
+        self.refill(left)
+        return taken
+
+    def drop(self, holds: set[int]) -> list[_Waiter]:
+        """Take what these holds have here out of it."""
+        gone = [waiter for waiter in self.waiters if id(waiter[0]) in holds]
+        if gone:
+            pairs = zip(self.entries, self.waiters, strict=True)
+            self.refill([pair for pair in pairs if id(pair[1][0]) not in holds])
+        return gone
+
+    def refill(self, pairs: list[tuple[Entry, _Waiter]]) -> None:
+        self.entries, self.waiters = [entry for entry, _ in pairs], [waiter for _, waiter in pairs]
+        self.bytes = sum([waiter[4] for waiter in self.waiters])
 
 
 class Writer:
-    """Appends and settles for many holds; start, stop."""
+    """Appends and settles for many holds. `run` commits small records, `run_large` large ones."""
 
     def __init__(self, store: Store, clock: Clock, now: Callable[[], float], rng: random.Random) -> None:
         self._store, self._clock, self._now, self._rng = store, clock, now, rng
-        self._entries: list[Entry] = []
-        self._waiters: list[_Waiter] = []
-        self._endings: list[tuple[Hold, End | Wait]] = []
-        self._idle: asyncio.Future[None] | None = None
+        self._small, self._large = _Line(), _Line()
         self._future = asyncio.get_running_loop().create_future
         self._last = 0
-        self._flying = Batch()
         self._deferred = 0
         """How many at the end of the line, or in it, are no reason for a commit."""
         self._landed: asyncio.Future[None] | None = None
+        self._share = 1.0
+        """What part of the most that a commit may hold is sent now: halved when a commit took too long."""
         self.worker = ""
         self.commits = 0
 
@@ -95,113 +171,149 @@ class Writer:
 
     def defer(self, hold: Hold, kind: str, key: str, data: bytes) -> None:
         """Write a record with the next commit, whosever it is, without being the reason for one: it may be lost."""
-        idle, self._idle = self._idle, None
+        idle, self._small.idle = self._small.idle, None
         try:
             self._add(hold, kind, key, data, None)
         finally:
-            self._idle = idle
-        self._deferred += 1
-        if self._deferred >= MOST_DEFERRED:
+            self._small.idle = idle
+        if not hold.large:
+            self._deferred += 1
+        if self._deferred >= MOST_DEFERRED or self._small.bytes > MOST_BYTES:
             self._wake()
 
     def keep(self, hold: Hold, name: str, data: bytes) -> None:
         """Write contents, with the next record of this hold, which may refer to them. (With another's they would be lost when
         that one is refused.)"""
         if not hold.gone:
-            hold.kept = hold.kept or {}
-            hold.kept[name] = data
+            hold.kept, hold.contents = hold.kept or {}, hold.contents or {}
+            hold.kept[name] = hold.contents[name] = data
 
     def unwritten(self, hold: Hold, names: Iterable[str]) -> dict[str, bytes]:
         """What this hold keeps under these names and is not in the store yet, or only just."""
-        wanted, kept = set(names), hold.kept or {}
-        found = {one.id: one.data for one in self._flying.contents if one.task_id == hold.id and one.id in wanted}
-        return found | {name: kept[name] for name in wanted if name in kept}
+        contents = hold.contents or {}
+        return {name: contents[name] for name in names if name in contents}
 
     def settle(self, hold: Hold, kind: str, data: bytes, ending: End | Wait) -> asyncio.Future[None]:
         """Write the last record of a shift together with the end or the wait it leads to."""
-        future = self._future()
-        self._add(hold, kind, "", data, future)
         if isinstance(ending, End):
-            ending = End(ending.id, ending.state, ending.attempt, hold.seq, ending.parent, ending.inbox)
-        self._endings.append((hold, ending))
+            ending = ending._replace(seq=hold.seq + 1)
+        self._add(hold, kind, "", data, future := self._future(), ending)
         hold.settled = True
         return future
 
-    def _add(self, hold: Hold, kind: str, key: str, data: bytes, future: asyncio.Future[None] | None) -> None:
+    def _add(
+        self,
+        hold: Hold,
+        kind: str,
+        key: str,
+        data: bytes,
+        future: asyncio.Future[None] | None,
+        ending: End | Wait | None = None,
+    ) -> None:
         if hold.lost or hold.settled:
             raise hold.why_not()
         hold.seq += 1
-        self._entries.append((hold.id, hold.seq, hold.shift, kind, key, data, self._now()))
-        self._waiters.append((hold, future))
-        if self._idle is not None:
-            self._idle.set_result(None)
-            self._idle = None
+        size, kept, line = len(data), hold.kept, self._small
+        if kept is not None:
+            size, hold.kept = size + sum(map(len, kept.values())), None
+        if size > LARGE or hold.large:
+            hold.large += 1
+            line = self._large
+        hold.unsaved += size
+        line.bytes += size
+        line.entries.append((hold.id, hold.seq, hold.shift, kind, key, data, self._now()))
+        line.waiters.append((hold, future, kept, ending, size))
+        if line.idle is not None:
+            line.wake()
 
     async def flushed(self, hold: Hold) -> None:
         """Until what this hold has written so far is durable."""
         last = hold.seq
-        while any(one[0] == hold.id and one[1] <= last for one in (*self._flying.entries, *self._entries)):
+        while self._unsaved(hold, last):
             self._wake()
-            self._landed = self._landed or self._future()
-            await asyncio.shield(self._landed)
+            await self._landing()
         if hold.lost or hold.settled:
             raise hold.why_not()
+
+    def _unsaved(self, hold: Hold, last: int) -> bool:
+        lines = (self._small, self._large)
+        return any(
+            entry[0] == hold.id and entry[1] <= last
+            for line in lines
+            for entry in (*[entry for entry, _ in line.flying], *line.entries)
+        )
+
+    async def _landing(self) -> None:
+        """Until a commit is over."""
+        self._landed = self._landed or self._future()
+        await asyncio.shield(self._landed)
 
     def _wake(self) -> None:
         """What was deferred is now a reason for a commit."""
         self._deferred = 0
-        if self._idle is not None:
-            self._idle.set_result(None)
-            self._idle = None
+        self._small.wake()
 
     # ── the commits ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Commit what gathers, for ever."""
+        """Commit the small records that gather, for ever."""
+        line = self._small
         while True:
-            if len(self._entries) == self._deferred:
-                self._idle = self._future()
-                await self._idle
-            batch, waiters = self._take()
-            if waiters:
-                self._flying = batch
-                try:
-                    await self._commit(batch, waiters)
-                except Exception:  # whatever it is, the tasks of other commits go on
-                    log.exception("a commit of %d records failed; their tasks are dropped here", len(batch.entries))
-                    self._abandon(waiters)
-                self._flying = Batch()
-            if self._landed is not None:
-                self._landed.set_result(None)
-                self._landed = None
+            if len(line.entries) == self._deferred:
+                line.idle = self._future()
+                await line.idle
+            await self._fly(line, self._take())
 
-    def _take(self) -> tuple[Batch, list[_Waiter]]:
+    async def run_large(self) -> None:
+        """Commit large records, and what comes after them, for ever: those of one task at a time."""
+        line = self._large
+        while True:
+            if not line.entries:
+                line.idle = self._future()
+                await line.idle
+            hold = self._first_large()
+            if hold is not None:
+                await self._fly(line, line.take_of(hold, MOST_BYTES))
+            elif line.entries:
+                self._wake()
+                await self._landing()
+
+    def _first_large(self) -> Hold | None:
+        """The first hold in the line for large records that has nothing in the other one, nor on its way from there."""
+        small = self._small
+        busy = {id(waiter[0]) for waiter in small.waiters} | {id(waiter[0]) for _, waiter in small.flying}
+        return next((waiter[0] for waiter in self._large.waiters if id(waiter[0]) not in busy), None)
+
+    async def _fly(self, line: _Line, taken: list[tuple[Entry, _Waiter]]) -> None:
+        """One commit, from the line to its end."""
+        if not taken:
+            return
+        line.flying = taken
+        batch, waiters = _batch(taken), [waiter for _, waiter in taken]
+        try:
+            await self._commit(batch, waiters)
+        except Exception:  # whatever it is, the tasks of other commits go on
+            log.exception("a commit of %d records failed; their tasks are dropped here", len(batch.entries))
+            self._abandon(waiters)
+        line.flying = []
+        self._let_go(waiters, large=line is self._large)
+
+    def _take(self) -> list[tuple[Entry, _Waiter]]:
         """What the next commit holds. Of many tasks that move in step, half, where the database works apart from us: while
         those are being committed the others run, so that handlers and database do not wait for each other by turns."""
-        size = min(len(self._entries), MOST)
+        line = self._small
+        size = min(len(line.entries), max(1, int(MOST * self._share)))
         if size > FEW and self._store.apart:
             size = min(size, max(FEW, (size + self._last + 1) // 2))
+        if line.bytes > (most := MOST_BYTES * self._share):
+            total = 0
+            for number, waiter in enumerate(line.waiters[:size]):
+                total += waiter[4]
+                if total > most:
+                    size = max(1, number)
+                    break
         self._last, self._deferred = size, 0
-        batch, waiters = Batch(self._entries[:size]), self._waiters[:size]
-        del self._entries[:size], self._waiters[:size]
-        for hold, _ in waiters:
-            if hold.kept:
-                batch.contents += [Content(hold.id, name, data) for name, data in hold.kept.items()]
-                hold.kept = None
-        self._sort_endings(batch)
-        return batch, waiters
-
-    def _sort_endings(self, batch: Batch) -> None:
-        """An ending goes with the last record of its shift, which may be in a later commit."""
-        if not self._endings:
-            return
-        later = {id(hold) for hold, _ in self._waiters}
-        for hold, ending in self._endings:
-            if id(hold) not in later:
-                (batch.ends if isinstance(ending, End) else batch.waits).append(ending)  # type: ignore[arg-type]
-                if hold.gate is not None:
-                    batch.gates[hold.id] = hold.gate
-        self._endings = [pair for pair in self._endings if id(pair[0]) in later]
+        return line.take(size)
 
     async def _commit(self, batch: Batch, waiters: list[_Waiter]) -> None:
         try:
@@ -212,8 +324,8 @@ class Writer:
         self.commits += 1
         self._store.news()
         if refused:
-            self.lose([hold for hold, _ in waiters if hold.id in refused])
-        for hold, future in waiters:
+            self.lose([waiter[0] for waiter in waiters if waiter[0].id in refused])
+        for hold, future, *_ in waiters:
             if future is not None and not future.done():
                 if hold.lost:
                     future.set_exception(Fenced())
@@ -222,7 +334,8 @@ class Writer:
 
     async def _save(self, batch: Batch) -> set[str]:
         """Until the store answers: a commit whose fate is unknown is asked for again, and the store knows its own. However long that
-        took, tasks may have been pruned meanwhile, and those are not asked for."""
+        took, tasks may have been pruned meanwhile, and those are not asked for. One that took too long is asked for in two halves;
+        where it is of one task, it gets more time."""
         pause, gone = 0.05, set[str]()
         while True:
             try:
@@ -230,11 +343,18 @@ class Writer:
                     gone |= await self._gone(batch)
                     batch = _without(batch, gone) if gone else batch
                 refused = await self._store.save(self.worker, batch) if batch.entries else set()
-                return refused | gone if gone else refused
             except StoreUnavailable as error:
                 log.warning("cannot save %d records, trying again: %s", len(batch.entries), error)
+                if isinstance(error, TooSlow):
+                    self._share = max(self._share / 2, SMALLEST_SHARE)
+                    if (halves := _halves(batch)) is not None:
+                        return gone.union(*[await self._save(half) for half in halves])
+                    batch.patience = min(batch.patience * 2, MOST_PATIENCE)
                 await self._clock.sleep(pause * self._rng.uniform(0.5, 1))
                 pause = min(pause * 2, 1.0)
+            else:
+                self._share = min(self._share * 2, 1.0)
+                return refused | gone if gone else refused
 
     async def _gone(self, batch: Batch) -> set[str]:
         ids = {entry[0] for entry in batch.entries}
@@ -244,22 +364,24 @@ class Writer:
         """A payload that the database refuses must not hurt the neighbours that came in the same commit."""
         parts = list(batch.split())
         if len(parts) == 1:
-            self._take_back(waiters[0][0], parts[0].entries[0][1], waiters, error)
+            self._take_back(waiters[0][0], parts[0], waiters, error)
             return
         for part in parts:
             await self._commit(part, [waiter for waiter in waiters if waiter[0].id == part.entries[0][0]])
 
-    def _take_back(self, hold: Hold, seq: int, waiters: list[_Waiter], error: Exception) -> None:
+    def _take_back(self, hold: Hold, part: Batch, waiters: list[_Waiter], error: Exception) -> None:
         """The database will not have these records, now or ever. The task is still ours and its journal where it was, so
         that the failure can be written there in their place."""
         told: Exception = error
         if not isinstance(error, Unheard):
             log.error("task %s: its records cannot be saved: %r", hold.id, error)
             told = error if isinstance(error, OnwardError) else OnwardError(f"the record cannot be saved: {error}")
-        heard = [future for _, future in waiters + self._drop({id(hold)}) if future is not None and not future.done()]
+        dropped = self._drop({id(hold)})
+        heard = [future for _, future, *_ in waiters + dropped if future is not None and not future.done()]
         for future in heard:
             future.set_exception(told)
-        hold.seq, hold.settled = seq - 1, False
+        hold.seq, hold.settled = part.entries[0][1] - 1, False
+        hold.at = part.known[hold.id]
         if not heard:
             hold.refused, hold.lost = told, True
 
@@ -268,34 +390,75 @@ class Writer:
         lost = list(holds)
         for hold in lost:
             hold.lost, hold.refused = True, None
-        for _, future in self._drop({id(hold) for hold in lost}):
+        for _, future, *_ in self._drop({id(hold) for hold in lost}):
             if future is not None and not future.done():
                 future.set_exception(Fenced())
 
     def _abandon(self, waiters: list[_Waiter]) -> None:
         """Nobody knows what became of these records. The journal does: whoever claims their tasks next goes on from there."""
-        self.lose([hold for hold, _ in waiters])
-        for _, future in waiters:
+        self.lose([waiter[0] for waiter in waiters])
+        for _, future, *_ in waiters:
             if future is not None and not future.done():
                 future.set_exception(Fenced())
 
     def _drop(self, holds: set[int]) -> list[_Waiter]:
-        """Take what these holds have in the line out of it."""
+        """Take what these holds have in the lines out of them."""
         self._deferred = 0
-        gone = [waiter for waiter in self._waiters if id(waiter[0]) in holds]
-        kept = [pair for pair in zip(self._entries, self._waiters, strict=True) if id(pair[1][0]) not in holds]
-        self._entries, self._waiters = [entry for entry, _ in kept], [waiter for _, waiter in kept]
-        self._endings = [pair for pair in self._endings if id(pair[0]) not in holds]
-        return gone
+        small, large = self._small.drop(holds), self._large.drop(holds)
+        self._let_go(small, large=False)
+        self._let_go(large, large=True)
+        return small + large
+
+    def _let_go(self, waiters: list[_Waiter], *, large: bool) -> None:
+        """These are in no line any more, nor on their way."""
+        for hold, _, kept, _, size in waiters:
+            hold.unsaved -= size
+            hold.large -= large
+            if kept is not None and hold.contents is not None:
+                for name in kept:
+                    if hold.kept is None or name not in hold.kept:
+                        hold.contents.pop(name, None)
+        if self._landed is not None:
+            self._landed.set_result(None)
+            self._landed = None
+
+
+def _batch(taken: list[tuple[Entry, _Waiter]]) -> Batch:
+    """A commit of these records. Each task names the last record before its first one here."""
+    batch = Batch([entry for entry, _ in taken])
+    known = batch.known
+    for entry, (hold, _, kept, ending, _) in taken:
+        if hold.id not in known:
+            known[hold.id] = hold.at
+        hold.at = entry[6]
+        if kept is not None:
+            batch.contents += [Content(hold.id, name, data) for name, data in kept.items()]
+        if ending is not None:
+            (batch.ends if isinstance(ending, End) else batch.waits).append(ending)  # type: ignore[arg-type]
+            if hold.gate is not None:
+                batch.gates[hold.id] = hold.gate
+    return batch
+
+
+def _halves(batch: Batch) -> tuple[Batch, Batch] | None:
+    """The tasks of a batch in two of half the size; None where there is one task."""
+    parts = list(batch.split())
+    if len(parts) == 1:
+        return None
+    return _joined(parts[: len(parts) // 2]), _joined(parts[len(parts) // 2 :])
 
 
 def _without(batch: Batch, gone: set[str]) -> Batch:
-    left = Batch()
-    for part in batch.split():
-        if part.entries[0][0] not in gone:
-            left.entries += part.entries
-            left.ends += part.ends
-            left.waits += part.waits
-            left.gates |= part.gates
-            left.contents += part.contents
-    return left
+    return _joined([part for part in batch.split() if part.entries[0][0] not in gone])
+
+
+def _joined(parts: Iterable[Batch]) -> Batch:
+    whole = Batch()
+    for part in parts:
+        whole.entries += part.entries
+        whole.ends += part.ends
+        whole.waits += part.waits
+        whole.gates |= part.gates
+        whole.contents += part.contents
+        whole.known |= part.known
+    return whole

@@ -260,7 +260,7 @@ LIMIT 1
 
 -- name: taker
 -- Who wrote the record that stands in the way.
-SELECT shift, kind FROM onward_journal WHERE task_id = :id AND seq = :seq
+SELECT shift, kind, at FROM onward_journal WHERE task_id = :id AND seq = :seq
 
 -- name: head
 -- The last record of a task.

@@ -225,11 +225,19 @@ SELECT g.gate, l.name IS NOT NULL AS limited, l.concurrency,
        EXISTS (SELECT 1 FROM onward_queue b WHERE b.gate = g.gate AND b.reason = 'quota' AND b.due_at < 'Infinity') AS timed
 FROM gates g LEFT JOIN onward_limits l ON l.kind = 'task' AND l.name = g.task ORDER BY g.number
 
+-- name: records
+-- Records on their way. The number of each is counted from the record that its task's first one follows: where that is not there,
+-- or is another's, the number is NULL and the table refuses it.
+SELECT r.id, (SELECT p.seq FROM onward_journal p WHERE p.task_id = r.id AND p.seq = r.last AND p.shift = r.shift
+              AND (p.at = r.last_at OR r.last_at IS NULL)) + r.seq - r.last, r.shift, r.kind, r.key, r.data, r.at
+FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[], :keys::text[], :datas::bytea[], :ats::float8[],
+            :lasts::int[], :last_ats::float8[]) AS r(id, seq, shift, kind, key, data, at, last, last_at)
+
 -- name: save
--- The records of finished steps, of many tasks. One number that is taken refuses the whole statement, and the tasks are
--- then tried one by one: that is rare, and the common case is a plain insert.
+-- The records of finished steps, of many tasks. One number that is taken, or that has no predecessor, refuses the whole statement,
+-- and the tasks are then tried one by one: that is rare, and the common case is a plain insert.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
-SELECT * FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[], :keys::text[], :datas::bytea[], :ats::float8[])
+{records}
 
 -- name: settle
 -- Records, ends and waits together. The counts force the order: queue rows first, journal second, outcomes last (a part
@@ -253,7 +261,7 @@ WITH family AS MATERIALIZED (
     WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) AND (SELECT count(*) FROM family) >= 0 RETURNING 1
 ), written AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
-    SELECT * FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[], :keys::text[], :datas::bytea[], :ats::float8[])
+    {records}
     WHERE (SELECT count(*) FROM gone) + (SELECT count(*) FROM parted) >= 0 RETURNING 1
 )
 INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at)

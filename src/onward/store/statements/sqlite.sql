@@ -102,9 +102,17 @@ WHERE g.gate IS NOT NULL ORDER BY g.number
 -- The worker holds them.
 UPDATE onward_queue SET worker = ?1, reason = 'running' WHERE task_id IN (SELECT value FROM json_each(?2))
 
--- name: save
--- One record. The primary key is the fence.
+-- name: begin_shift
+-- The first record of a shift, at a number that was read in the same transaction.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: save
+-- One record. The primary key is the fence. Its number is counted from the record that its task's first one follows: where that is
+-- not there, or is another's, the number is NULL and the table refuses it.
+INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
+SELECT column1, (SELECT p.seq FROM onward_journal p WHERE p.task_id = column1 AND p.seq = column8 AND p.shift = column3
+                 AND (p.at = column9 OR column9 IS NULL)) + column2 - column8, column3, column4, column5, column6, column7
+FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?))
 
 -- name: end_queue
 -- The tasks have ended.
