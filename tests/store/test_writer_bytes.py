@@ -195,7 +195,7 @@ async def test_a_task_that_sends_much_waits_before_it_begins_more(app: Onward) -
     """Records of reads are waited for by nobody: without a bound they would gather in memory for as long as the task runs."""
     most = 0
 
-    @app.task(name="reader", retry=Retry(attempts=1))
+    @app.task(name="reader", retry=Retry(attempts=1), checkpoint="every_iteration")
     async def reader(ctx: Any, _: Any) -> int:
         nonlocal most
         for number in range(30):
