@@ -13,8 +13,7 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from onward.core import record as r
@@ -71,7 +70,7 @@ class Shift(Belongings):
     settling = False
     over = False
     _branches: Branches | None = None
-    _versions: Mapping[str, bool] = MappingProxyType({})
+    _versions: dict[str, bool] | None = None
 
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
@@ -104,6 +103,7 @@ class Shift(Belongings):
             )
         finally:
             self.over = True
+            self._waits.close()
             self._pen.forget()
             if self._keyring is not None:
                 self._keyring.close()
@@ -249,8 +249,6 @@ class Shift(Belongings):
         self._pen.read(replay, self._allowed)
         self._waits.deadline = self._deadline_at()
         await self._waits.read_inbox()
-        # Whoever was told of more budget asks for it anew from here on, so what told it has done its work.
-        replay.messages = {n: said for n, said in replay.messages.items() if said["kind"] != "budget"}
 
     async def _idle_shifts(self) -> int:
         """Shifts in a row before this one that left nothing behind. The store's count may be too high: a worker that was taken
@@ -344,10 +342,10 @@ class Shift(Belongings):
         key = f"{scope.prefix}version {name}"
         if name in pen.replay.decided:
             return pen.replay.decided[name]
+        self._versions = self._versions or {}
         if key not in self._versions:
             known = key in pen.replay.versions
-            new = known or not pen.replay.ahead(scope.path)
-            self._versions = {**self._versions, key: new}
+            self._versions[key] = new = known or not pen.replay.ahead(scope.path)
             if new and not known:
                 await pen.may_go_on()
                 pen.mention(r.VERSION, key, {})
@@ -375,14 +373,14 @@ class Shift(Belongings):
         await pen.may_go_on()
         pen.check(pen.replay.check_last, f"{scope.prefix}checkpoint")
         replay, number = pen.replay, pen.replay.checkpoint + 1
-        decided = {key.partition("version ")[2]: new for key, new in self._versions.items()}
+        decided = {key.partition("version ")[2]: new for key, new in (self._versions or {}).items()}
         replay.decided = {**replay.decided, **decided}
         told = {
             "form": FORM,
             "number": number,
             "value": value,
             "inbox": replay.inbox,
-            "messages": list(replay.messages.values()),
+            "messages": replay.mail.all(),
             "started_at": replay.started_at,
             "versions": replay.decided,
         }
