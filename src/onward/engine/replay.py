@@ -103,6 +103,8 @@ class Replay:
     versions: AbstractSet[str] = frozenset()
     """Changes of the code that this task came to with the new code."""
     open_sagas: AbstractSet[str] = frozenset()
+    begins = 0
+    """The number of the record of the last checkpoint: the next shift reads on from there."""
     checkpoint = 0
     """The number of the last checkpoint; 0 when there is none."""
     restored: Any = None
@@ -175,6 +177,7 @@ class Replay:
         for table in (self._lines, self._unread, self._retries, self._rounds, self._announced):
             table.clear()
         self.unread, self.open_sagas = 0, frozenset()
+        self.begins = record.seq
         self.checkpoint, self.restored = told["number"], told["value"]
         self.mail = Mail(told["messages"], told["inbox"])
         self.started_at, self.decided = told["started_at"], told["versions"]

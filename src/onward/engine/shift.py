@@ -248,7 +248,7 @@ class Shift(Belongings):
         replay.started_at = replay.started_at or self._claimed.claimed_at
         self._pen.read(replay, self._allowed)
         self._waits.deadline = self._deadline_at()
-        await self._waits.read_inbox()
+        await self._waits.read_first()
 
     async def _idle_shifts(self) -> int:
         """Shifts in a row before this one that left nothing behind. The store's count may be too high: a worker that was taken
@@ -324,18 +324,17 @@ class Shift(Belongings):
         return Saga(self._pen, self._steps, name)
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
+        call = Call(f"submit {name}", functools.partial(self._start_child, name, value, options))
+        call.mark = wire.fingerprint([value, {k: v for k, v in options.items() if k != "connection"}])
+        return str(await self._steps.run(call))
+
+    async def _start_child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         deadline = self._deadline_at()
         beside: dict[str, Any] = {"tenant": self._options.get("tenant"), "trace": self._options.get("trace")}
         beside |= {"purses": budgets} if (budgets := self._budgets()) else {}
-
-        async def start() -> str:
-            key = f"{self.task_id}:{SCOPE.get().key}"
-            until = None if deadline == NEVER else deadline
-            return await self._desk.submit(name, value, {**options, **beside}, key, self.task_id, until)
-
-        call = Call(f"submit {name}", start)
-        call.mark = wire.fingerprint([value, {k: v for k, v in options.items() if k != "connection"}])
-        return str(await self._steps.run(call))
+        key = f"{self.task_id}:{SCOPE.get().key}"
+        until = None if deadline == NEVER else deadline
+        return await self._desk.submit(name, value, {**options, **beside}, key, self.task_id, until)
 
     async def version(self, name: str) -> bool:
         scope, pen = SCOPE.get(), self._pen
@@ -385,7 +384,7 @@ class Shift(Belongings):
             "versions": replay.decided,
         }
         pen.mention(r.CHECKPOINT, "", told)
-        replay.checkpoint, replay.restored = number, value
+        replay.begins, replay.checkpoint, replay.restored = pen.hold.seq, number, value
         self._begin_at(number)
         await self._rotate()
 

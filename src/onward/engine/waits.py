@@ -34,6 +34,10 @@ LINGER = 1.0
 LOOK_EVERY = 0.25
 """Seconds between two looks into the inbox while waits stay in memory."""
 
+PER_RECORD = 50e-6
+"""Seconds that a replay takes for each record, about. A task that gets messages and would take longer than LOOK_EVERY to come
+back stays away for as long: then all of its returns together take no longer than it has to wait."""
+
 PAGE = 500
 """Messages that are read at once."""
 
@@ -94,6 +98,8 @@ class Waits:
     _watcher: asyncio.Task[None] | None = None
     _caught_up = False
     """Whether all messages that the claim told of were read."""
+    _came_with = 0
+    """The number of the last message that the journal had when the shift began."""
     _hearing = 0
     """How many of those that rest wait for a message."""
 
@@ -251,6 +257,11 @@ class Waits:
 
     # ── reading the inbox ────────────────────────────────────────────────────────────────────────────────────────
 
+    async def read_first(self) -> None:
+        """Read what the claim told of, at the beginning of the shift."""
+        self._came_with = self._pen.replay.mail.last
+        await self.read_inbox()
+
     async def read_inbox(self) -> bool:
         """Copy the messages that the claim told of into the journal; True when the caller should look again."""
         if self._caught_up or self._pen.replay.mail.last >= self._there:
@@ -366,9 +377,16 @@ class Waits:
         """Nobody has anything to do but wait: the task gives its slot back."""
         if not self._resting:
             return
+        pen, mail = self._pen, self._pen.replay.mail
         due = min(itertools.chain((one.until for one in self._resting), (self.deadline,)))
-        reason = min({one.reason for one in self._resting}, key=_ORDER.index)
-        suspend = self._pen.end(Suspend(due, reason, self._pen.replay.mail.last))
+        back = (pen.hold.seq - pen.replay.begins) * PER_RECORD
+        if (
+            back > LOOK_EVERY and mail.last > self._came_with
+        ):  # more is on its way, and to come back for each is too much
+            suspend = pen.end(Suspend(min(due, self._desk.now() + back), Reason.ASLEEP))
+        else:
+            reason = min({one.reason for one in self._resting}, key=_ORDER.index)
+            suspend = pen.end(Suspend(due, reason, mail.last))
         self._fail(suspend)
         raise suspend
 
