@@ -35,8 +35,9 @@ LOOK_EVERY = 0.25
 """Seconds between two looks into the inbox while waits stay in memory."""
 
 PER_RECORD = 50e-6
-"""Seconds that a replay takes for each record, about. A task that gets messages and would take longer than LOOK_EVERY to come
-back stays away for as long: then all of its returns together take no longer than it has to wait."""
+"""Seconds that a replay takes for each record, about. Where a replay would take longer than LOOK_EVERY, a task that gets messages
+stays in memory for as long after the last of them, and then away for as long: so all of its replays together take no longer
+than it waits."""
 
 PAGE = 500
 """Messages that are read at once."""
@@ -98,6 +99,8 @@ class Waits:
     _watcher: asyncio.Task[None] | None = None
     _caught_up = False
     """Whether all messages that the claim told of were read."""
+    _stays_until = 0.0
+    """Until when the task stays in memory though all of its lines wait."""
     _came_with = 0
     """The number of the last message that the journal had when the shift began."""
     _hearing = 0
@@ -299,6 +302,7 @@ class Waits:
         copied |= {"value": wire.decode(message.data)}
         self._pen.mention(r.MESSAGE, "", copied)
         self._pen.replay.receive(copied)
+        self._stays_until = self._desk.clock.monotonic() + self._way_back()
         if self._lines:
             if message.kind == BUDGET:
                 self._end_pauses()
@@ -354,7 +358,7 @@ class Waits:
         self.active -= 1
         try:
             if self.active == 0:
-                self.leave()
+                self._idle()
             await self._in_memory(open_, left)
         finally:
             self._up(open_)
@@ -373,16 +377,27 @@ class Waits:
             self._up(open_)
             open_.future.set_result(None)
 
+    def _idle(self) -> None:
+        """No line of the handler has anything to do but wait. The task leaves; where coming back would take long and messages
+        come in, it stays for as long as that, and so does not come back for each of them."""
+        if self._way_back() <= LOOK_EVERY:
+            self.leave()
+        self._stays_until = self._desk.clock.monotonic() + self._way_back()
+        if self._watcher is None:
+            self._watcher = spawn(self._watch(), "onward-waits")
+
+    def _way_back(self) -> float:
+        """Seconds that a replay would take, about, for a task that gets messages; 0 for one that got none in this shift."""
+        pen = self._pen
+        if pen.replay.mail.last == self._came_with:
+            return 0.0
+        return (pen.hold.seq - pen.replay.begins) * PER_RECORD
+
     def leave(self) -> None:
-        """Nobody has anything to do but wait: the task gives its slot back."""
-        if not self._resting:
-            return
+        """The task gives its slot back. One that gets messages and has a long way back stays away for as long."""
         pen, mail = self._pen, self._pen.replay.mail
         due = min(itertools.chain((one.until for one in self._resting), (self.deadline,)))
-        back = (pen.hold.seq - pen.replay.begins) * PER_RECORD
-        if (
-            back > LOOK_EVERY and mail.last > self._came_with
-        ):  # more is on its way, and to come back for each is too much
+        if (back := self._way_back()) > LOOK_EVERY:
             suspend = pen.end(Suspend(min(due, self._desk.now() + back), Reason.ASLEEP))
         else:
             reason = min({one.reason for one in self._resting}, key=_ORDER.index)
@@ -430,6 +445,8 @@ class Waits:
                     await self.look()
                 while self._due and self._due[0][0] <= self._desk.now() + LOOK_EVERY:
                     self._wake(heapq.heappop(self._due)[2])
+                if self.active == 0 and (self._pen.why or self._desk.clock.monotonic() >= self._stays_until):
+                    self.leave()
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # those who wait tell it
@@ -447,7 +464,7 @@ class Waits:
         self.active -= 1
         if self.active == 0 and self._resting:
             with contextlib.suppress(Suspend):
-                self.leave()
+                self._idle()
 
 
 def _address(wait: Wait, seq: int) -> Hashable:
