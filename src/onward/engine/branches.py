@@ -57,6 +57,7 @@ class Branches:
             round_.answers[number] = await self._to_its_end(scope, make)
         except BaseException as error:
             round_.errors[number] = error
+            round_.left = round_.left or isinstance(error, Control)
         finally:
             self.scopes.discard(scope)
 
@@ -78,6 +79,8 @@ class _Round:
         self._waits = waits
         self.answers: list[Any] = [None] * count
         self.errors: dict[int, BaseException] = {}
+        self.left = False
+        """Whether a branch was left because the shift ends: no other begins."""
         self.then: Callable[[], None] = lambda: None
         self._tasks: set[asyncio.Task[None]] = set()
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -92,7 +95,7 @@ class _Round:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not any(isinstance(error, Control) for error in self.errors.values()):
+        if not self.left:
             self.then()  # before the count goes down: the next takes its place
         self._waits.branch_over()
         if not self._tasks and not self._done.done():

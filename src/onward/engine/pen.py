@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
 from onward.core import record as r
@@ -39,9 +40,7 @@ class Pen:
     stop: Control | OnwardError | None = None
     """What the journal's own request for an end raises, where the journal ends."""
     task: asyncio.Task[Any] | None = None
-    undone: tuple[str, ...] = ()
-    not_undone: tuple[str, ...] = ()
-    sagas: frozenset[str] = frozenset()
+    sagas: AbstractSet[str] = frozenset()
     """Sagas that are open."""
     transacting = False
     """Whether the next number belongs to the record of a transaction, which is written elsewhere: nothing else may take it."""
@@ -54,6 +53,8 @@ class Pen:
         self.monotonic = desk.clock.monotonic
         self.aborts: dict[str, dict[str, Any]] = {}
         """Sagas that the journal knows as being undone, by the path of their scope, and the error that they died of."""
+        self.undone: list[str] = []
+        self.not_undone: list[str] = []
 
     def read(self, replay: Replay, allowed: float | None) -> None:
         """Begin with what the journal has."""

@@ -24,6 +24,7 @@ from onward.engine.arguments import standing_in
 from onward.engine.bounded import GRACE, bounded
 from onward.engine.desk import Desk
 from onward.engine.handlers import Handler
+from onward.engine.mail import Message
 from onward.engine.pen import Pen
 from onward.engine.replay import Known, Replay
 from onward.engine.scope import SCOPE, Scope
@@ -111,7 +112,7 @@ class _BlindPen(Pen):
 class _DeafWaits(Waits):
     """Nobody can say anything new."""
 
-    async def _heard(self, key: str, *, last: bool) -> list[int]:  # noqa: ARG002 -- as the waits they stand for
+    async def _heard(self, key: str, *, last: bool) -> list[Message]:  # noqa: ARG002 -- as the waits they stand for
         return []
 
 

@@ -12,6 +12,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +20,7 @@ from onward.core import checkpoint
 from onward.core import record as r
 from onward.core.control import Park
 from onward.core.record import Record
+from onward.engine.mail import Mail
 from onward.errors import Fatal, StepFailed
 
 STEPS = frozenset({r.STEP_DONE, r.STEP_FAILED, r.ANNOUNCED})
@@ -52,6 +54,20 @@ def failure_of(key: str, error: dict[str, Any]) -> StepFailed:
     return failed
 
 
+def grown(names: AbstractSet[str], name: str) -> set[str]:
+    """The set with one more name in it: the same set, unless it was the empty one that all new tasks share."""
+    names = names if isinstance(names, set) else set(names)
+    names.add(name)
+    return names
+
+
+def shrunk(names: AbstractSet[str], name: str) -> AbstractSet[str]:
+    """The set without that name."""
+    if isinstance(names, set):
+        names.discard(name)
+    return names
+
+
 def path_of(key: str) -> str:
     """The path of the scope that a key belongs to (`gather.1` of `[gather.1]name#2`); empty for the handler's own line."""
     return key[1 : key.index("]")] if key.startswith("[") else ""
@@ -80,15 +96,15 @@ class Replay:
 
     started_at: float | None = None
     unread = 0
-    inbox = 0
-    """The number of the last message that was copied into the journal."""
     forked = 0
     """The number of the record that says that this task is a fork."""
     stop = ""
     """The record that asked for an end (a cancel, a deadline), when there is one."""
-    versions: frozenset[str] = frozenset()
+    versions: AbstractSet[str] = frozenset()
     """Changes of the code that this task came to with the new code."""
-    open_sagas: frozenset[str] = frozenset()
+    open_sagas: AbstractSet[str] = frozenset()
+    begins = 0
+    """The number of the record of the last checkpoint: the next shift reads on from there."""
     checkpoint = 0
     """The number of the last checkpoint; 0 when there is none."""
     restored: Any = None
@@ -99,13 +115,14 @@ class Replay:
     """Which way the task went at changes of the code before its last checkpoint."""
 
     def __init__(self, records: Sequence[Record] = ()) -> None:
-        self.messages: dict[int, dict[str, Any]] = {}
-        """What came in, by number, as far as no wait has taken it."""
+        self.mail = Mail()
         self._lines: dict[str, collections.deque[Known]] = {} if records else _NOTHING
         self._unread: dict[str, int] = {} if records else _NOTHING
         """How much is unread in each scope with all below it, and in each gather."""
         self._retries: dict[str, int] = {} if records else _NOTHING
         self._rounds: dict[str, int] = {} if records else _NOTHING
+        self._announced: dict[int, Known] = {} if records else _NOTHING
+        """Effects whose end the journal does not tell, by the number of the record that announced them."""
         for record in records:
             self._read(record)
 
@@ -120,17 +137,21 @@ class Replay:
             case r.SLEPT | r.WAITED:
                 self._close(record)
             case r.VERSION:
-                self.versions |= {record.key}
+                self.versions = grown(self.versions, record.key)
             case r.CHECKPOINT:
                 self._restart(record)
-            case r.PATCHED | r.HEARD:
+            case r.HEARD:
+                self._add(record, {"messages": [self.mail.take(number) for number in record.value["n"]]})
+            case r.PATCHED:
                 self._add(record)
+                if "n" in record.value:
+                    self.mail.discard(record.value["n"])
             case r.SAGA | r.SAGA_DONE | r.UNDOING | r.UNDONE:
                 self._add(record)
                 if record.kind == r.SAGA:
-                    self.open_sagas |= {record.key}
+                    self.open_sagas = grown(self.open_sagas, record.key)
                 elif record.kind in {r.SAGA_DONE, r.UNDONE}:
-                    self.open_sagas -= {record.key}
+                    self.open_sagas = shrunk(self.open_sagas, record.key)
             case r.MESSAGE:
                 self.receive(record.value)
             case r.STEP_RETRY:
@@ -153,11 +174,12 @@ class Replay:
     def _restart(self, record: Record) -> None:
         """A checkpoint stands for everything before it."""
         told, self.fresh_at = checkpoint.read(record), record.at
-        for table in (self._lines, self._unread, self._retries, self._rounds):
+        for table in (self._lines, self._unread, self._retries, self._rounds, self._announced):
             table.clear()
         self.unread, self.open_sagas = 0, frozenset()
+        self.begins = record.seq
         self.checkpoint, self.restored = told["number"], told["value"]
-        self.inbox, self.messages = told["inbox"], {message["n"]: message for message in told["messages"]}
+        self.mail = Mail(told["messages"], told["inbox"])
         self.started_at, self.decided = told["started_at"], told["versions"]
 
     def _line(self, key: str) -> collections.deque[Known]:
@@ -169,19 +191,24 @@ class Replay:
             for counted in (scope, gather) if gather else (scope,):
                 self._unread[counted] = self._unread.get(counted, 0) + by
 
-    def _add(self, record: Record, *, over: bool = True) -> None:
-        self._line(record.key).append(Known(record.key, record.kind, record.value, record.seq, over))
+    def _add(self, record: Record, more: Mapping[str, Any] = MappingProxyType({}), *, over: bool = True) -> None:
+        data = {**record.value, **more} if more else record.value
+        self._line(record.key).append(Known(record.key, record.kind, data, record.seq, over))
         self._count(path_of(record.key), 1)
 
     def _drop_last(self, path: str) -> Known:
         self._count(path, -1)
-        return self._lines[path].pop()
+        known = self._lines[path].pop()
+        self._announced.pop(known.seq, None)
+        return known
 
     def _step(self, record: Record) -> None:
         line = self._line(record.key)
         if line and line[-1].kind == r.ANNOUNCED and line[-1].key == record.key:
             self._drop_last(path_of(record.key))
         self._add(record, over=record.kind != r.ANNOUNCED)
+        if record.kind == r.ANNOUNCED:
+            self._announced[record.seq] = line[-1]
         self._retries.pop(record.key, None)
 
     def _not_done(self, key: str) -> None:
@@ -194,20 +221,20 @@ class Replay:
         known, told = self._line(record.key)[-1], record.value
         known.over = True
         if "n" in told:
-            known.data = known.data | self.messages[told["n"]]
-            if known.kind != r.CHILD:  # an ended child may be asked for its result again
-                del self.messages[told["n"]]
+            find = self.mail.get if known.kind == r.CHILD else self.mail.take  # an ended child may be asked again
+            known.data = known.data | find(told["n"])
+        elif told.get("expired") and (message := self.mail.first(known.seq)) is not None:
+            self.mail.discard(message["n"])
         known.data = known.data | told
 
     def receive(self, message: dict[str, Any]) -> None:
         """A message, from the journal or on its way into it."""
-        self.inbox = message["n"]
         if message["kind"] == "resolve":
-            for line in self._lines.values():
-                if line and line[-1].kind == r.ANNOUNCED and line[-1].seq == message["ref"]:
-                    line[-1].data = line[-1].data | {"verdict": message}
+            self.mail.last = message["n"]
+            if (known := self._announced.get(message["ref"])) is not None:
+                known.data = known.data | {"verdict": message}
         else:
-            self.messages[message["n"]] = message
+            self.mail.add(message)
 
     def _again(self, kind: str) -> None:
         """The task is tried again, or somebody wants it to go on. Failures that the handler had not got over run anew, and
@@ -310,6 +337,11 @@ class Replay:
     def failures(self, key: str) -> int:
         """Failed attempts of a step that was being retried when the last shift ended."""
         return self._retries.pop(key, 0)
+
+    @property
+    def inbox(self) -> int:
+        """The number of the last message that was copied into the journal."""
+        return self.mail.last
 
     @property
     def told(self) -> bool:

@@ -15,7 +15,7 @@ from onward.core import wire
 from onward.core.control import Cancel
 from onward.engine.host import Call
 from onward.engine.pen import Pen
-from onward.engine.replay import failure_of
+from onward.engine.replay import failure_of, grown, shrunk
 from onward.engine.scope import SCOPE, part_name
 from onward.engine.steps import Steps
 from onward.errors import StepFailed
@@ -46,7 +46,7 @@ class Saga:
         if pen.next(outer, self._key, frozenset({r.SAGA})) is None:
             await pen.may_go_on()
             pen.mention(r.SAGA, self._key, {})
-        pen.sagas |= {self._key}
+        pen.sagas = grown(pen.sagas, self._key)
         round_ = pen.replay.round(self._key)
         self._scope = outer.below(local if round_ == 1 else f"{local}@{round_}", self)
         after = pen.replay.peek(self._key)
@@ -83,7 +83,7 @@ class Saga:
         if self._pen.next(self._outer, self._key, frozenset({r.SAGA_DONE})) is None:
             await self._pen.until_told()
             self._pen.mention(r.SAGA_DONE, self._key, {})
-        self._pen.sagas -= {self._key}
+        self._pen.sagas = shrunk(self._pen.sagas, self._key)
         if self._outer.saga is not None:  # a larger block around it may still have to undo all of it
             for owed in self._owed:
                 self._outer.saga.owe(*owed)
@@ -107,9 +107,9 @@ class Saga:
             SCOPE.set(self._outer)
         if pen.next(self._outer, self._key, frozenset({r.UNDONE})) is None:
             pen.mention(r.UNDONE, self._key, {"undone": undone, "not_undone": not_undone})
-        pen.sagas -= {self._key}
-        pen.undone += tuple(undone)
-        pen.not_undone += tuple(not_undone)
+        pen.sagas = shrunk(pen.sagas, self._key)
+        pen.undone += undone
+        pen.not_undone += not_undone
 
     async def _undo_one(self, owed: _Owed) -> bool:
         try:

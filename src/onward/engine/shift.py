@@ -13,8 +13,7 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from onward.core import record as r
@@ -71,7 +70,7 @@ class Shift(Belongings):
     settling = False
     over = False
     _branches: Branches | None = None
-    _versions: Mapping[str, bool] = MappingProxyType({})
+    _versions: dict[str, bool] | None = None
 
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
@@ -104,6 +103,7 @@ class Shift(Belongings):
             )
         finally:
             self.over = True
+            self._waits.close()
             self._pen.forget()
             if self._keyring is not None:
                 self._keyring.close()
@@ -248,9 +248,7 @@ class Shift(Belongings):
         replay.started_at = replay.started_at or self._claimed.claimed_at
         self._pen.read(replay, self._allowed)
         self._waits.deadline = self._deadline_at()
-        await self._waits.read_inbox()
-        # Whoever was told of more budget asks for it anew from here on, so what told it has done its work.
-        replay.messages = {n: said for n, said in replay.messages.items() if said["kind"] != "budget"}
+        await self._waits.read_first()
 
     async def _idle_shifts(self) -> int:
         """Shifts in a row before this one that left nothing behind. The store's count may be too high: a worker that was taken
@@ -326,28 +324,27 @@ class Shift(Belongings):
         return Saga(self._pen, self._steps, name)
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
+        call = Call(f"submit {name}", functools.partial(self._start_child, name, value, options))
+        call.mark = wire.fingerprint([value, {k: v for k, v in options.items() if k != "connection"}])
+        return str(await self._steps.run(call))
+
+    async def _start_child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         deadline = self._deadline_at()
         beside: dict[str, Any] = {"tenant": self._options.get("tenant"), "trace": self._options.get("trace")}
         beside |= {"purses": budgets} if (budgets := self._budgets()) else {}
-
-        async def start() -> str:
-            key = f"{self.task_id}:{SCOPE.get().key}"
-            until = None if deadline == NEVER else deadline
-            return await self._desk.submit(name, value, {**options, **beside}, key, self.task_id, until)
-
-        call = Call(f"submit {name}", start)
-        call.mark = wire.fingerprint([value, {k: v for k, v in options.items() if k != "connection"}])
-        return str(await self._steps.run(call))
+        key = f"{self.task_id}:{SCOPE.get().key}"
+        until = None if deadline == NEVER else deadline
+        return await self._desk.submit(name, value, {**options, **beside}, key, self.task_id, until)
 
     async def version(self, name: str) -> bool:
         scope, pen = SCOPE.get(), self._pen
         key = f"{scope.prefix}version {name}"
         if name in pen.replay.decided:
             return pen.replay.decided[name]
+        self._versions = self._versions or {}
         if key not in self._versions:
             known = key in pen.replay.versions
-            new = known or not pen.replay.ahead(scope.path)
-            self._versions = {**self._versions, key: new}
+            self._versions[key] = new = known or not pen.replay.ahead(scope.path)
             if new and not known:
                 await pen.may_go_on()
                 pen.mention(r.VERSION, key, {})
@@ -375,19 +372,19 @@ class Shift(Belongings):
         await pen.may_go_on()
         pen.check(pen.replay.check_last, f"{scope.prefix}checkpoint")
         replay, number = pen.replay, pen.replay.checkpoint + 1
-        decided = {key.partition("version ")[2]: new for key, new in self._versions.items()}
+        decided = {key.partition("version ")[2]: new for key, new in (self._versions or {}).items()}
         replay.decided = {**replay.decided, **decided}
         told = {
             "form": FORM,
             "number": number,
             "value": value,
             "inbox": replay.inbox,
-            "messages": list(replay.messages.values()),
+            "messages": replay.mail.all(),
             "started_at": replay.started_at,
             "versions": replay.decided,
         }
         pen.mention(r.CHECKPOINT, "", told)
-        replay.checkpoint, replay.restored = number, value
+        replay.begins, replay.checkpoint, replay.restored = pen.hold.seq, number, value
         self._begin_at(number)
         await self._rotate()
 

@@ -37,6 +37,10 @@ SUSPECT_AFTER = 3
 """Crashed shifts in a row, without a new record, after which a task runs alone. One more, alone, and it is quarantined."""
 
 
+ALL = 2**31 - 1
+"""No limit on the messages that are read at once."""
+
+
 class Submitted(NamedTuple):
     """What a submit came to: `created` is False when the key was there before; `fingerprint` is that of the task there."""
 
@@ -304,8 +308,8 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         message that counts."""
         ...
 
-    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
-        """The messages with numbers above `after`, in order."""
+    async def inbox(self, task_id: str, after: int = 0, limit: int = ALL) -> list[Message]:
+        """The messages with numbers above `after`, in order, at most `limit` of them."""
         ...
 
     async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:

@@ -35,6 +35,7 @@ from onward.store.nudge import Hub, News
 from onward.store.overview import WHOLE
 from onward.store.pool import Pool
 from onward.store.port import (
+    ALL,
     Ask,
     Batch,
     Beat,
@@ -271,8 +272,8 @@ class PostgresStore(
     async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
         return await self._from_outside(lambda c: access.send(c, task_id, message, deed))
 
-    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
-        return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after)]
+    async def inbox(self, task_id: str, after: int = 0, limit: int = ALL) -> list[Message]:
+        return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after, limit=limit)]
 
     async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
         name = "asks_of" if task_id else "asks"

@@ -35,6 +35,7 @@ from onward.store.lane import Inline, Lane, Threaded
 from onward.store.nudge import Datagrams, Hub, News
 from onward.store.overview import WHOLE
 from onward.store.port import (
+    ALL,
     Ask,
     Batch,
     Beat,
@@ -240,8 +241,10 @@ class SqliteStore(
     async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
         return await self._writing(lambda c: access.send(c, task_id, message, deed))
 
-    async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
-        return await self._reading(lambda c: [Message(*row) for row in run(c, "inbox", id=task_id, after=after)])
+    async def inbox(self, task_id: str, after: int = 0, limit: int = ALL) -> list[Message]:
+        return await self._reading(
+            lambda c: [Message(*row) for row in run(c, "inbox", id=task_id, after=after, limit=limit)]
+        )
 
     async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
         name, values = "asks_of" if task_id else "asks", {"id": task_id, **seen_by(whose)}

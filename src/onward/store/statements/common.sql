@@ -334,8 +334,8 @@ INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES
 SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND (id = :message OR ref = :ref) ORDER BY number LIMIT 1
 
 -- name: inbox
--- What came in after a number.
-SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number
+-- What came in after a number, so many at most.
+SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number LIMIT :limit
 
 -- name: asks
 -- What is asked of people, of all tasks that the reader may see.

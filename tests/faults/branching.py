@@ -1,0 +1,209 @@
+"""Random programs of branches that wait side by side, for the processes that a fault test kills and freezes, and their judge.
+
+A program is a list of branches, each a list of acts: take a signal (with a time, or without), charge what was taken, wait for
+a child, listen to messages, sleep, or do some of that inside a saga, which may fail. The test sends as many signals of each
+name as there are waits for it, each with a value of its own, so every wait without a time ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from onward import Onward, Retry
+from onward.core import record as r
+from onward.core.record import Record
+from onward.engine.mail import Mail
+from onward.engine.waits import Waits
+
+Act = list[Any]
+NAMES = ("order", "go")
+
+
+class Misfortune(Exception):
+    """What a saga of a program fails with."""
+
+
+def app_of(options: dict[str, Any], **settings: Any) -> Onward:
+    """The app of a crew, and of the test."""
+    if options.get("planted"):
+        PLANTED[options["planted"]]()
+    app = Onward(options["db"], **settings)
+    app.task(child, name="child", retry=Retry(attempts=3, first=0.01))
+    app.task(program, name="program", retry=1)
+    return app
+
+
+async def child(ctx: Any, number: int) -> int:
+    await ctx.sleep(0.01 * (number % 9))
+    return number
+
+
+async def program(ctx: Any, branches: list[list[Act]]) -> list[Any]:
+    return await ctx.gather(*(_branch(ctx, acts) for acts in branches))
+
+
+async def _branch(ctx: Any, acts: list[Act]) -> list[Any]:
+    return [await _act(ctx, *act) for act in acts]
+
+
+async def _act(ctx: Any, what: str, *args: Any) -> Any:
+    match what:
+        case "take":
+            name, timeout = args
+            value = await ctx.signal(name, timeout=timeout, default=None)
+            if value is not None:
+                await ctx.step(_charge, value, name=f"charge {value}")
+            return value
+        case "child":
+            return await (await ctx.submit("child", args[0]))
+        case "hear":
+            return await ctx.messages()
+        case "sleep":
+            return await ctx.sleep(args[0])
+        case "step":
+            return await ctx.step(asyncio.sleep, args[0], name="busy")
+        case _:
+            return await _saga(ctx, *args)
+
+
+async def _saga(ctx: Any, acts: list[Act], fails: bool) -> Any:
+    try:
+        async with ctx.saga():
+            await ctx.step(_charge, "reserve", name="reserve", undo=_charge)
+            found = await _branch(ctx, acts)
+            if fails:
+                raise Misfortune
+            return found
+    except Misfortune:
+        return "undone"
+
+
+async def _charge(value: Any) -> Any:
+    return value
+
+
+# ── programs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def draw(rng: random.Random) -> list[list[Act]]:
+    """A program at random."""
+    return [[_draw(rng) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(2, 5))]
+
+
+def _draw(rng: random.Random, deep: bool = False) -> Act:
+    what = rng.choices(["take", "child", "hear", "sleep", "step", "saga"], [9, 3, 2, 2, 3, 0 if deep else 2])[0]
+    match what:
+        case "take":
+            return [what, rng.choice(NAMES), rng.choice([None, None, 0.05, 0.3, 1.5])]
+        case "child":
+            return [what, rng.randint(0, 99)]
+        case "hear":
+            return [what]
+        case "sleep":
+            return [what, rng.choice([0.02, 0.3, 1.2])]
+        case "step":
+            return [what, rng.choice([0.0, 0.02, 0.2])]
+        case _:
+            return [what, [_draw(rng, deep=True) for _ in range(rng.randint(1, 2))], rng.random() < 0.4]
+
+
+def signals(branches: list[list[Act]]) -> list[str]:
+    """The names of the signals to send: one for each wait, and so many that every wait without a time has one."""
+    return [act[1] for act in _all(branches) if act[0] == "take"]
+
+
+def children(branches: list[list[Act]]) -> int:
+    return sum(act[0] == "child" for act in _all(branches))
+
+
+def _all(branches: Iterable[list[Act]]) -> Iterable[Act]:
+    for acts in branches:
+        for act in acts:
+            yield act
+            if act[0] == "saga":
+                yield from _all([act[1]])
+
+
+# ── the judge ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def judge(records: list[Record]) -> list[str]:
+    """What is wrong with a journal: each message is in it once, ends one wait at most, and that wait is the one that began
+    first of those for its address; it gets the first message there."""
+    wrong: list[str] = []
+    messages: dict[int, dict[str, Any]] = {}
+    taken: dict[int, str] = {}
+    waiting: dict[str, dict[str, int]] = collections.defaultdict(dict)
+    charged: set[str] = set()
+    for record in records:
+        match record.kind:
+            case r.MESSAGE:
+                number = record.value["n"]
+                if number in messages:
+                    wrong.append(f"message {number} is recorded twice, the second time in {record.seq}")
+                elif number != len(messages) + 1:
+                    wrong.append(f"message {number} is recorded after {len(messages)}")
+                messages[number] = record.value
+            case r.SIGNAL:
+                waiting[record.value["signal"]][record.key] = record.seq
+            case r.WAITED | r.HEARD:
+                wrong += _take(record, messages, taken, waiting)
+            case r.STEP_DONE if "charge " in record.key:
+                value = record.key.rpartition("charge ")[2]
+                wrong += [f"{value} was charged twice"] if value in charged else []
+                charged.add(value)
+    return wrong
+
+
+def _take(
+    record: Record, messages: dict[int, dict[str, Any]], taken: dict[int, str], waiting: dict[str, dict[str, int]]
+) -> list[str]:
+    wrong = []
+    said = record.value.get("n", [])
+    for number in said if isinstance(said, list) else [said]:
+        if number not in messages:
+            return [f"record {record.seq} takes message {number}, which is not there"]
+        message = messages[number]
+        if message["kind"] == "child":
+            continue
+        if number in taken:
+            wrong.append(f"message {number} was taken by {taken[number]} and by {record.key}")
+        taken[number] = record.key
+        if record.kind == r.WAITED:
+            name = message["name"]
+            first = min(waiting[name], key=waiting[name].__getitem__)
+            if first != record.key:
+                wrong.append(f"{record.key} has message {number}, but {first} began to wait before it")
+            before = [n for n, one in messages.items() if one["name"] == name and n < number and n not in taken]
+            wrong += [f"message {number} was taken before {before}"] if before else []
+    for open_ in waiting.values():
+        open_.pop(record.key, None)
+    return wrong
+
+
+# ── planted ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def several_readers() -> None:
+    """Every wait reads the inbox for itself, and what it reads is written down and put back, taken or not."""
+
+    async def look(self: Waits) -> bool:
+        before = self._pen.replay.mail.last
+        page = await self._pen.patiently(lambda: self._desk.store.inbox(self._task_id, before))
+        for message in page:
+            self._copy(message)
+        self._caught_up = True
+        return bool(page)
+
+    def add(self: Mail, message: dict[str, Any]) -> None:
+        self.last = message["n"]
+        self._put(message)
+
+    Waits.look, Mail.add = look, add  # type: ignore[method-assign]
+
+
+PLANTED: dict[str, Callable[[], None]] = {"several readers": several_readers}

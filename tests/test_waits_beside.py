@@ -1,0 +1,175 @@
+"""Branches that wait side by side: each message is copied into the journal once, and one wait takes it, the one that began first."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import itertools
+from typing import Any
+
+import pytest
+
+from onward import Onward
+from onward.core import record as r
+from onward.core.record import Record
+from tests.kit import eventually, not_memory
+
+pytestmark = not_memory
+MINUTE = 60
+
+
+async def journal(app: Onward, task_id: str) -> list[Record]:
+    records: list[Record] = []
+    while page := await app.store.journal(task_id, records[-1].seq if records else 0, 2_000):
+        records += page
+    return records
+
+
+async def check_once(app: Onward, task_id: str) -> list[Record]:
+    """No message is in the journal twice, and no message ended two waits (an ended child may be asked for more than once)."""
+    records = await journal(app, task_id)
+    copied = collections.Counter(record.value["n"] for record in records if record.kind == r.MESSAGE)
+    assert [n for n, count in copied.items() if count > 1] == []
+    children = {record.value["n"] for record in records if record.kind == r.MESSAGE and record.value["kind"] == "child"}
+    taken = [record.value["n"] for record in records if record.kind == r.WAITED and "n" in record.value]
+    twice = [n for n, count in collections.Counter(taken).items() if count > 1 and n not in children]
+    assert twice == []
+    return records
+
+
+async def until_waiting(app: Onward, task_id: str) -> None:
+    async def waits() -> bool:
+        return (await app.get(task_id)).state == "waiting"
+
+    await eventually(waits)
+
+
+async def test_one_signal_and_two_branches_that_wait_for_it(app: Onward) -> None:
+    async def work(ctx: Any) -> Any:
+        waits = [ctx.signal("go", timeout=1.5, default="none") for _ in range(4)]
+        return await ctx.gather(ctx.step(asyncio.sleep, 1, name="busy"), *waits)
+
+    app.task(name="work")(work)
+    async with app.worker():
+        tasks = [await app.submit("work") for _ in range(5)]
+        await asyncio.sleep(0.3)
+        for task in tasks:
+            await app.signal(task.id, "go", "once")
+        for task in tasks:
+            assert (await task.result(MINUTE))[1:] == ["once", "none", "none", "none"], "the first to wait has it"
+            await check_once(app, task.id)
+
+
+async def test_orders_beside_a_branch_that_waits_for_the_stop(app: Onward) -> None:
+    charged: collections.Counter[int] = collections.Counter()
+
+    async def charge(order: int) -> int:
+        charged[order] += 1
+        return order
+
+    async def orders(ctx: Any) -> list[int]:
+        taken: list[int] = []
+        while (order := await ctx.signal("order")) is not None:
+            taken.append(await ctx.step(charge, order))
+        return taken
+
+    async def work(ctx: Any) -> Any:
+        return await ctx.gather(orders(ctx), ctx.signal("stop"), orders(ctx))
+
+    app.task(name="work")(work)
+    async with app.worker():
+        task = await app.submit("work")
+        for order in range(40):
+            await app.signal(task.id, "order", order, id=f"order {order}")
+            await asyncio.sleep(0.01 if order % 3 else 0)
+        await app.signal(task.id, "stop", "enough")
+        for _ in range(2):
+            await app.signal(task.id, "order", None)
+        first, stop, second = await task.result(MINUTE)
+        assert (sorted(first + second), stop) == (list(range(40)), "enough")
+        assert set(charged.values()) == {1}
+        await check_once(app, task.id)
+
+
+async def test_each_child_of_a_map_is_one_message(app: Onward) -> None:
+    async def child(_ctx: Any, number: int) -> int:
+        await asyncio.sleep(0.002 * (number % 7))
+        return number
+
+    async def work(ctx: Any, count: int) -> Any:
+        return sum(await ctx.map("child", range(count)))
+
+    app.task(name="child")(child)
+    app.task(name="work")(work)
+    async with app.worker(slots=50):
+        task = await app.submit("work", 300)
+        assert await task.result(MINUTE) == sum(range(300))
+        records = await check_once(app, task.id)
+        assert sum(record.kind == r.MESSAGE for record in records) == 300
+
+
+async def test_the_wait_that_began_first_has_it_whatever_branch_it_is_in(app: Onward) -> None:
+    async def late(ctx: Any) -> Any:
+        await ctx.sleep(1.2)
+        return await ctx.signal("go", timeout=4, default="none")
+
+    async def work(ctx: Any) -> Any:
+        return await ctx.gather(late(ctx), ctx.signal("go", timeout=6, default="none"))
+
+    app.task(name="work")(work)
+    async with app.worker():
+        task = await app.submit("work")
+
+        async def both_wait() -> bool:
+            return sum(record.kind == r.SIGNAL for record in await journal(app, task.id)) == 2
+
+        await eventually(both_wait)
+        await until_waiting(app, task.id)  # the replay comes to the later wait first
+        await app.signal(task.id, "go", "once")
+        assert await task.result(MINUTE) == ["none", "once"]
+        await check_once(app, task.id)
+
+
+async def test_messages_that_two_branches_ask_for(app: Onward) -> None:
+    async def listen(ctx: Any) -> list[Any]:
+        heard: list[Any] = []
+        for _ in range(12):
+            heard += await ctx.messages()
+            await ctx.step(asyncio.sleep, 0.02, name="busy")
+        return heard
+
+    async def work(ctx: Any) -> Any:
+        return await ctx.gather(*(listen(ctx) for _ in range(4)))
+
+    app.task(name="work")(work)
+    async with app.worker():
+        task = await app.submit("work")
+        for number in range(10):
+            await app.signal(task.id, "message", number)
+            await asyncio.sleep(0.01)
+        heard = await task.result(MINUTE)
+        assert sorted(itertools.chain(*heard)) == list(range(10))
+        await check_once(app, task.id)
+
+
+@pytest.mark.parametrize("order", ["answers first", "answers last"])
+async def test_answers_beside_each_other(app: Onward, order: str) -> None:
+    async def work(ctx: Any) -> Any:
+        asked = [ctx.ask(f"number {number}?") for number in range(6)]
+        return await ctx.gather(ctx.step(asyncio.sleep, 0.8, name="busy"), *asked)
+
+    app.task(name="work")(work)
+    async with app.worker():
+        task = await app.submit("work")
+
+        async def all_asked() -> Any:
+            asks = await app.asks()
+            return asks if len(asks) == 6 else None
+
+        asks = await eventually(all_asked)
+        if order == "answers last":
+            await until_waiting(app, task.id)
+        for ask in reversed(asks):
+            await app.answer(ask.id, ask.text)
+        assert (await task.result(MINUTE))[1:] == [f"number {number}?" for number in range(6)]
+        await check_once(app, task.id)
