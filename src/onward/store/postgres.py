@@ -323,7 +323,8 @@ class PostgresStore(
     ) -> list[Claimed]:
         asked = {"worker": worker, "queue": queue, "names": list(names), "room": room, "alone": alone}
         if queue not in self._limited:
-            found = await self._fetch("claim", data=json.dumps({"worker": worker}).encode(), **asked)
+            mark = json.dumps({"worker": worker}).encode()
+            found = await self._fetch("claim_suspect" if alone else "claim", data=mark, **asked)
             if found or not limits.rules(await self._fetch("limits"), queue, names):
                 return [Claimed._make(row) for row in found]
             self._limited.add(queue)

@@ -291,7 +291,7 @@ class SqliteStore(
 
         def job(connection: apsw.Connection) -> list[Claimed]:
             now, mark = self._clock.now(), json.dumps({"worker": worker}).encode()
-            found = list(run(connection, "ready", **asked))
+            found = list(run(connection, "ready_suspect" if alone else "ready", **asked))
             if not found and limits.rules(run(connection, "limits"), queue, names):
                 self._limited.add(queue)
                 return []

@@ -93,15 +93,50 @@ SELECT id, key, fingerprint FROM onward_tasks WHERE id = ANY(:ids::text[]) OR ke
 -- append is just being committed the number is gone, the task stays ready and is found by the next claim. The worker's own
 -- row is locked for its key, so that nobody can declare it dead in between.
 WITH me AS MATERIALIZED (
-    SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now()
-      AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = ANY(:names::text[]) AND l.kind = 'task')
-      AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task') FOR KEY SHARE
+{unlimited_worker}
 ), ready AS MATERIALIZED (
-    SELECT q.task_id FROM onward_queue q
-    WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone AND q.task = ANY(:names::text[])
-      AND EXISTS (SELECT 1 FROM me)
-    ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room FOR UPDATE OF q SKIP LOCKED
-), shift AS (
+{ready_by_name}
+), {begin_shifts}
+
+-- name: claim_suspect
+-- The same for tasks that run alone.
+WITH me AS MATERIALIZED (
+{unlimited_worker}
+), ready AS MATERIALIZED (
+{ready_suspects}
+), {begin_shifts}
+
+-- name: unlimited_worker
+-- The claiming worker, locked, unless its lease has ended or a limit has a say.
+SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now()
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = ANY(:names::text[]) AND l.kind = 'task')
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task') FOR KEY SHARE
+
+-- name: ready_by_name
+-- The first ready tasks of these handlers, locked. Each handler has its own stretch of the index, so tasks of other handlers are never
+-- read. The first part counts, without a lock, how many tasks of each handler are among the first; the second locks that many of each.
+SELECT r.task_id, r.task, r.grp, r.priority, r.turn FROM (
+    SELECT f.name, count(*) AS room FROM (
+        SELECT n.name FROM unnest(:names::text[]) AS n(name) CROSS JOIN LATERAL (
+            SELECT q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+            WHERE q.queue = :queue AND q.task = n.name AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
+            ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room) i
+        WHERE EXISTS (SELECT 1 FROM me) ORDER BY i.priority DESC, i.turn LIMIT :room) f
+    GROUP BY f.name) s
+CROSS JOIN LATERAL (
+    SELECT q.task_id, q.task, q.grp, q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+    WHERE q.queue = :queue AND q.task = s.name AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
+    ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT s.room FOR UPDATE OF q SKIP LOCKED) r
+
+-- name: ready_suspects
+-- The same of the suspects, which are few and have an index of their own.
+SELECT q.task_id, q.task, q.grp, q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+WHERE q.queue = :queue AND q.crashes >= 3 AND q.worker IS NULL AND q.due_at IS NULL AND q.task = ANY(:names::text[]) AND EXISTS (SELECT 1 FROM me)
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room FOR UPDATE OF q SKIP LOCKED
+
+-- name: begin_shifts
+-- Takes the next number of each journal and hands the task to the worker.
+shift AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT r.task_id, h.seq + 1, h.seq + 1, 'shift.started', '', :data, onward_now()
     FROM ready r CROSS JOIN LATERAL (SELECT j.seq FROM onward_journal j WHERE j.task_id = r.task_id ORDER BY j.seq DESC LIMIT 1) h
@@ -121,12 +156,20 @@ ORDER BY k.priority DESC, k.turn, k.position
 WITH me AS MATERIALIZED (
     SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now() FOR KEY SHARE
 ), ready AS MATERIALIZED (
-    SELECT q.task_id, q.task, q.grp FROM onward_queue q
-    WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone AND q.task = ANY(:names::text[])
-      AND EXISTS (SELECT 1 FROM me)
-    ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room FOR UPDATE OF q SKIP LOCKED
+{ready_by_name}
 )
 SELECT r.task_id, r.task, r.grp, NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = r.task_id AND j.seq = 2) AS fresh FROM ready r
+ORDER BY r.priority DESC, r.turn
+
+-- name: line_of_suspects
+-- The same for tasks that run alone.
+WITH me AS MATERIALIZED (
+    SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now() FOR KEY SHARE
+), ready AS MATERIALIZED (
+{ready_suspects}
+)
+SELECT r.task_id, r.task, r.grp, NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = r.task_id AND j.seq = 2) AS fresh FROM ready r
+ORDER BY r.priority DESC, r.turn
 
 -- name: lock_gates
 -- Everybody who counts behind a gate, or changes the count, stands in line here first; in one order, or two would wait for

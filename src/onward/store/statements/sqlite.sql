@@ -20,25 +20,64 @@ SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key
 
 -- name: ready
 -- Ready tasks by priority and turn, with the last number of their journals, where no limit has a say (see `line`).
-SELECT q.task_id, q.attempt, q.crashes, t.task, t.input, t.options, t.created_at, t.parent, q.inbox,
-       (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head
-FROM onward_queue q JOIN onward_tasks t ON t.id = q.task_id
-WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone
-  AND q.task IN (SELECT value FROM json_each(:names))
-  AND EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
-  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name IN (SELECT value FROM json_each(:names)) AND l.kind = 'task')
-  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task')
-ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room
+{ready_columns}
+FROM ({first_ready}) f
+{ready_tables}
+WHERE {unlimited_worker}
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
+
+-- name: ready_suspect
+-- The same for tasks that run alone.
+{ready_columns}
+FROM ({first_suspects}) f
+{ready_tables}
+WHERE {unlimited_worker}
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
 
 -- name: line
 -- The first ready tasks of a queue, with what `ready` tells of them, their groups, and what they are held under.
+{ready_columns}, q.grp
+FROM ({first_ready}) f
+{ready_tables}
+WHERE EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
+
+-- name: line_of_suspects
+-- The same for tasks that run alone.
+{ready_columns}, q.grp
+FROM ({first_suspects}) f
+{ready_tables}
+WHERE EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
+
+-- name: ready_columns
+-- What a claim tells of a ready task.
 SELECT q.task_id, q.attempt, q.crashes, t.task, t.input, t.options, t.created_at, t.parent, q.inbox,
-       (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head, q.grp
-FROM onward_queue q JOIN onward_tasks t ON t.id = q.task_id
-WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone
-  AND q.task IN (SELECT value FROM json_each(:names))
-  AND EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
-ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room
+       (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head
+
+-- name: ready_tables
+-- Where it stands.
+CROSS JOIN onward_queue q ON q.position = f.position CROSS JOIN onward_tasks t ON t.id = q.task_id
+
+-- name: first_ready
+-- The first ready tasks of these handlers. Each handler has its own stretch of the index, so tasks of other handlers are never read.
+SELECT c.position FROM json_each(:names) n CROSS JOIN onward_queue c ON c.position IN (
+    SELECT i.position FROM onward_queue i
+    WHERE i.queue = :queue AND i.task = n.value AND i.worker IS NULL AND i.due_at IS NULL AND i.crashes < 3
+    ORDER BY i.priority DESC, COALESCE(i.turn, i.position) LIMIT :room)
+ORDER BY c.priority DESC, COALESCE(c.turn, c.position) LIMIT :room
+
+-- name: first_suspects
+-- The same of the suspects, which are few and have an index of their own.
+SELECT c.position FROM onward_queue c INDEXED BY onward_queue_suspect
+WHERE c.queue = :queue AND c.crashes >= 3 AND c.worker IS NULL AND c.due_at IS NULL AND c.task IN (SELECT value FROM json_each(:names))
+ORDER BY c.priority DESC, COALESCE(c.turn, c.position) LIMIT :room
+
+-- name: unlimited_worker
+-- Whether the worker's lease holds and no limit has a say.
+EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name IN (SELECT value FROM json_each(:names)) AND l.kind = 'task')
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task')
 
 -- name: behind_gate
 -- How many tasks are held behind a gate, and when its bucket is full.
