@@ -393,19 +393,29 @@ WITH due AS MATERIALIZED (
 UPDATE onward_queue SET due_at = NULL, reason = 'queued' WHERE task_id = ANY(ARRAY(SELECT task_id FROM due))
 
 -- name: outlook
--- Which queues have ready tasks (hopping from one to the next through the index), when the next sleeper is due, where suspects
--- wait and may be started.
-WITH RECURSIVE names AS (
-    (SELECT queue FROM onward_queue WHERE worker IS NULL AND due_at IS NULL ORDER BY queue LIMIT 1)
-    UNION ALL
-    SELECT (SELECT q.queue FROM onward_queue q WHERE q.worker IS NULL AND q.due_at IS NULL AND q.queue > n.queue ORDER BY q.queue LIMIT 1)
-    FROM names n WHERE n.queue IS NOT NULL
-)
-SELECT ARRAY(SELECT queue FROM names WHERE queue IS NOT NULL) AS queues,
+-- All that a worker without work wants to know, in one statement: which queues have ready tasks of its handlers, when the next sleeper
+-- is due, where suspects wait and may be started, whether a worker has come, gone or fallen silent, and what upkeep has to do.
+SELECT ARRAY(SELECT DISTINCT p.queue FROM ({ready_pairs}) p WHERE :any_name OR p.task = ANY(:names::text[]) ORDER BY p.queue) AS queues,
        (SELECT min(due_at) FROM onward_queue WHERE due_at IS NOT NULL AND due_at < 'Infinity') - onward_now() AS next_due_in,
        ARRAY(SELECT DISTINCT s.queue FROM onward_queue s WHERE s.crashes >= 3 AND s.worker IS NULL AND s.due_at IS NULL
              AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = s.queue AND l.kind = 'paused')) AS suspects,
-       EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota') AS quota
+       EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota') AS quota,
+       (SELECT count(*) FROM onward_workers) AS workers, (SELECT COALESCE(max(started_at), 0) FROM onward_workers) AS newest,
+       EXISTS (SELECT 1 FROM onward_workers w WHERE w.lease_until < onward_now()) OR EXISTS ({lost_holders}) AS lost,
+       EXISTS (SELECT 1 FROM onward_queue WHERE parent IS NOT NULL) AS children,
+       (SELECT min(next_at) FROM onward_schedules WHERE next_at IS NOT NULL) - onward_now() AS next_tick_in,
+       CASE WHEN :lease::float8 IS NULL THEN '{}' ELSE ARRAY({absent}) END AS absent
+
+-- name: ready_pairs
+-- Which handlers have ready tasks, and in which queues, hopping from one pair to the next through the index.
+WITH RECURSIVE pairs AS (
+    (SELECT queue, task FROM onward_queue WHERE worker IS NULL AND due_at IS NULL ORDER BY queue, task LIMIT 1)
+    UNION ALL
+    SELECT n.queue, n.task FROM pairs p CROSS JOIN LATERAL (
+        SELECT q.queue, q.task FROM onward_queue q WHERE q.worker IS NULL AND q.due_at IS NULL AND (q.queue, q.task) > (p.queue, p.task)
+        ORDER BY q.queue, q.task LIMIT 1) n
+)
+SELECT queue, task FROM pairs
 
 -- name: release
 -- Tasks that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
@@ -452,9 +462,19 @@ SELECT 1 FROM onward_queue WHERE worker = :worker ORDER BY task_id FOR UPDATE
 -- name: absent
 -- Workers whose presence lock nobody holds. Not just after a restart, which frees the locks of the living too.
 SELECT w.id FROM onward_workers w
-WHERE w.address = 'lock' AND pg_postmaster_start_time() < now() - make_interval(secs => :lease) AND NOT EXISTS (
+WHERE w.address = 'lock' AND pg_postmaster_start_time() < now() - make_interval(secs => :lease::float8) AND NOT EXISTS (
     SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND l.objsubid = 1 AND ((l.classid::bigint << 32) | l.objid::bigint) = hashtextextended(w.id, 0))
+
+-- name: lost_holders
+-- Workers that hold tasks and do not exist, hopping from one holder to the next through the index.
+WITH RECURSIVE holders AS (
+    (SELECT worker FROM onward_queue WHERE worker IS NOT NULL ORDER BY worker LIMIT 1)
+    UNION ALL
+    SELECT n.worker FROM holders h CROSS JOIN LATERAL (
+        SELECT q.worker FROM onward_queue q WHERE q.worker IS NOT NULL AND q.worker > h.worker ORDER BY q.worker LIMIT 1) n
+)
+SELECT 1 FROM holders h WHERE NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = h.worker)
 
 -- name: attend
 -- The presence lock: the server drops it with the session.

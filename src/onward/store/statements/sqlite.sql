@@ -171,15 +171,31 @@ WHERE position IN (SELECT position FROM onward_queue WHERE due_at IS NOT NULL AN
 -- Whether there is anything to wake: a look that needs no writer.
 SELECT min(due_at) - onward_now() FROM onward_queue WHERE due_at IS NOT NULL AND due_at < 9e999
 
--- name: ready_queues
--- Which queues have ready tasks, hopping from one to the next through the index.
-WITH RECURSIVE names(queue) AS (
-    SELECT * FROM (SELECT queue FROM onward_queue WHERE worker IS NULL AND due_at IS NULL ORDER BY queue LIMIT 1)
+-- name: ready_pairs
+-- Which handlers have ready tasks, and in which queues, hopping from one pair to the next through the index.
+WITH RECURSIVE pairs(queue, task) AS (
+    SELECT * FROM (SELECT queue, task FROM onward_queue INDEXED BY onward_queue_name WHERE worker IS NULL AND due_at IS NULL ORDER BY queue, task LIMIT 1)
     UNION ALL
-    SELECT (SELECT q.queue FROM onward_queue q WHERE q.worker IS NULL AND q.due_at IS NULL AND q.queue > names.queue ORDER BY q.queue LIMIT 1)
-    FROM names WHERE names.queue IS NOT NULL
+    SELECT q.queue, q.task FROM pairs p CROSS JOIN onward_queue q ON q.position = (
+        SELECT n.position FROM onward_queue n INDEXED BY onward_queue_name WHERE n.worker IS NULL AND n.due_at IS NULL AND (n.queue, n.task) > (p.queue, p.task)
+        ORDER BY n.queue, n.task LIMIT 1)
 )
-SELECT queue FROM names WHERE queue IS NOT NULL
+SELECT queue, task FROM pairs
+
+-- name: place
+-- How it stands beside the work: the workers, whether one has fallen silent or is gone with tasks in its hands (hopping from holder
+-- to holder through the index), whether there are children, and when a schedule is due.
+WITH RECURSIVE holders(worker) AS (
+    SELECT * FROM (SELECT worker FROM onward_queue WHERE worker IS NOT NULL ORDER BY worker LIMIT 1)
+    UNION ALL
+    SELECT (SELECT q.worker FROM onward_queue q WHERE q.worker IS NOT NULL AND q.worker > h.worker ORDER BY q.worker LIMIT 1)
+    FROM holders h WHERE h.worker IS NOT NULL
+)
+SELECT (SELECT count(*) FROM onward_workers), (SELECT COALESCE(max(started_at), 0.0) FROM onward_workers),
+       EXISTS (SELECT 1 FROM onward_workers w WHERE w.lease_until < onward_now())
+           OR EXISTS (SELECT 1 FROM holders h WHERE h.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = h.worker)),
+       EXISTS (SELECT 1 FROM onward_queue WHERE parent IS NOT NULL),
+       (SELECT min(next_at) FROM onward_schedules WHERE next_at IS NOT NULL) - onward_now()
 
 -- name: suspects
 -- Where suspects wait, and may be started.
