@@ -53,7 +53,7 @@ async def cost(store: Any, statement: str, **asked: Any) -> int:
         found = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {P[statement].sql}", *given)
         await transaction.rollback()
     plan = json.loads(found)[0]["Plan"]
-    assert "Seq Scan" not in {node for node in _nodes(plan, "onward_queue")}, plan
+    assert "Seq Scan" not in _nodes(plan, "onward_queue"), plan
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 

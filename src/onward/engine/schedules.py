@@ -16,7 +16,7 @@ from typing import Any
 from onward.core.clock import Clock
 from onward.core.ids import Ids
 from onward.core.schedule import ScheduleRow, due
-from onward.engine.spawning import spawn
+from onward.engine.spawning import Spawn, spawn
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port import Store
 
@@ -39,9 +39,15 @@ class Ticker:
     """The chore of one worker; `save` writes the schedules that its code declares."""
 
     def __init__(
-        self, store: Store, clock: Clock, rng: random.Random, ids: Ids, save: Callable[[], Coroutine[Any, Any, None]]
+        self,
+        store: Store,
+        clock: Clock,
+        rng: random.Random,
+        ids: Ids,
+        save: Callable[[], Coroutine[Any, Any, None]],
+        spawn: Spawn = spawn,
     ) -> None:
-        self._store, self._clock, self._rng, self._ids = store, clock, rng, ids
+        self._store, self._clock, self._rng, self._ids, self._spawn = store, clock, rng, ids, spawn
         self.save = save
         self._alive_since: float | None = None
         self._left: set[str] = set()
@@ -77,7 +83,7 @@ class Ticker:
         """So long, or until a schedule is due sooner than was known."""
         self._rings_at = self._clock.monotonic() + pause
         self._nap = asyncio.get_running_loop().create_future()
-        alarm = spawn(self._clock.sleep(pause), "onward-ticker-alarm")
+        alarm = self._spawn(self._clock.sleep(pause), "onward-ticker-alarm")
         alarm.add_done_callback(lambda done: None if done.cancelled() else self._ring())
         try:
             await self._nap
@@ -116,7 +122,7 @@ class Ticker:
         if not await self._store.turn(row.name, row.mark, to, tasks):
             return now  # somebody was quicker; look at what he made of it
         if tasks:
-            self._store.nudge("ready")
+            self._store.nudge("ready", [task.id for task in tasks])
         return next_at
 
     def _complain(self, row: ScheduleRow, error: OnwardError) -> None:

@@ -122,6 +122,7 @@ class Worker:
         self._hints: set[str] = set()
         """Queues that nudges named since the last round; an empty name stands for all."""
         self._passed_on = 0.0
+        self._first = True
         self._woken = False
         self._napping: asyncio.Future[None] | None = None
         self._offset = clock.now() - clock.monotonic()
@@ -276,7 +277,11 @@ class Worker:
             outlook = await self._look_around()
             if self._room() <= 0:
                 return False
-            claimed, full = await self._claim_from([queue for queue in self._known if queue in outlook.queues])
+            first, self._first = (
+                self._first,
+                False,
+            )  # claims everywhere, so that the database has planned the statement when it matters
+            claimed, full = await self._claim_from([queue for queue in self._known if first or queue in outlook.queues])
             self._pause = self._poll if claimed or not self._reached else min(self._pause * 2, self._poll * IDLE)
             return full
         if self._room() <= 0:

@@ -521,6 +521,19 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id FOR UPDATE
 -- Nudges for all processes.
 SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS t(topic)
 
+-- name: notify_workers
+-- Nudges for some of the workers that can do the work at hand: one for each task, and a spare one. Tasks that sleep are no work yet, but
+-- a worker has to know when they are due.
+WITH work AS MATERIALIZED (
+    SELECT queue, task, due_at IS NULL AS ready, count(*) AS tasks FROM onward_queue
+    WHERE task_id = ANY(:ids::text[]) AND worker IS NULL AND (due_at IS NULL OR due_at < 'Infinity') GROUP BY queue, task, due_at IS NULL
+)
+SELECT pg_notify(:prefix::text || w.id, CASE WHEN k.ready THEN 'ready ' || k.queue ELSE 'ready' END)
+FROM work k CROSS JOIN LATERAL (
+    SELECT w.id FROM onward_workers w
+    WHERE w.address = 'lock' AND w.lease_until > onward_now() AND w.names::jsonb ? k.task AND (w.queues = '[]' OR w.queues::jsonb ? k.queue)
+    ORDER BY random() LIMIT k.tasks + :spare::int) w
+
 -- name: tails
 -- The next records of many tasks, each after a number; differs by necessity because of how a list of pairs is given.
 SELECT task_id, seq, shift, kind, key, data, at FROM (

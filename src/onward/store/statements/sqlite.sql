@@ -337,6 +337,18 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
 -- Where workers listen for nudges.
 SELECT address FROM onward_workers WHERE address <> '' AND lease_until > onward_now()
 
+-- name: work
+-- What there is to do among these tasks, by queue and handler. Tasks that sleep are no work yet, but a worker has to know when they are due.
+SELECT queue, task, due_at IS NULL, count(*) FROM onward_queue
+WHERE task_id IN (SELECT value FROM json_each(:ids)) AND worker IS NULL AND (due_at IS NULL OR due_at < 9e999) GROUP BY queue, task, due_at IS NULL
+
+-- name: workers_for
+-- Where some of the workers listen that can do it.
+SELECT address FROM onward_workers w
+WHERE address <> '' AND lease_until > onward_now() AND EXISTS (SELECT 1 FROM json_each(w.names) n WHERE n.value = :task)
+  AND (w.queues = '[]' OR EXISTS (SELECT 1 FROM json_each(w.queues) q WHERE q.value = :queue))
+ORDER BY random() LIMIT :most
+
 -- name: own_tables
 -- The tables that are ours, for a look at all that is in them.
 SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'onward\_%' ESCAPE '\' ORDER BY name
