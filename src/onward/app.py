@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from onward.artifacts.keeper import Artifacts, Shelf
 from onward.audit import Entries
 from onward.budgets import Spent
-from onward.config import Settings, load, shown
+from onward.config import APART, CONNECTIONS, Settings, load, shown
 from onward.core.budget import Budget
 from onward.core.clock import Clock, SystemClock
 from onward.core.durations import Duration, seconds
@@ -79,7 +79,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
         self._ids, self._users = Ids(self._clock.now, self._rng), 0
         self.settings: Settings = load({"db": db, **settings})
         self.secrets.source(self.settings.secrets if secrets is None else secrets)
-        self._join(store or open_store(self.settings.db, self._clock))
+        self._join(store or open_store(self.settings.db, self._clock, self.settings.connections))
 
     def _join(self, store: Store) -> None:
         self.store = store
@@ -98,7 +98,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
         if self._users:
             raise UsageError("an app that is open cannot move to another database; close it first")
         self.settings = dataclasses.replace(self.settings, db=db)
-        self._join(open_store(db, self._clock))
+        self._join(open_store(db, self._clock, self.settings.connections))
 
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -153,7 +153,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
             ids=self._ids,
             submit=self.service.child,
             cancel_children=self.service.cancel_children,
-            ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules),
+            ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules, spawn),
             relay=self.make_relay(spawn),
             prune=self._forgets(),
             artifacts=self.service.artifacts,
@@ -409,8 +409,8 @@ class Handle:
         return self._app.service.tail(self.id, after)
 
 
-def open_store(url: str, clock: Clock | None = None) -> Store:
-    """The store that a URL names; not opened yet."""
+def open_store(url: str, clock: Clock | None = None, connections: int = CONNECTIONS) -> Store:
+    """The store that a URL names; not opened yet. `connections` are the most that this process opens to a PostgreSQL server."""
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
         if rest in {"", ":memory:", "/:memory:"}:
@@ -423,7 +423,7 @@ def open_store(url: str, clock: Clock | None = None) -> Store:
             raise BadSetting(
                 "db", url.rpartition("@")[2], "reached with asyncpg: pip install 'onward[postgres]'"
             ) from None
-        return PostgresStore(url)
+        return PostgresStore(url, connections=connections - APART)
     raise BadSetting(
         "db",
         f"{scheme}://…" if rest else url,

@@ -14,6 +14,10 @@ from onward.errors import BadSetting
 
 FILE = "onward.toml"
 
+CONNECTIONS = 8
+APART = 2
+"""Of them, the connection of the heartbeat and the one that listens: the others are for statements."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
@@ -27,6 +31,7 @@ class Settings:
     poll_s: float = 0.5
     queue_limit: int = 100_000
     slots: int = 100
+    connections: int = CONNECTIONS
     grace_s: float = 10.0
     prune_after_s: float = 0.0
     webhook_secret: str = dataclasses.field(default="", repr=False)
@@ -47,6 +52,8 @@ class Settings:
             raise BadSetting("heartbeat_s", self.heartbeat_s, f"at most half of lease_s ({self.lease_s:g})")
         if self.slots < 1:
             raise BadSetting("slots", self.slots, "1 or more")
+        if self.connections < APART + 2:
+            raise BadSetting("connections", self.connections, f"{APART + 2} or more")
         if self.log not in {"text", "json"}:
             raise BadSetting("log", self.log, "text or json")
         if not 0 <= self.metrics_port < 65536:

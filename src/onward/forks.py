@@ -83,7 +83,7 @@ class Forks:
         await self._artifacts.inherit(fork, plan.origin.task_id, plan.at)
         told = b"" if agent is None else await self._asked_by(agent, plan.origin.task_id)
         await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, told=told)
-        self._store.nudge("ready")
+        self._store.nudge("ready", [fork])
         return fork
 
     async def _asked_by(self, agent: str, origin: str) -> bytes:

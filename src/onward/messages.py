@@ -122,7 +122,7 @@ class Messages:
             task = await self._store.get(task_id) or task
             raise StateConflict(task_id, task.state, "told anything", _then(task, agent))
         if not agent:
-            self._store.nudge("ready")
+            self._store.nudge("ready", [task_id])
 
     async def asks(self, kind: str | None = None, whose: str | None = None) -> list[Ask]:
         """What waits for people, the oldest first; `whose` as for `Service.get`."""
@@ -215,7 +215,7 @@ class Messages:
                 message = Message(self._ids(), "decision", "", other.seq, wire.encode(value, "the answer"))
                 also = deed and deed._replace(subject=other.id, data={"hash": other.hash, "through": ask.id})
                 await self._store.send(ask.task_id, message, also)
-        self._store.nudge("ready")
+        self._store.nudge("ready", [ask.task_id])
 
     async def _reply(self, ask: Ask, kind: str, value: Any, what: str, deed: Deed | None) -> list[Ask]:
         """Answer it, if it is still open; what else the task asks."""
@@ -288,7 +288,7 @@ class Messages:
             if task is None:
                 raise TaskNotFound(task_id)
             raise StateConflict(task_id, task.state, "told anything", "it has ended")
-        self._store.nudge("ready")
+        self._store.nudge("ready", [task_id])
         return sent
 
 

@@ -83,7 +83,7 @@ class Schedules:
     async def trigger(self, name: str) -> str:
         """Submit its task now, whatever its next tick, also while it is paused; the task's id."""
         (new,) = await self._store.submit([_found(await self._store.schedules(), name).task_at(None, self._ids())])
-        self._store.nudge("ready")
+        self._store.nudge("ready", [new.id])
         return new.id
 
     async def _change(self, name: str, change: Change) -> ScheduleRow:

@@ -143,7 +143,9 @@ class Service(Lists):
             _no_conflict(task, answer)
             if telemetry.counters.on and answer.created:
                 telemetry.counters.add(telemetry.SUBMITTED, task.task)
-        self._store.nudge("ready")
+        self._store.nudge("ready", [answer.id for answer in answers])
+        if any(task.webhook is not None for task in new):
+            self._store.nudge("outbox")
         return [answer.id for answer in answers]
 
     async def child(

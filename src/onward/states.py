@@ -65,7 +65,7 @@ class States:
             told = {"patch": patch.model_dump(mode="json", exclude_defaults=True)} | ({"by": by} if by else {})
             message = Message(id or self._ids(), "patch", "", None, wire.encode(told, "the patch"))
             if (await self._store.send(task_id, message)).number is not None:
-                self._store.nudge("ready")
+                self._store.nudge("ready", [task_id])
                 return
             task = await self._store.get(task_id) or task
         raise StateConflict(task_id, task.state, "patched", "it has ended; submit a task that goes on `after` it")

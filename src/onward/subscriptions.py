@@ -122,6 +122,7 @@ class Subscriptions:
         row = SubscriptionRow(name, None, tenant, " ".join(wanted), event.kinds(wanted), url, lane)
         await self._watch(row.kinds)
         await self._store.subscribe(row)
+        self._store.nudge("outbox")
         return dataclasses.replace(await self.get(name), secret=webhooks.secret(name))
 
     def secret_of(self, tenant: str | None) -> str | None:

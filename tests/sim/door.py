@@ -13,7 +13,7 @@ import dataclasses
 import inspect
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from onward.core import record as r
@@ -246,7 +246,7 @@ class Door:
     def twin(self) -> Door:
         return self
 
-    def nudge(self, topic: str) -> None:
+    def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
         self.heard(topic)
         self.network.nudge(self, topic)
 

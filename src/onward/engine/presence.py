@@ -18,6 +18,9 @@ from pathlib import Path
 
 from onward.store.port import WorkerRow
 
+LOCK = "lock"
+"""The address of a worker that holds a presence lock in the database."""
+
 CONFIRM = 0.3
 """Seconds for which a presence lock must stay free."""
 
@@ -55,6 +58,13 @@ class Watch:
             for row in rows:
                 if _boot(row.machine) != _boot(self._machine):
                     self._died(row.id)
+
+    def misses(self, rows: list[WorkerRow]) -> bool:
+        """Whether one of these workers has a presence lock and the kernel of this machine does not watch it."""
+        return any(row.address == LOCK and row.id not in self._fds and not self._is_here(row) for row in rows)
+
+    def _is_here(self, row: WorkerRow) -> bool:
+        return row.machine == self._machine and row.pid == os.getpid()
 
     def _watch(self, worker: str, pid: int) -> bool:
         """False when there is no such process."""

@@ -46,6 +46,12 @@ LANES = 200
 LONGEST_REST = 60.0
 """Seconds between two attempts at a receiver that is down, whatever waits for it."""
 
+UNSUBSCRIBED = 5.0
+"""Seconds between two looks while there is no subscription; a nudge tells of the first."""
+
+IDLE = 4
+"""How many polls the pause between two looks grows to while nothing is to be sent."""
+
 GAP = 0.05
 """Seconds between two looks, however often we are nudged."""
 
@@ -111,7 +117,7 @@ class Relay:
         self._chore: asyncio.Task[Any] | None = None
         self._nap: asyncio.Future[None] | None = None
         self._subscribed = self._woken = self._unswept = False
-        self._after = ""
+        self._after, self._quiet = "", poll
         self._next_sweep = clock.monotonic() + SWEEP
         self.stopping = False
 
@@ -144,7 +150,7 @@ class Relay:
 
     async def run(self) -> None:
         """Send, for ever."""
-        listening = [self._store.listen(topic, self._nudged) for topic in ("ended", "outbox")]
+        listening = [self._store.listen("ended", self._nudged), self._store.listen("outbox", self._wake)]
         try:
             while not self.stopping:
                 await self._pause(await self._tick())
@@ -193,7 +199,8 @@ class Relay:
         self._subscribed = found is not None
         lanes = [lane for lane in found or () if self._serves(lane.name)]
         self._after = found[-1].name if found and len(found) >= 1000 else ""
-        pause = self._poll if self._subscribed else max(self._poll, 1.0)
+        self._quiet = self._poll if found else min(self._quiet * 2, self._poll * IDLE)
+        pause = self._quiet if self._subscribed else max(self._poll, UNSUBSCRIBED)
         for lane in lanes:
             pace = self._paces.setdefault(lane.name, _Pace())
             wait = max(lane.due_in, pace.rests_until - self._clock.monotonic())

@@ -209,7 +209,7 @@ class Shift(Belongings):
         except Unheard:  # the next shift comes to the same place, and reads it
             kind, ending = r.HANDED_BACK, Wait(self.task_id, None, Reason.QUEUED, self.attempt)
             await writer.settle(self.hold, kind, wire.encode({"reason": SAID}), ending)
-            self._desk.store.nudge("ready")
+            self._desk.store.nudge("ready", [self.task_id])
         except OnwardError as error:  # it is not JSON, or the database will not have it
             data = {"error": wire.error_value(error) | {"attempts": self.attempt}}
             kind, ending = r.FAILED, self._end(State.FAILED)
@@ -218,11 +218,11 @@ class Shift(Belongings):
         if isinstance(ending, End):
             self._desk.store.nudge("ended")
             if ending.parent is not None:
-                self._desk.store.nudge("ready")
+                self._desk.store.nudge("ready", [ending.parent])
         elif ending.due_at is not None and ending.due_at < NEVER:
             self._desk.due(ending.due_at)
         elif kind == r.DEADLINE:
-            self._desk.store.nudge("ready")
+            self._desk.store.nudge("ready", [self.task_id])
         if self.hold.gate is not None:  # whoever waited for its place
             self._desk.store.nudge("ready")
 

@@ -83,7 +83,7 @@ class Spending:
             holder: granted.purses[holder].budget for holder in self.budgets
         }  # somebody may have raised one
         if granted.wake:
-            self._desk.store.nudge("ready")
+            self._desk.store.nudge("ready", [wake.task_id for wake in granted.wake])
         return granted
 
     def _refuse(self, granted: Granted) -> None:

@@ -14,7 +14,7 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from onward.artifacts.keeper import Artifacts
@@ -53,6 +53,15 @@ in Python, and must not wait for it behind a busy loop for Python's 5 ms."""
 YOUNG = 10_000
 """New objects after which Python looks for cycles among them. A worker has thousands in hand that are all in use; at Python's
 700 it would look through them again and again, a fifth of its time."""
+
+IDLE = 4
+"""How many polls the pause between two looks of an idle worker grows to, while nudges can reach it."""
+
+PASS_ON = 0.25
+"""Seconds between two nudges of a full worker that passes on work it was told of."""
+
+SPREAD = 0.01
+"""Seconds, for each other worker, within which the workers come to a sleeper that none of them put to sleep."""
 
 QUIET = 10.0
 """Seconds for which a busy worker takes nothing new, so that a suspect can run alone."""
@@ -107,6 +116,13 @@ class Worker:
         self._quiet_until = self._quiet_next = 0.0
         self._next_due: float | None = None
         self._next_look = 0.0
+        self._pause = poll
+        self._reached = False
+        """Whether nudges of other processes can reach us."""
+        self._hints: set[str] = set()
+        """Queues that nudges named since the last round; an empty name stands for all."""
+        self._passed_on = 0.0
+        self._first = True
         self._woken = False
         self._napping: asyncio.Future[None] | None = None
         self._offset = clock.now() - clock.monotonic()
@@ -141,6 +157,7 @@ class Worker:
         if self._relay is not None:
             await self._relay.save()
         await self._join()
+        self._ticker.led = True
         self._stop_listening = self.store.listen("ready", self.wake)
         self._heart.start()
         self._chores = [
@@ -203,6 +220,7 @@ class Worker:
             address=await self.store.attend(name),
             version=self._version,
         )
+        self._reached = bool(row.address)
         sent = self.clock.monotonic()
         self._sync(await self.store.join(row, self.lease.duration), sent)
         self.id = self.writer.worker = name
@@ -213,12 +231,13 @@ class Worker:
     def now(self) -> float:
         return self.clock.monotonic() + self._offset
 
-    def due(self, at: float) -> None:
+    def due(self, at: float, *, quietly: bool = False) -> None:
         """A task of ours sleeps until then: whoever is awake at that time wakes it, so be awake."""
         moment = at - self._offset
         if self._next_due is None or moment < self._next_due:
             self._next_due = moment
-            self.wake()
+            if not quietly:
+                self._rouse()
 
     def _sync(self, store_now: float, sent: float) -> None:
         offset = store_now - sent
@@ -237,8 +256,9 @@ class Worker:
         WORKING.set(self)  # and for all that is begun from here
         while not self._stopping:
             self._woken = False
+            hints, self._hints = self._hints, set()
             try:
-                again = await self._claim_round()
+                again = await self._claim_round(hints)
             except StoreUnavailable as error:
                 log.warning("cannot claim, trying again: %s", error)
                 self.lease.doubt()
@@ -251,26 +271,61 @@ class Worker:
             if not again:
                 await self._nap()
 
-    async def _claim_round(self) -> bool:
-        """Fill the free slots; True when there is probably more."""
+    async def _claim_round(self, hints: set[str]) -> bool:
+        """Fill the free slots; True when there is probably more. A worker that was nudged claims at once from the queue that the nudge
+        named. One that was not looks first, and claims where the look found work."""
+        if self._look_is_due():  # sleepers, suspects and new queues must not wait until a backlog is done
+            outlook = await self._look_around()
+            if self._room() <= 0:
+                return False
+            first, self._first = (
+                self._first,
+                False,
+            )  # claims everywhere, so that the database has planned the statement when it matters
+            claimed, full = await self._claim_from([queue for queue in self._known if first or queue in outlook.queues])
+            self._pause = self._poll if claimed or not self._reached else min(self._pause * 2, self._poll * IDLE)
+            return full
         if self._room() <= 0:
+            self._pass_on(hints)
             return False
-        looked = self.clock.monotonic() >= self._next_look or self._quiet_until > 0
-        if looked:  # sleepers, suspects and new queues must not wait until a backlog is done
-            await self._look_around()
-        if await self._claim_known():
-            return True
-        return not looked and await self._look_around()
+        named = bool(hints) and "" not in hints
+        if named:
+            self._learn(hints)
+        claimed, full = await self._claim_from([queue for queue in self._known if not named or queue in hints])
+        if claimed:
+            self._pause = self._poll
+        if full or claimed or named:
+            return full
+        before = len(self._known)
+        return (await self._look_around()).woken or len(self._known) > before
 
-    async def _look_around(self) -> bool:
-        """Wake sleepers, take in suspects and queues that were not known; True when there is more to claim."""
+    def _look_is_due(self) -> bool:
+        now = self.clock.monotonic()
+        slept = self._next_due is not None and now >= self._next_due and self._room() > 0
+        return now >= self._next_look or slept or self._quiet_until > 0 or self._upkeep.turn_in() <= 0
+
+    async def _look_around(self) -> Outlook:
+        """The one statement of an idle worker: wakes sleepers, finds suspects and queues that were not known, and tells upkeep and
+        the ticker what they have to do."""
         self._next_look = self.clock.monotonic() + self._poll
         self._next_due = None  # a task that goes to sleep meanwhile sets it anew
-        outlook = await self.store.wake()
+        outlook = await self.store.wake(list(self._handlers), absent=self._upkeep.takes_turn())
         if outlook.next_due_in is not None:
-            self._next_due = self.clock.monotonic() + outlook.next_due_in
-        await self._claim_suspect(outlook)
-        return self._learn(outlook) or outlook.woken
+            spread = self.rng.uniform(0, SPREAD * (outlook.crew[0] - 1)) if outlook.crew[0] > 1 else 0.0
+            self.due(self.now() + max(outlook.next_due_in, 0.0) + spread, quietly=True)
+        self._upkeep.saw(outlook)
+        self._ticker.saw(outlook.next_tick_in, self.now())
+        if self._room() > 0:
+            await self._claim_suspect(outlook)
+        self._learn(outlook.queues)
+        return outlook
+
+    def _pass_on(self, hints: set[str]) -> None:
+        """A nudge chose this worker, which has no free slot: have the others look."""
+        now = self.clock.monotonic()
+        if hints - {""} and now >= self._passed_on and not self._stopping:
+            self._passed_on = now + PASS_ON
+            self.store.nudge("ready")
 
     def _room(self) -> int:
         if self._alone or not self.lease.holds():
@@ -279,16 +334,17 @@ class Worker:
             return 0
         return min(self.slots - len(self._shifts), MOST)
 
-    async def _claim_known(self) -> bool:
-        more = False
-        for queue in list(self._known):
+    async def _claim_from(self, queues: list[str]) -> tuple[bool, bool]:
+        """Whether it brought something, and whether a claim was answered in full."""
+        some = full = False
+        for queue in queues:
             if (room := self._room()) <= 0:
                 break
             claimed = await self._claim(queue, room)
             self._begin(claimed)
-            more = more or len(claimed) == room
+            some, full = some or bool(claimed), full or len(claimed) == room
         self._known.append(self._known.pop(0))  # so that none of many queues is always served last
-        return more
+        return some, full
 
     async def _claim(self, queue: str, room: int, *, alone: bool = False) -> list[Claimed]:
         me = self.id
@@ -306,13 +362,10 @@ class Worker:
             self.store.news()
         return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
 
-    def _learn(self, outlook: Outlook) -> bool:
-        """Take up queues that were not known; True when there is one. A worker without a list of queues serves all."""
-        if self._queues:
-            return False
-        new = [queue for queue in outlook.queues if queue not in self._known]
-        self._known += new
-        return bool(new)
+    def _learn(self, queues: Iterable[str]) -> None:
+        """Take up queues that were not known. A worker without a list of queues serves all."""
+        if not self._queues:
+            self._known += [queue for queue in queues if queue not in self._known]
 
     async def _claim_suspect(self, outlook: Outlook) -> None:
         """A suspect runs alone, so that its neighbours stay innocent. A busy worker makes room for it now and then."""
@@ -356,8 +409,8 @@ class Worker:
                 self.wake()
 
     async def _nap(self) -> None:
-        """Until a nudge, a free slot, the next sleeper, or the next poll."""
-        pause = self._poll
+        """Until a nudge, a free slot, the next sleeper, a turn of upkeep, or the next poll."""
+        pause = max(0.001, min(self._pause, self._upkeep.turn_in()))
         if self._next_due is not None and self._room() > 0:  # without room an overdue sleeper would keep us up
             pause = min(pause, max(0.001, self._next_due - self.clock.monotonic()))
         if self._woken:
@@ -373,10 +426,15 @@ class Worker:
 
     def _ring(self, alarm: asyncio.Task[Any]) -> None:
         if not alarm.cancelled():  # one that was turned off rings nobody
-            self.wake()
+            self._rouse()
 
-    def wake(self) -> None:
-        """Look for work now, and not only at the next poll."""
+    def wake(self, queue: str = "") -> None:
+        """Look for work now, and not only at the next poll; in this queue, where it is known."""
+        self._hints.add(queue)
+        self._rouse()
+
+    def _rouse(self) -> None:
+        """End the nap, without a hint that there is work."""
         self._woken = True
         if self._napping is not None and not self._napping.done():
             self._napping.set_result(None)

@@ -21,6 +21,9 @@ CHANNEL = "onward"
 NEWS_CHANNEL = "onward_news"
 """For those who follow tasks, so that workers do not hear of each other's commits."""
 
+OWN_CHANNEL = "onward_"
+"""Followed by the id of a worker: what is for that worker alone."""
+
 FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 MOST = 100
@@ -58,6 +61,8 @@ class Listener:
                 if worker not in self._held:
                     await self._ask("attend", worker)
                     self._held.add(worker)
+                    async with self._turn:
+                        await self._connection.add_listener(OWN_CHANNEL + worker, self._notified)
         except FAILURES:
             self._broken.set()
             return False
@@ -71,6 +76,11 @@ class Listener:
             self._held.remove(worker)
             with contextlib.suppress(*FAILURES):
                 await self._ask("depart", worker)
+                async with self._turn:
+                    await self._connection.remove_listener(OWN_CHANNEL + worker, self._notified)
+
+    def _notified(self, *message: Any) -> None:
+        self._heard(message[3])
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -103,8 +113,8 @@ class Listener:
             for worker in list(self._workers):
                 await connection.execute(S["attend"].sql, worker)
                 self._held.add(worker)
-            channel = NEWS_CHANNEL if self._follows else CHANNEL
-            await connection.add_listener(channel, lambda *message: self._heard(message[3]))
+                await connection.add_listener(OWN_CHANNEL + worker, self._notified)
+            await connection.add_listener(NEWS_CHANNEL if self._follows else CHANNEL, self._notified)
             self._connection = connection
             self._ready.set()
             for topic in (NEWS,) if self._follows else ("ready", "ended"):  # whatever was missed while there was no ear

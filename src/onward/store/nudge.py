@@ -3,6 +3,9 @@
 Inside a process a nudge is a call. Between processes each store has its own way (`send`), and the hub sees to it that a
 busy process sends few of them: the first goes out at once, those of the next 20 ms together.
 
+A nudge for ready tasks names them. The store that sends it wakes about as many workers elsewhere as there is work, and tells each the
+queue (`ready QUEUE`); the others sleep on.
+
 News (a commit of records) would be far too many for that: they go out only while somebody follows tasks in another process,
 who says so every few seconds (`FOLLOW`), and at once to whoever has just begun to listen (`WHO`).
 """
@@ -11,10 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 PAUSE = 0.02
 NEWS, FOLLOW, WHO = "news", "follow", "who"
+READY = "ready"
+SOME = 50
+"""Tasks that a nudge can name; with more of them it is for all workers."""
+
+SPARE = 1
+"""Workers that a nudge wakes beyond the number of tasks: one of them may be busy, or dead."""
+
+Waiting = Mapping[str, "frozenset[str] | None"]
+"""Topics that go out, each with the tasks that it names; None is for everybody."""
+
 FOLLOWED = 12.0
 """Seconds for which a word that somebody follows counts."""
 
@@ -22,34 +35,37 @@ FOLLOWED = 12.0
 class Hub:
     """The listeners of one process, and the way out to the others."""
 
-    def __init__(self, send: Callable[[set[str]], None] | None = None) -> None:
-        self._listeners: dict[str, list[Callable[[], None]]] = {}
+    def __init__(self, send: Callable[[Waiting], None] | None = None) -> None:
+        self._listeners: dict[str, list[Callable[..., None]]] = {}
         self._send = send
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, frozenset[str] | None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+    def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
         self._listeners.setdefault(topic, []).append(callback)
         return lambda: self._listeners[topic].remove(callback)
 
-    def nudge(self, topic: str) -> None:
+    def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
         self.heard(topic)
         if self._send is None:
             return
-        self._waiting.add(topic)
+        named = self._waiting.get(topic, frozenset()) if tasks else None
+        named = None if named is None else named.union(tasks)
+        self._waiting[topic] = named if named is not None and len(named) <= SOME else None
         if self._timer is None:
             self._flush()
 
-    def heard(self, topic: str) -> None:
-        """Tell the listeners in this process."""
+    def heard(self, message: str) -> None:
+        """Tell the listeners in this process: a topic, and after a space the queue that it names, if any."""
+        topic, _, queue = message.partition(" ")
         for callback in list(self._listeners.get(topic, ())):
-            callback()
+            callback(*([queue] if queue else ()))
 
     def _flush(self) -> None:
         self._timer = None
         if self._waiting and self._send is not None:
-            topics, self._waiting = self._waiting, set()
-            self._send(topics)
+            waiting, self._waiting = self._waiting, {}
+            self._send(waiting)
             self._timer = asyncio.get_running_loop().call_later(PAUSE, self._flush)
 
     def close(self) -> None:
@@ -61,7 +77,7 @@ class Hub:
 class News:
     """Hints that records were committed."""
 
-    def __init__(self, hub: Hub, send: Callable[[set[str]], None] | None = None) -> None:
+    def __init__(self, hub: Hub, send: Callable[[Waiting], None] | None = None) -> None:
         self._hub, self._out = hub, None if send is None else Hub(send)
         self._until = 0.0
         hub.listen(FOLLOW, self._followed)

@@ -2,7 +2,8 @@
 
 asyncpg's own pool resets a session at each return and wraps each loan in tasks and timers: two thirds of the cost of a
 short statement. No statement of Onward leaves anything in a session, so a loan here is a list pop. A connection that
-comes back broken, in the middle of something, or from a cancelled caller is thrown away and replaced when needed.
+comes back broken, in the middle of something, or from a cancelled caller is thrown away and replaced when needed. The pool closes
+connections that were idle for a while, but for one.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ import collections
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+IDLE_S = 10.0
+"""Seconds after which an idle connection is closed."""
+
 
 class Pool:
     """Lends up to `most` connections; the rest of the borrowers wait in line."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], most: int) -> None:
         self._connect, self._most = connect, most
-        self._idle: list[Any] = []
+        self._idle: list[tuple[Any, float]] = []
+        """Idle connections, and since when; the last one to come back is the first to be lent, so the first is idle for longest."""
+        self._timer: asyncio.TimerHandle | None = None
         self._made = 0
         self._line: collections.deque[asyncio.Future[None]] = collections.deque()
         self._closed = False
@@ -27,7 +33,7 @@ class Pool:
         """A connection that is open as far as anybody knows."""
         while True:
             while self._idle:
-                connection = self._idle.pop()
+                connection, _ = self._idle.pop()
                 if not connection.is_closed():
                     return connection
                 self._made -= 1
@@ -60,8 +66,21 @@ class Pool:
             connection.terminate()
             self._made -= 1
         else:
-            self._idle.append(connection)
+            loop = asyncio.get_running_loop()
+            self._idle.append((connection, loop.time()))
+            if len(self._idle) > 1 and self._timer is None:
+                self._timer = loop.call_later(IDLE_S, self._release)
         self._next()
+
+    def _release(self) -> None:
+        """Close what was idle for too long, and come back for the rest."""
+        self._timer, loop = None, asyncio.get_running_loop()
+        while len(self._idle) > 1 and self._idle[0][1] + IDLE_S <= loop.time():
+            connection, _ = self._idle.pop(0)
+            self._made -= 1
+            connection.terminate()
+        if len(self._idle) > 1:
+            self._timer = loop.call_at(self._idle[0][1] + IDLE_S, self._release)
 
     def _next(self) -> None:
         while self._line:
@@ -73,8 +92,11 @@ class Pool:
     async def close(self) -> None:
         """Say goodbye to those that are idle; those on loan end when they come back."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         idle, self._idle = self._idle, []
-        for connection in idle:
+        for connection, _ in idle:
             try:
                 await connection.close(timeout=1)
             except Exception:

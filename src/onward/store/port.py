@@ -208,13 +208,23 @@ class Beat:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a worker without work wants to know: whether sleepers were woken just now, which queues have ready tasks, when
-    the next sleeper is due, and in which queues a suspect (see SUSPECT_AFTER) waits for a worker of its own."""
+    """What a worker without work wants to know: whether sleepers were woken just now, which queues have ready tasks of its handlers,
+    when the next sleeper is due, and in which queues a suspect (see SUSPECT_AFTER) waits for a worker of its own."""
 
     woken: bool
     queues: tuple[str, ...]
     next_due_in: float | None
     suspects: tuple[str, ...]
+    crew: tuple[int, float] = (0, 0.0)
+    """How many workers there are, and when the newest of them started: another pair when one has come or gone."""
+    lost: bool = False
+    """Whether the lease of a worker has ended, or a task is held by a worker that does not exist."""
+    children: bool = False
+    """Whether an unfinished task has a parent."""
+    next_tick_in: float | None = None
+    """Seconds until a schedule is due."""
+    absent: frozenset[str] = frozenset()
+    """Workers whose presence lock is free although they should hold it, when the caller asked for them (see `Store.absent`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -299,7 +309,8 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         ...
 
     async def orphans(self) -> list[str]:
-        """Unfinished tasks whose parent was cancelled (some of them, when there are many)."""
+        """Unfinished tasks whose parent was cancelled (some of them, when there are many). One call looks at some hundred parents;
+        the next call goes on from there."""
         ...
 
     async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
@@ -394,9 +405,10 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         """What this task keeps under these names; unknown ones are missing."""
         ...
 
-    async def wake(self) -> Outlook:
+    async def wake(self, names: Sequence[str] | None = None, *, absent: float | None = None) -> Outlook:
         """Make sleepers whose time has come ready, and look around; also for tasks that wait for a limit which is free,
-        as after a limit was set while others were held."""
+        as after a limit was set while others were held. `names` are the handlers whose ready tasks count (None: all). With
+        `absent`, a lease, the answer names the absent workers too. One statement when there is nothing to do."""
         ...
 
     async def release(self, worker: str, task_ids: Sequence[str], before: float) -> None:
@@ -450,13 +462,15 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
 
     # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def nudge(self, topic: str) -> None:
+    def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
         """Hint to all listeners, in every process, that something of this topic (`ready`, `ended`) may have happened.
-        May be lost or doubled; returns at once."""
+        May be lost or doubled; returns at once. With `tasks`, the ids of a few tasks that may be ready, the store wakes only
+        about as many workers of other processes as there is work, of those that can do it."""
         ...
 
-    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called in this loop at nudges of the topic; the answer ends that."""
+    def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
+        """Have `callback` called in this loop at nudges of the topic; the answer ends that. A nudge that names a queue passes its name
+        to the callback."""
         ...
 
     async def attend(self, worker: str) -> str:

@@ -99,7 +99,7 @@ class PostgresStore(
         self._listener: Listener | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self._limited: set[str] = set()
-        self._looked_at = ""
+        self._looked_at = self._parents_after = ""
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -267,7 +267,9 @@ class PostgresStore(
         return [row["task_id"] for row in await self._fetch("children", id=task_id)]
 
     async def orphans(self) -> list[str]:
-        return [row["task_id"] for row in await self._fetch("orphans")]
+        found = await self._fetch("orphans", after=self._parents_after, most=limits.PARENTS)
+        self._parents_after = next((parent for _, parent in found if parent is not None), "")
+        return [task_id for task_id, _ in found if task_id is not None]
 
     async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
         return await self._from_outside(lambda c: access.send(c, task_id, message, deed))
@@ -326,7 +328,8 @@ class PostgresStore(
     ) -> list[Claimed]:
         asked = {"worker": worker, "queue": queue, "names": list(names), "room": room, "alone": alone}
         if queue not in self._limited:
-            found = await self._fetch("claim", data=json.dumps({"worker": worker}).encode(), **asked)
+            mark = json.dumps({"worker": worker}).encode()
+            found = await self._fetch("claim_suspect" if alone else "claim", data=mark, **asked)
             if found or not limits.rules(await self._fetch("limits"), queue, names):
                 return [Claimed._make(row) for row in found]
             self._limited.add(queue)
@@ -379,15 +382,26 @@ class PostgresStore(
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
         return {row["id"]: row["data"] for row in await self._fetch("contents", id=task_id, ids=list(ids))}
 
-    async def wake(self) -> Outlook:
-        (row,) = await self._fetch("outlook")
+    async def wake(self, names: Sequence[str] | None = None, *, absent: float | None = None) -> Outlook:
+        asked = {"names": list(names or ()), "any_name": names is None, "lease": absent}
+        (row,) = await self._fetch("outlook", **asked)
         if woken := row["next_due_in"] is not None and row["next_due_in"] <= 0:
             await self._execute("wake")
-            (row,) = await self._fetch("outlook")
+            (row,) = await self._fetch("outlook", **asked)
         if row["quota"]:
             async with self._connection() as connection:
                 self._looked_at = await gates.look(connection, self._looked_at)
-        return Outlook(woken, tuple(row["queues"]), row["next_due_in"], tuple(row["suspects"]))
+        return Outlook(
+            woken,
+            tuple(row["queues"]),
+            row["next_due_in"],
+            tuple(row["suspects"]),
+            (row["workers"], row["newest"]),
+            row["lost"],
+            row["children"],
+            row["next_tick_in"],
+            frozenset(row["absent"]),
+        )
 
     async def release(self, worker: str, task_ids: Sequence[str], before: float) -> None:
         async with self._connection() as connection, connection.transaction():

@@ -23,7 +23,8 @@ async def claim(connection: Any, asked: dict[str, Any], rules: Rules, most: int,
         most = min(most, rules.queue - held)
         if most <= 0:
             return Round([])
-    found = await _fetch(connection, "line", **asked | {"room": max(most, wide)})
+    line_name = "line_of_suspects" if asked["alone"] else "line"
+    found = await _fetch(connection, line_name, **asked | {"room": max(most, wide)})
     line = [rules.candidate(row["task_id"], row["task"], row["grp"], fresh=row["fresh"]) for row in found]
     rooms = await _rooms(connection, rules, sorted({one.gate for one in line if one.gate is not None}))
     taken, refused = share(line, rooms, most)

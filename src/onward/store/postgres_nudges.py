@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import asyncpg
 
 from onward.errors import StoreUnavailable
-from onward.store.listener import CHANNEL, NEWS_CHANNEL, Listener
-from onward.store.nudge import FOLLOW, NEWS, WHO, Hub, News
+from onward.store.listener import CHANNEL, NEWS_CHANNEL, OWN_CHANNEL, Listener
+from onward.store.nudge import FOLLOW, NEWS, READY, SPARE, WHO, Hub, News, Waiting
 
 SAY_SO = 4.0
 """Seconds after which those who follow say it again."""
@@ -35,10 +35,10 @@ class PostgresNudges:
     def hears(self) -> bool:
         return not self._pooled
 
-    def nudge(self, topic: str) -> None:
-        self._hub.nudge(topic)
+    def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
+        self._hub.nudge(topic, tasks)
 
-    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+    def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
         if self._listener is None and not self._pooled:
             self._listener = Listener(self.url, self._hub.heard)
         return self._hub.listen(topic, callback)
@@ -55,7 +55,7 @@ class PostgresNudges:
 
     def follow(self, callback: Callable[[], None]) -> Callable[[], None]:
         deaf = [
-            self.listen(topic, callback) for topic in (NEWS, "ready", "ended")
+            self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, "ended")
         ]  # what outsiders append is one of these
         stopped = asyncio.Event()
         self._spawn(self._look_often(stopped) if self._pooled else self._say_so(stopped))
@@ -75,7 +75,7 @@ class PostgresNudges:
         try:
             while not stopped.is_set():
                 asked.clear()
-                await self._notify(CHANNEL, {FOLLOW})
+                await self._notify(CHANNEL, [FOLLOW])
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(asked.wait(), SAY_SO)
         finally:
@@ -88,18 +88,26 @@ class PostgresNudges:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), LOOK)
 
-    def _send(self, topics: set[str]) -> None:
-        self._spawn(self._notify(CHANNEL, topics))
+    def _send(self, waiting: Waiting) -> None:
+        if topics := [topic for topic, tasks in waiting.items() if tasks is None or topic != READY or self._pooled]:
+            self._spawn(self._notify(CHANNEL, topics))
+        if (tasks := waiting.get(READY)) and not self._pooled:
+            self._spawn(self._notify_workers(tasks))
 
-    def _send_news(self, topics: set[str]) -> None:
-        self._spawn(self._notify(NEWS_CHANNEL, topics))
+    def _send_news(self, waiting: Waiting) -> None:
+        self._spawn(self._notify(NEWS_CHANNEL, list(waiting)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _notify(self, channel: str, topics: set[str]) -> None:
+    async def _notify(self, channel: str, topics: Sequence[str]) -> None:
         """Outside of every hot transaction: NOTIFY inside one would make all commits queue behind each other."""
         with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):  # a hint may be lost
             await self._fetch("notify", channel=channel, topics=list(topics))
+
+    async def _notify_workers(self, tasks: Iterable[str]) -> None:
+        """About as many workers as there is work, each on a channel of its own; the others do not hear of it."""
+        with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):
+            await self._fetch("notify_workers", ids=sorted(tasks), prefix=OWN_CHANNEL, spare=SPARE)

@@ -66,9 +66,9 @@ class Pooled(asyncpg.Connection):  # type: ignore[misc]
 
 async def connect(url: str, *, pooled: bool) -> Any:
     """A connection for statements."""
-    session: dict[str, Any] = (
-        {"statement_cache_size": 0, "connection_class": Pooled} if pooled else {"server_settings": SESSION}
-    )
+    # An idle worker has its statements planned for as long as its connection lasts: the next task must not wait for it.
+    planned = {"server_settings": SESSION, "max_cached_statement_lifetime": 0}
+    session: dict[str, Any] = {"statement_cache_size": 0, "connection_class": Pooled} if pooled else planned
     return await asyncpg.connect(url, timeout=5, command_timeout=PATIENCE, **session)
 
 

@@ -99,7 +99,7 @@ class SqliteStore(
         self._ears: Datagrams | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self._limited: set[str] = set()
-        self._looked_at = ""
+        self._looked_at = self._parents_after = ""
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -236,7 +236,9 @@ class SqliteStore(
         return await self._reading(lambda c: [row[0] for row in run(c, "children", id=task_id)])
 
     async def orphans(self) -> list[str]:
-        return await self._reading(lambda c: [row[0] for row in run(c, "orphans")])
+        found = await self._reading(lambda c: list(run(c, "orphans", after=self._parents_after, most=limits.PARENTS)))
+        self._parents_after = next((parent for _, parent in found if parent is not None), "")
+        return [task_id for task_id, _ in found if task_id is not None]
 
     async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
         return await self._writing(lambda c: access.send(c, task_id, message, deed))
@@ -305,7 +307,7 @@ class SqliteStore(
 
         def job(connection: apsw.Connection) -> list[Claimed]:
             now, mark = self._clock.now(), json.dumps({"worker": worker}).encode()
-            found = list(run(connection, "ready", **asked))
+            found = list(run(connection, "ready_suspect" if alone else "ready", **asked))
             if not found and limits.rules(run(connection, "limits"), queue, names):
                 self._limited.add(queue)
                 return []
@@ -387,20 +389,14 @@ class SqliteStore(
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
         return await self._reading(lambda c: dict(run(c, "contents", id=task_id, ids=json.dumps(list(ids)))))
 
-    async def wake(self) -> Outlook:
-        outlook, quota = await self._reading(lambda c: (self._look(c, woken=False), first(c, "quota")))
+    async def wake(self, names: Sequence[str] | None = None, *, absent: float | None = None) -> Outlook:  # noqa: ARG002 -- the kernel knows better
+        outlook, quota = await self._reading(lambda c: (_look(c, names, woken=False), first(c, "quota")))
         if quota == (1,):
             self._looked_at = await self._writing(lambda c: gates.look(c, self._looked_at))
         if outlook.next_due_in is None or outlook.next_due_in > 0:
             return outlook
         await self._writing(lambda c: run(c, "wake"))
-        return await self._reading(lambda c: self._look(c, woken=True))
-
-    @staticmethod
-    def _look(connection: apsw.Connection, *, woken: bool) -> Outlook:
-        ((due,),) = run(connection, "due")
-        queues = tuple(queue for (queue,) in run(connection, "ready_queues"))
-        return Outlook(woken, queues, due, tuple(queue for (queue,) in run(connection, "suspects")))
+        return await self._reading(lambda c: _look(c, names, woken=True))
 
     async def release(self, worker: str, task_ids: Sequence[str], before: float) -> None:
         wanted = [(worker, task_id, before) for task_id in task_ids]
@@ -456,3 +452,12 @@ class SqliteStore(
 
     async def doctor(self) -> list[tuple[str, bool, str]]:
         return await self._reading(lambda c: health(c, self.path))
+
+
+def _look(connection: apsw.Connection, names: Sequence[str] | None, *, woken: bool) -> Outlook:
+    ((due,),) = run(connection, "due")
+    wanted = None if names is None else set(names)
+    queues = sorted({queue for queue, task in run(connection, "ready_pairs") if wanted is None or task in wanted})
+    suspects = tuple(queue for (queue,) in run(connection, "suspects"))
+    ((workers, newest, lost, children, tick),) = run(connection, "place")
+    return Outlook(woken, tuple(queues), due, suspects, (workers, newest), bool(lost), bool(children), tick)

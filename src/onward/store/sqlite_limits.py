@@ -21,7 +21,8 @@ def claim(connection: apsw.Connection, asked: dict[str, Any], rules: Rules, most
         most = min(most, rules.queue - next(run(connection, "behind_queue", queue=asked["queue"]))[0])
         if most <= 0:
             return Round([])
-    found = {row[0]: row for row in run(connection, "line", **asked | {"room": max(most, wide)})}
+    line_name = "line_of_suspects" if asked["alone"] else "line"
+    found = {row[0]: row for row in run(connection, line_name, **asked | {"room": max(most, wide)})}
     line = [rules.candidate(row[0], row[3], row[10], fresh=row[9] == 1) for row in found.values()]
     rooms: dict[str, Room] = {}
     for gate in {one.gate for one in line if one.gate is not None}:

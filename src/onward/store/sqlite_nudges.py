@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+import json
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import apsw
 
 from onward.errors import OnwardError
 from onward.store.lane import Lane
-from onward.store.nudge import NEWS, Datagrams, Hub, News, send_datagrams
+from onward.store.nudge import NEWS, READY, SPARE, Datagrams, Hub, News, Waiting, send_datagrams
 from onward.store.sqlite_file import MEMORY
 from onward.store.sqlite_run import run
 
@@ -32,10 +33,10 @@ class SqliteNudges:
     _sending: set[asyncio.Task[None]]
     _reading: Any
 
-    def nudge(self, topic: str) -> None:
-        self._hub.nudge(topic)
+    def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
+        self._hub.nudge(topic, tasks)
 
-    def listen(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+    def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
         return self._hub.listen(topic, callback)
 
     def news(self) -> None:
@@ -43,7 +44,7 @@ class SqliteNudges:
 
     def follow(self, callback: Callable[[], None]) -> Callable[[], None]:
         deaf = [
-            self.listen(topic, callback) for topic in (NEWS, "ready", "ended")
+            self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, "ended")
         ]  # what outsiders append is one of these
         stopped = asyncio.Event()
         if self.path != MEMORY and not self.inline:
@@ -76,20 +77,32 @@ class SqliteNudges:
         self._ears = Datagrams(self._hub.heard)
         return await self._ears.open()
 
-    def _send(self, topics: set[str]) -> None:
+    def _send(self, waiting: Waiting) -> None:
         if self.inline:
             return
-        self._spawn(self._send_now(topics))
+        self._spawn(self._send_now(waiting))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _send_now(self, topics: set[str]) -> None:
+    async def _send_now(self, waiting: Waiting) -> None:
         with contextlib.suppress(OnwardError, RuntimeError):  # a hint may be lost
-            addresses = await self._reading(lambda c: [address for (address,) in run(c, "addresses")])
-            send_datagrams(topics, addresses)
+            for address, messages in (await self._reading(lambda c: _messages(c, waiting))).items():
+                send_datagrams(messages, [address])
+
+
+def _messages(connection: apsw.Connection, waiting: Waiting) -> dict[str, set[str]]:
+    """Who hears what: a topic without tasks is for everybody, one with tasks for about as many workers as there is work."""
+    found: dict[str, set[str]] = {}
+    if topics := {topic for topic, tasks in waiting.items() if tasks is None or topic != READY}:
+        found = {address: set(topics) for (address,) in run(connection, "addresses")}
+    if tasks := waiting.get(READY):
+        for queue, task, ready, count in list(run(connection, "work", ids=json.dumps(sorted(tasks)))):
+            for (address,) in run(connection, "workers_for", queue=queue, task=task, most=count + SPARE):
+                found.setdefault(address, set()).add(f"{READY} {queue}" if ready else READY)
+    return found
 
 
 def _version(connection: apsw.Connection) -> int:

@@ -307,8 +307,19 @@ SELECT task_id FROM onward_queue WHERE parent = :id ORDER BY task_id
 
 -- name: orphans
 -- Unfinished tasks whose parent was cancelled: whoever cancelled the tree did not come to them.
-SELECT q.task_id FROM onward_queue q WHERE q.parent IS NOT NULL
-  AND EXISTS (SELECT 1 FROM onward_outcomes o WHERE o.task_id = q.parent AND o.state = 'cancelled') ORDER BY q.task_id LIMIT 500
+-- Hops from parent to parent through the index, some of them at a time from an id on: thousands of children cost one hop. The last
+-- row names the parent from which to go on, where there may be more.
+WITH RECURSIVE parents(id, number) AS (
+    SELECT * FROM (SELECT parent, 1 AS number FROM onward_queue WHERE parent IS NOT NULL AND parent > :after ORDER BY parent LIMIT 1) AS head
+    UNION ALL
+    SELECT (SELECT q.parent FROM onward_queue q WHERE q.parent IS NOT NULL AND q.parent > parents.id ORDER BY q.parent LIMIT 1), number + 1
+    FROM parents WHERE parents.id IS NOT NULL AND number < :most
+)
+SELECT * FROM (
+    SELECT q.task_id AS task_id, NULL AS parent FROM parents p JOIN onward_queue q ON q.parent = p.id AND q.parent IS NOT NULL
+    WHERE EXISTS (SELECT 1 FROM onward_outcomes o WHERE o.task_id = p.id AND o.state = 'cancelled') ORDER BY q.task_id LIMIT 500) AS orphans
+UNION ALL
+SELECT NULL, id FROM parents WHERE number = :most AND id IS NOT NULL
 
 -- name: bump
 -- A message has come: count it, and wake the task when it waits for messages.

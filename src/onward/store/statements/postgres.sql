@@ -93,15 +93,50 @@ SELECT id, key, fingerprint FROM onward_tasks WHERE id = ANY(:ids::text[]) OR ke
 -- append is just being committed the number is gone, the task stays ready and is found by the next claim. The worker's own
 -- row is locked for its key, so that nobody can declare it dead in between.
 WITH me AS MATERIALIZED (
-    SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now()
-      AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = ANY(:names::text[]) AND l.kind = 'task')
-      AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task') FOR KEY SHARE
+{unlimited_worker}
 ), ready AS MATERIALIZED (
-    SELECT q.task_id FROM onward_queue q
-    WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone AND q.task = ANY(:names::text[])
-      AND EXISTS (SELECT 1 FROM me)
-    ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room FOR UPDATE OF q SKIP LOCKED
-), shift AS (
+{ready_by_name}
+), {begin_shifts}
+
+-- name: claim_suspect
+-- The same for tasks that run alone.
+WITH me AS MATERIALIZED (
+{unlimited_worker}
+), ready AS MATERIALIZED (
+{ready_suspects}
+), {begin_shifts}
+
+-- name: unlimited_worker
+-- The claiming worker, locked, unless its lease has ended or a limit has a say.
+SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now()
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = ANY(:names::text[]) AND l.kind = 'task')
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task') FOR KEY SHARE
+
+-- name: ready_by_name
+-- The first ready tasks of these handlers, locked. Each handler has its own stretch of the index, so tasks of other handlers are never
+-- read. The first part counts, without a lock, how many tasks of each handler are among the first; the second locks that many of each.
+SELECT r.task_id, r.task, r.grp, r.priority, r.turn FROM (
+    SELECT f.name, count(*) AS room FROM (
+        SELECT n.name FROM unnest(:names::text[]) AS n(name) CROSS JOIN LATERAL (
+            SELECT q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+            WHERE q.queue = :queue AND q.task = n.name AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
+            ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room) i
+        WHERE EXISTS (SELECT 1 FROM me) ORDER BY i.priority DESC, i.turn LIMIT :room) f
+    GROUP BY f.name) s
+CROSS JOIN LATERAL (
+    SELECT q.task_id, q.task, q.grp, q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+    WHERE q.queue = :queue AND q.task = s.name AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
+    ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT s.room FOR UPDATE OF q SKIP LOCKED) r
+
+-- name: ready_suspects
+-- The same of the suspects, which are few and have an index of their own.
+SELECT q.task_id, q.task, q.grp, q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+WHERE q.queue = :queue AND q.crashes >= 3 AND q.worker IS NULL AND q.due_at IS NULL AND q.task = ANY(:names::text[]) AND EXISTS (SELECT 1 FROM me)
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room FOR UPDATE OF q SKIP LOCKED
+
+-- name: begin_shifts
+-- Takes the next number of each journal and hands the task to the worker.
+shift AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT r.task_id, h.seq + 1, h.seq + 1, 'shift.started', '', :data, onward_now()
     FROM ready r CROSS JOIN LATERAL (SELECT j.seq FROM onward_journal j WHERE j.task_id = r.task_id ORDER BY j.seq DESC LIMIT 1) h
@@ -121,12 +156,20 @@ ORDER BY k.priority DESC, k.turn, k.position
 WITH me AS MATERIALIZED (
     SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now() FOR KEY SHARE
 ), ready AS MATERIALIZED (
-    SELECT q.task_id, q.task, q.grp FROM onward_queue q
-    WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone AND q.task = ANY(:names::text[])
-      AND EXISTS (SELECT 1 FROM me)
-    ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room FOR UPDATE OF q SKIP LOCKED
+{ready_by_name}
 )
 SELECT r.task_id, r.task, r.grp, NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = r.task_id AND j.seq = 2) AS fresh FROM ready r
+ORDER BY r.priority DESC, r.turn
+
+-- name: line_of_suspects
+-- The same for tasks that run alone.
+WITH me AS MATERIALIZED (
+    SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now() FOR KEY SHARE
+), ready AS MATERIALIZED (
+{ready_suspects}
+)
+SELECT r.task_id, r.task, r.grp, NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = r.task_id AND j.seq = 2) AS fresh FROM ready r
+ORDER BY r.priority DESC, r.turn
 
 -- name: lock_gates
 -- Everybody who counts behind a gate, or changes the count, stands in line here first; in one order, or two would wait for
@@ -358,19 +401,29 @@ WITH due AS MATERIALIZED (
 UPDATE onward_queue SET due_at = NULL, reason = 'queued' WHERE task_id = ANY(ARRAY(SELECT task_id FROM due))
 
 -- name: outlook
--- Which queues have ready tasks (hopping from one to the next through the index), when the next sleeper is due, where suspects
--- wait and may be started.
-WITH RECURSIVE names AS (
-    (SELECT queue FROM onward_queue WHERE worker IS NULL AND due_at IS NULL ORDER BY queue LIMIT 1)
-    UNION ALL
-    SELECT (SELECT q.queue FROM onward_queue q WHERE q.worker IS NULL AND q.due_at IS NULL AND q.queue > n.queue ORDER BY q.queue LIMIT 1)
-    FROM names n WHERE n.queue IS NOT NULL
-)
-SELECT ARRAY(SELECT queue FROM names WHERE queue IS NOT NULL) AS queues,
+-- All that a worker without work wants to know, in one statement: which queues have ready tasks of its handlers, when the next sleeper
+-- is due, where suspects wait and may be started, whether a worker has come, gone or fallen silent, and what upkeep has to do.
+SELECT ARRAY(SELECT DISTINCT p.queue FROM ({ready_pairs}) p WHERE :any_name OR p.task = ANY(:names::text[]) ORDER BY p.queue) AS queues,
        (SELECT min(due_at) FROM onward_queue WHERE due_at IS NOT NULL AND due_at < 'Infinity') - onward_now() AS next_due_in,
        ARRAY(SELECT DISTINCT s.queue FROM onward_queue s WHERE s.crashes >= 3 AND s.worker IS NULL AND s.due_at IS NULL
              AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = s.queue AND l.kind = 'paused')) AS suspects,
-       EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota') AS quota
+       EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota') AS quota,
+       (SELECT count(*) FROM onward_workers) AS workers, (SELECT COALESCE(max(started_at), 0) FROM onward_workers) AS newest,
+       EXISTS (SELECT 1 FROM onward_workers w WHERE w.lease_until < onward_now()) OR EXISTS ({lost_holders}) AS lost,
+       EXISTS (SELECT 1 FROM onward_queue WHERE parent IS NOT NULL) AS children,
+       (SELECT min(next_at) FROM onward_schedules WHERE next_at IS NOT NULL) - onward_now() AS next_tick_in,
+       CASE WHEN :lease::float8 IS NULL THEN '{}' ELSE ARRAY({absent}) END AS absent
+
+-- name: ready_pairs
+-- Which handlers have ready tasks, and in which queues, hopping from one pair to the next through the index.
+WITH RECURSIVE pairs AS (
+    (SELECT queue, task FROM onward_queue WHERE worker IS NULL AND due_at IS NULL ORDER BY queue, task LIMIT 1)
+    UNION ALL
+    SELECT n.queue, n.task FROM pairs p CROSS JOIN LATERAL (
+        SELECT q.queue, q.task FROM onward_queue q WHERE q.worker IS NULL AND q.due_at IS NULL AND (q.queue, q.task) > (p.queue, p.task)
+        ORDER BY q.queue, q.task LIMIT 1) n
+)
+SELECT queue, task FROM pairs
 
 -- name: release
 -- Tasks that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
@@ -417,9 +470,19 @@ SELECT 1 FROM onward_queue WHERE worker = :worker ORDER BY task_id FOR UPDATE
 -- name: absent
 -- Workers whose presence lock nobody holds. Not just after a restart, which frees the locks of the living too.
 SELECT w.id FROM onward_workers w
-WHERE w.address = 'lock' AND pg_postmaster_start_time() < now() - make_interval(secs => :lease) AND NOT EXISTS (
+WHERE w.address = 'lock' AND pg_postmaster_start_time() < now() - make_interval(secs => :lease::float8) AND NOT EXISTS (
     SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND l.objsubid = 1 AND ((l.classid::bigint << 32) | l.objid::bigint) = hashtextextended(w.id, 0))
+
+-- name: lost_holders
+-- Workers that hold tasks and do not exist, hopping from one holder to the next through the index.
+WITH RECURSIVE holders AS (
+    (SELECT worker FROM onward_queue WHERE worker IS NOT NULL ORDER BY worker LIMIT 1)
+    UNION ALL
+    SELECT n.worker FROM holders h CROSS JOIN LATERAL (
+        SELECT q.worker FROM onward_queue q WHERE q.worker IS NOT NULL AND q.worker > h.worker ORDER BY q.worker LIMIT 1) n
+)
+SELECT 1 FROM holders h WHERE NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = h.worker)
 
 -- name: attend
 -- The presence lock: the server drops it with the session.
@@ -465,6 +528,19 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id FOR UPDATE
 -- name: notify
 -- Nudges for all processes.
 SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS t(topic)
+
+-- name: notify_workers
+-- Nudges for some of the workers that can do the work at hand: one for each task, and a spare one. Tasks that sleep are no work yet, but
+-- a worker has to know when they are due.
+WITH work AS MATERIALIZED (
+    SELECT queue, task, due_at IS NULL AS ready, count(*) AS tasks FROM onward_queue
+    WHERE task_id = ANY(:ids::text[]) AND worker IS NULL AND (due_at IS NULL OR due_at < 'Infinity') GROUP BY queue, task, due_at IS NULL
+)
+SELECT pg_notify(:prefix::text || w.id, CASE WHEN k.ready THEN 'ready ' || k.queue ELSE 'ready' END)
+FROM work k CROSS JOIN LATERAL (
+    SELECT w.id FROM onward_workers w
+    WHERE w.address = 'lock' AND w.lease_until > onward_now() AND w.names::jsonb ? k.task AND (w.queues = '[]' OR w.queues::jsonb ? k.queue)
+    ORDER BY random() LIMIT k.tasks + :spare::int) w
 
 -- name: tails
 -- The next records of many tasks, each after a number; differs by necessity because of how a list of pairs is given.

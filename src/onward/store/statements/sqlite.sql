@@ -20,25 +20,64 @@ SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key
 
 -- name: ready
 -- Ready tasks by priority and turn, with the last number of their journals, where no limit has a say (see `line`).
-SELECT q.task_id, q.attempt, q.crashes, t.task, t.input, t.options, t.created_at, t.parent, q.inbox,
-       (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head
-FROM onward_queue q JOIN onward_tasks t ON t.id = q.task_id
-WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone
-  AND q.task IN (SELECT value FROM json_each(:names))
-  AND EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
-  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name IN (SELECT value FROM json_each(:names)) AND l.kind = 'task')
-  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task')
-ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room
+{ready_columns}
+FROM ({first_ready}) f
+{ready_tables}
+WHERE {unlimited_worker}
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
+
+-- name: ready_suspect
+-- The same for tasks that run alone.
+{ready_columns}
+FROM ({first_suspects}) f
+{ready_tables}
+WHERE {unlimited_worker}
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
 
 -- name: line
 -- The first ready tasks of a queue, with what `ready` tells of them, their groups, and what they are held under.
+{ready_columns}, q.grp
+FROM ({first_ready}) f
+{ready_tables}
+WHERE EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
+
+-- name: line_of_suspects
+-- The same for tasks that run alone.
+{ready_columns}, q.grp
+FROM ({first_suspects}) f
+{ready_tables}
+WHERE EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
+
+-- name: ready_columns
+-- What a claim tells of a ready task.
 SELECT q.task_id, q.attempt, q.crashes, t.task, t.input, t.options, t.created_at, t.parent, q.inbox,
-       (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head, q.grp
-FROM onward_queue q JOIN onward_tasks t ON t.id = q.task_id
-WHERE q.queue = :queue AND q.worker IS NULL AND q.due_at IS NULL AND (q.crashes >= 3) = :alone
-  AND q.task IN (SELECT value FROM json_each(:names))
-  AND EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
-ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room
+       (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head
+
+-- name: ready_tables
+-- Where it stands.
+CROSS JOIN onward_queue q ON q.position = f.position CROSS JOIN onward_tasks t ON t.id = q.task_id
+
+-- name: first_ready
+-- The first ready tasks of these handlers. Each handler has its own stretch of the index, so tasks of other handlers are never read.
+SELECT c.position FROM json_each(:names) n CROSS JOIN onward_queue c ON c.position IN (
+    SELECT i.position FROM onward_queue i
+    WHERE i.queue = :queue AND i.task = n.value AND i.worker IS NULL AND i.due_at IS NULL AND i.crashes < 3
+    ORDER BY i.priority DESC, COALESCE(i.turn, i.position) LIMIT :room)
+ORDER BY c.priority DESC, COALESCE(c.turn, c.position) LIMIT :room
+
+-- name: first_suspects
+-- The same of the suspects, which are few and have an index of their own.
+SELECT c.position FROM onward_queue c INDEXED BY onward_queue_suspect
+WHERE c.queue = :queue AND c.crashes >= 3 AND c.worker IS NULL AND c.due_at IS NULL AND c.task IN (SELECT value FROM json_each(:names))
+ORDER BY c.priority DESC, COALESCE(c.turn, c.position) LIMIT :room
+
+-- name: unlimited_worker
+-- Whether the worker's lease holds and no limit has a say.
+EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name IN (SELECT value FROM json_each(:names)) AND l.kind = 'task')
+  AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task')
 
 -- name: behind_gate
 -- How many tasks are held behind a gate, and when its bucket is full.
@@ -140,15 +179,31 @@ WHERE position IN (SELECT position FROM onward_queue WHERE due_at IS NOT NULL AN
 -- Whether there is anything to wake: a look that needs no writer.
 SELECT min(due_at) - onward_now() FROM onward_queue WHERE due_at IS NOT NULL AND due_at < 9e999
 
--- name: ready_queues
--- Which queues have ready tasks, hopping from one to the next through the index.
-WITH RECURSIVE names(queue) AS (
-    SELECT * FROM (SELECT queue FROM onward_queue WHERE worker IS NULL AND due_at IS NULL ORDER BY queue LIMIT 1)
+-- name: ready_pairs
+-- Which handlers have ready tasks, and in which queues, hopping from one pair to the next through the index.
+WITH RECURSIVE pairs(queue, task) AS (
+    SELECT * FROM (SELECT queue, task FROM onward_queue INDEXED BY onward_queue_name WHERE worker IS NULL AND due_at IS NULL ORDER BY queue, task LIMIT 1)
     UNION ALL
-    SELECT (SELECT q.queue FROM onward_queue q WHERE q.worker IS NULL AND q.due_at IS NULL AND q.queue > names.queue ORDER BY q.queue LIMIT 1)
-    FROM names WHERE names.queue IS NOT NULL
+    SELECT q.queue, q.task FROM pairs p CROSS JOIN onward_queue q ON q.position = (
+        SELECT n.position FROM onward_queue n INDEXED BY onward_queue_name WHERE n.worker IS NULL AND n.due_at IS NULL AND (n.queue, n.task) > (p.queue, p.task)
+        ORDER BY n.queue, n.task LIMIT 1)
 )
-SELECT queue FROM names WHERE queue IS NOT NULL
+SELECT queue, task FROM pairs
+
+-- name: place
+-- How it stands beside the work: the workers, whether one has fallen silent or is gone with tasks in its hands (hopping from holder
+-- to holder through the index), whether there are children, and when a schedule is due.
+WITH RECURSIVE holders(worker) AS (
+    SELECT * FROM (SELECT worker FROM onward_queue WHERE worker IS NOT NULL ORDER BY worker LIMIT 1)
+    UNION ALL
+    SELECT (SELECT q.worker FROM onward_queue q WHERE q.worker IS NOT NULL AND q.worker > h.worker ORDER BY q.worker LIMIT 1)
+    FROM holders h WHERE h.worker IS NOT NULL
+)
+SELECT (SELECT count(*) FROM onward_workers), (SELECT COALESCE(max(started_at), 0.0) FROM onward_workers),
+       EXISTS (SELECT 1 FROM onward_workers w WHERE w.lease_until < onward_now())
+           OR EXISTS (SELECT 1 FROM holders h WHERE h.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = h.worker)),
+       EXISTS (SELECT 1 FROM onward_queue WHERE parent IS NOT NULL),
+       (SELECT min(next_at) FROM onward_schedules WHERE next_at IS NOT NULL) - onward_now()
 
 -- name: suspects
 -- Where suspects wait, and may be started.
@@ -289,6 +344,18 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
 -- name: addresses
 -- Where workers listen for nudges.
 SELECT address FROM onward_workers WHERE address <> '' AND lease_until > onward_now()
+
+-- name: work
+-- What there is to do among these tasks, by queue and handler. Tasks that sleep are no work yet, but a worker has to know when they are due.
+SELECT queue, task, due_at IS NULL, count(*) FROM onward_queue
+WHERE task_id IN (SELECT value FROM json_each(:ids)) AND worker IS NULL AND (due_at IS NULL OR due_at < 9e999) GROUP BY queue, task, due_at IS NULL
+
+-- name: workers_for
+-- Where some of the workers listen that can do it.
+SELECT address FROM onward_workers w
+WHERE address <> '' AND lease_until > onward_now() AND EXISTS (SELECT 1 FROM json_each(w.names) n WHERE n.value = :task)
+  AND (w.queues = '[]' OR EXISTS (SELECT 1 FROM json_each(w.queues) q WHERE q.value = :queue))
+ORDER BY random() LIMIT :most
 
 -- name: own_tables
 -- The tables that are ours, for a look at all that is in them.

@@ -1,0 +1,132 @@
+"""What a claim reads does not grow with ready tasks that this worker has no handler for. Counted, not timed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import apsw
+import pytest
+
+from onward.core.limit import Limit, LimitRow
+from onward.store.port import Store
+from onward.store.postgres_run import S as P
+from onward.store.sqlite import SqliteStore
+from onward.store.sqlite_run import S as L
+from tests.kit import claim, join, new, sql, submit
+
+FEW, MANY = 1_000, 20_000
+NAMES = ["work", "other", "third"]
+LITE = {"claim": "ready", "line": "line", "claim_suspect": "ready_suspect"}
+
+
+async def foreign(store: Any, count: int, name: str = "foreign") -> None:
+    """So many ready tasks of a handler that the worker lacks, ahead of all others."""
+    numbers = f"(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count}) SELECT n FROM s)"
+    numbers = numbers if isinstance(store, SqliteStore) else f"generate_series(1, {count}) AS s(n)"
+    await sql(
+        store,
+        "INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options) "
+        f"SELECT 'f{name}{count}-' || n, '{name}', 'default', n % 3, 0, '', {blob(store)}, {blob(store)} FROM {numbers}",
+    )
+    await sql(
+        store,
+        "INSERT INTO onward_queue (task_id, queue, task, priority, reason) "
+        f"SELECT 'f{name}{count}-' || n, 'default', '{name}', n % 3, 'queued' FROM {numbers}",
+    )
+    await sql(store, "ANALYZE")
+
+
+def blob(store: Any) -> str:
+    return "CAST('{}' AS BLOB)" if isinstance(store, SqliteStore) else "'{}'::bytea"
+
+
+async def cost(store: Any, statement: str, **asked: Any) -> int:
+    """What it takes to look for work: pages on PostgreSQL, steps of its machine on SQLite. Nothing is changed."""
+    values = {"worker": "w1", "queue": "default", "names": NAMES, "room": 10, "alone": False, **asked}
+    if isinstance(store, SqliteStore):
+        return await store._writing(lambda c: _steps(c, statement, values))
+    async with store._connection() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        given = [values.get(name, b"{}") for name in P[statement].names]
+        found = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {P[statement].sql}", *given)
+        await transaction.rollback()
+    plan = json.loads(found)[0]["Plan"]
+    assert "Seq Scan" not in _nodes(plan, "onward_queue"), plan
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def _nodes(plan: dict[str, Any], table: str) -> list[str]:
+    own = [plan["Node Type"]] if plan.get("Relation Name") == table else []
+    return own + [node for part in plan.get("Plans", ()) for node in _nodes(part, table)]
+
+
+def _steps(connection: apsw.Connection, statement: str, values: dict[str, Any]) -> int:
+    given = L[LITE[statement]](**values | {"names": json.dumps(values["names"])})
+    count = 0
+
+    def step() -> bool:
+        nonlocal count
+        count += 1
+        return False
+
+    connection.set_progress_handler(step, 1)
+    try:
+        list(connection.execute(L[LITE[statement]].sql, given))
+    finally:
+        connection.set_progress_handler(None)
+    return count
+
+
+@pytest.mark.parametrize("statement", ["claim", "line"])
+async def test_a_claim_reads_no_more_with_many_foreign_tasks(store: Store, statement: str) -> None:
+    await join(store, "w1")
+    await foreign(store, FEW)
+    nothing = await cost(store, statement)
+    await submit(store, *[new(name) for name in NAMES for _ in range(4)])
+    something = await cost(store, statement)
+    await foreign(store, MANY)
+    assert await cost(store, statement) <= something * 1.5 + 20
+    assert len(await claim(store, names=NAMES, room=20)) == 12
+    assert await cost(store, statement) <= nothing * 1.5 + 60
+
+
+async def test_a_claim_under_a_limit_finds_its_own_behind_many_foreign_tasks(store: Store) -> None:
+    await join(store, "w1")
+    await store.limit([LimitRow("task", "work", Limit(concurrency=2))])
+    await foreign(store, FEW)
+    ids = await submit(store, *[new() for _ in range(4)])
+    assert [one.id for one in await claim(store, names=NAMES)] == ids[:2]
+
+
+async def test_a_suspect_is_found_behind_many_others(store: Any) -> None:
+    await join(store, "w1")
+    await foreign(store, FEW, "work")
+    (suspect,) = await submit(store)
+    await sql(store, f"UPDATE onward_queue SET crashes = 3 WHERE task_id = '{suspect}'")
+    few = await cost(store, "claim_suspect", alone=True, room=1)
+    await foreign(store, MANY, "work")
+    assert await cost(store, "claim_suspect", alone=True, room=1) <= few * 1.5 + 20
+    assert [one.id for one in await claim(store, room=1, alone=True)] == [suspect]
+
+
+async def test_several_names_keep_priority_and_order(store: Store) -> None:
+    """Whatever handlers the tasks have: priority first, then the order of submission, one by one or at once."""
+    await join(store, "w1")
+    tasks = [new(NAMES[n * 7 % 3], priority=n * 5 % 4) for n in range(24)]
+    await submit(store, *tasks)
+    wanted = [task.id for task in sorted(tasks, key=lambda task: -task.priority)]
+    taken = [one.id for one in await claim(store, names=NAMES, room=5)]
+    taken += [(await claim(store, names=NAMES, room=1))[0].id for _ in range(7)]
+    taken += [one.id for one in await claim(store, names=NAMES, room=50)]
+    assert taken == wanted
+
+
+async def test_several_names_keep_the_turns_of_groups(store: Store) -> None:
+    await join(store, "w1")
+    many = [new(NAMES[n % 3], group="many") for n in range(6)]
+    await submit(store, *many)
+    (late,) = await submit(store, new("other", group="late"))
+    taken = [one.id for one in await claim(store, names=NAMES, room=2)]
+    assert taken == [many[0].id, late], "the first of another group takes its turn with what is served just now"

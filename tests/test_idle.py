@@ -1,0 +1,321 @@
+"""What an idle worker costs: statements, connections, and how many workers one task wakes. Counted, not timed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+from onward import Onward
+from onward.core.task import State
+from onward.engine.lease import Lease
+from onward.engine.presence import machine
+from onward.engine.upkeep import LEAST, WATCH_EVERY, Upkeep
+from onward.engine.worker import IDLE
+from onward.store import pool
+from onward.store.port import Outlook, Store
+from rig.postgres import Postgres
+from rig.server import Unavailable
+from tests.kit import HandClock, Through, eventually, join, new, not_memory, only_file, only_postgres, row, sql, submit
+
+PER_SECOND = 2
+WINDOW = 6.0
+
+
+@pytest.fixture(scope="module")
+def counting() -> Iterator[Postgres]:
+    """A server that counts statements."""
+    settings = {"fsync": "off", "shared_preload_libraries": "pg_stat_statements"}
+    try:
+        server = Postgres(settings=settings).start()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.mark.slow
+async def test_an_idle_worker_asks_at_most_twice_a_second_over_three_connections(
+    counting: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "IDLE_S", 1.0)
+    url = counting.database("idle")
+    app = Onward(url)
+
+    @app.task
+    async def work(ctx: Any) -> int:
+        return 1
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION pg_stat_statements")
+        async with app.worker():
+            handles = [await app.submit(work) for _ in range(20)]
+            for handle in handles:
+                await handle.result(timeout=60)
+            await asyncio.sleep(app.settings.poll_s * IDLE * 2)
+            connection.execute("SELECT pg_stat_statements_reset()")
+            await asyncio.sleep(WINDOW)
+            found = connection.execute(
+                "SELECT calls, query FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat%' ORDER BY calls DESC"
+            ).fetchall()
+            assert sum(calls for calls, _ in found) <= PER_SECOND * WINDOW, found
+
+            async def few() -> bool:
+                asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'idle' AND pid <> pg_backend_pid()"
+                counted = connection.execute(asked).fetchone()
+                return counted is not None and counted[0] <= 3
+
+            await eventually(few)
+
+
+@pytest.mark.slow
+@only_file
+async def test_an_idle_worker_of_a_file_begins_at_most_two_transactions_a_second(url: str) -> None:
+    begun = 0
+
+    def count(_cursor: Any, statement: str, _values: Any) -> bool:
+        nonlocal begun
+        begun += statement.startswith("BEGIN")
+        return True
+
+    def connected(connection: apsw.Connection) -> None:
+        connection.set_exec_trace(count)
+
+    apsw.connection_hooks.append(connected)
+    try:
+        app = Onward(url)
+
+        @app.task
+        async def work(ctx: Any) -> int:
+            return 1
+
+        async with app.worker():
+            await (await app.submit(work)).result(timeout=60)
+            await asyncio.sleep(app.settings.poll_s * IDLE * 2)
+            begun = 0
+            await asyncio.sleep(WINDOW)
+            assert 0 < begun <= PER_SECOND * WINDOW
+    finally:
+        apsw.connection_hooks.remove(connected)
+
+
+# ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.asynccontextmanager
+async def crew(url: str, many: int, claims: list[int], **settings: Any) -> AsyncIterator[list[Onward]]:
+    """So many workers, each with a store of its own, as processes have; `claims` tells who claimed."""
+    async with contextlib.AsyncExitStack() as stack:
+        apps = [_counted(url, number, claims, **settings) for number in range(many)]
+        for app in apps:
+            await stack.enter_async_context(app.worker())
+        yield apps
+
+
+async def quiet(claims: list[int]) -> None:
+    """Until no worker has claimed for a while: a worker that has just begun to listen looks once."""
+    while claims:
+        claims.clear()
+        await asyncio.sleep(0.5)
+
+
+def _counted(url: str, number: int, claims: list[int], **settings: Any) -> Onward:
+    app = Onward(url, poll_s=5.0, rng=random.Random(number), **settings)
+    plain = app.store.claim
+
+    async def claim(*args: Any, **kwargs: Any) -> Any:
+        claims.append(number)
+        return await plain(*args, **kwargs)
+
+    app._join(Through(app.store, claim=claim))  # type: ignore[arg-type]
+
+    @app.task
+    async def work(ctx: Any) -> int:
+        return number
+
+    @app.task
+    async def block(ctx: Any) -> int:
+        await asyncio.sleep(60)
+        return number
+
+    return app
+
+
+@not_memory
+async def test_one_task_wakes_few_of_many_idle_workers(url: str) -> None:
+    claims: list[int] = []
+    async with crew(url, 8, claims), Onward(url) as client:
+        for _ in range(5):
+            await quiet(claims)
+            handle = await client.submit("work")
+            assert await handle.result(timeout=60) in claims
+            assert len(set(claims)) <= 3, "one for the task, one to spare, and one that happened to look"
+
+
+@not_memory
+async def test_many_tasks_wake_all_workers(url: str) -> None:
+    claims: list[int] = []
+    async with crew(url, 3, claims, slots=1), Onward(url) as client:
+        await quiet(claims)
+        handles = await client.submit_many("work", [None] * 60)
+        for handle in handles:
+            await handle.result(timeout=60)
+        assert set(claims) == {0, 1, 2}
+
+
+@not_memory
+async def test_a_full_worker_passes_a_nudge_on(url: str) -> None:
+    """The nudge chooses workers without knowing whether they have room; with three of four full, the idle one still hears of it long
+    before it polls (after 20 s)."""
+    claims: list[int] = []
+    async with crew(url, 4, claims, slots=1, grace_s=0.0), Onward(url) as client:
+        for _ in range(3):
+            await client.submit("block")
+
+        async def all_held() -> bool:
+            tasks, _ = await client.list(state=State.RUNNING)
+            return len(tasks) == 3
+
+        await eventually(all_held)
+        for _ in range(5):
+            async with asyncio.timeout(15):
+                await (await client.submit("work")).result()
+
+
+@not_memory
+async def test_polling_alone_is_enough(url: str) -> None:
+    """With every nudge lost, an idle worker finds a task after IDLE polls at the latest."""
+    async with _deaf(url).worker(), _deaf(url) as client:
+        await asyncio.sleep(1)
+        assert await (await client.submit("work")).result(timeout=60) == 1
+
+
+def _deaf(url: str) -> Onward:
+    app = Onward(url, poll_s=0.1)
+    app._join(Through(app.store, nudge=lambda *_: None))  # type: ignore[arg-type]
+
+    @app.task
+    async def work(ctx: Any) -> int:
+        return 1
+
+    return app
+
+
+@not_memory
+async def test_a_task_with_a_delay_is_started_in_time_by_idle_workers(url: str) -> None:
+    """A nudge tells some worker when it is due; none of them polls before (after 5 s and more)."""
+    claims: list[int] = []
+    async with crew(url, 3, claims), Onward(url) as client:
+        await quiet(claims)
+        async with asyncio.timeout(4):
+            await (await client.submit("work", delay=1.0)).result()
+
+
+# ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("many", [2, 3, 5, 8])
+async def test_workers_of_several_machines_take_turns_at_looking_for_absent_ones(many: int) -> None:
+    """In every half second one of them looks, and never two at once; each at most once a second."""
+    clock = HandClock()
+    rows = [row(f"w{n}", machine=f"m{n}", address="lock") for n in range(many)]
+    crews = []
+
+    async def workers() -> Any:
+        return rows
+
+    for number in range(many):
+        store: Any = Through(None, one_machine=False, inline=False, workers=workers)
+        upkeep = Upkeep(
+            store,
+            clock,
+            random.Random(number),
+            Lease(clock, 10.0),
+            me=lambda number=number: f"w{number}",  # type: ignore[misc]
+            now=clock.now,
+            spawn=lambda *_: None,
+            cancel_children=lambda _: None,  # type: ignore[arg-type,return-value]
+        )
+        await upkeep._look_after_others(Outlook(False, (), None, (), (many, 1.0)))
+        crews.append(upkeep)
+    took: list[tuple[float, int]] = []
+    for _ in range(400):
+        clock.jump(0.05)
+        took += [(clock.time, n) for n, upkeep in enumerate(crews) if upkeep.takes_turn() is not None]
+    gaps = [later - sooner for (sooner, _), (later, _) in itertools.pairwise(took)]
+    assert max(gaps) <= max(WATCH_EVERY, LEAST if many == 1 else 0) + 0.1
+    assert min(gaps) >= WATCH_EVERY - 0.1
+    assert {n for _, n in took} == set(range(many))
+
+
+async def test_where_the_kernel_watches_nobody_takes_turns() -> None:
+    clock = HandClock()
+
+    async def workers() -> Any:
+        return [row("w0", machine=machine(), pid=1, address="lock"), row("w1", address="")]
+
+    store: Any = Through(None, one_machine=False, inline=False, workers=workers)
+    upkeep = Upkeep(
+        store,
+        clock,
+        random.Random(1),
+        Lease(clock, 10.0),
+        me=lambda: "w1",
+        now=clock.now,
+        spawn=lambda work, _: work.close(),
+        cancel_children=lambda _: None,  # type: ignore[arg-type,return-value]
+    )
+    await upkeep._look_after_others(Outlook(False, (), None, (), (2, 1.0)))
+    assert upkeep.takes_turn() is None
+    upkeep.close()
+
+
+async def test_a_look_tells_what_upkeep_has_to_do(store: Store, time: Any) -> None:
+    first = await store.wake()
+    assert (first.crew[0], first.lost, first.children, first.next_tick_in) == (0, False, False, None)
+    await join(store, "w1")
+    second = await store.wake()
+    assert second.crew != first.crew
+    assert not second.lost
+    (parent,) = await submit(store)
+    await submit(store, new(parent=parent))
+    assert (await store.wake()).children
+    time.move(11)
+    assert (await store.wake()).lost, "its lease has ended"
+    await store.beat("w1", 10, 0)
+    assert not (await store.wake()).lost
+    await store.claim("w1", "default", ["work"], 1)
+    assert not (await store.wake()).lost
+    await sql(store, "DELETE FROM onward_workers")
+    assert (await store.wake()).lost, "a task is held by a worker that does not exist"
+
+
+async def test_a_look_names_the_queues_with_work_for_these_handlers(store: Store) -> None:
+    await submit(store, new("a", queue="q1"), new("b", queue="q2"), new("a", queue="q3"), new("c", queue="q3"))
+    assert (await store.wake()).queues == ("q1", "q2", "q3")
+    assert (await store.wake(["a"])).queues == ("q1", "q3")
+    assert (await store.wake(["b", "c"])).queues == ("q2", "q3")
+    assert (await store.wake([])).queues == ()
+
+
+@only_postgres
+async def test_orphans_are_found_from_parent_to_parent(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some parents at a time; every orphan is found after a few calls."""
+    monkeypatch.setattr("onward.store.limits.PARENTS", 3)
+    parents = await submit(store, *[new() for _ in range(10)])
+    children = [new(parent=parent) for parent in parents for _ in range(2)]
+    await submit(store, *children)
+    await store.cancel(parents[8])
+    found: set[str] = set()
+    for _ in range(4):
+        found |= set(await store.orphans())
+    assert found == {child.id for child in children if child.parent == parents[8]}
