@@ -150,6 +150,8 @@ class Standing:
         said = value if isinstance(value, dict) else {}
         if record.kind in WAITS:
             self.waits[key] = Open(self._task_id, record.seq, record.kind, key, said, record.at)
+            if record.kind == r.STEP_WAITS:  # it could not begin, so what was announced for it did not happen
+                self._unsettled.pop(key, None)
         elif record.kind in {r.SLEPT, r.WAITED}:
             self.waits.pop(key, None)
         elif record.kind == r.ANNOUNCED:

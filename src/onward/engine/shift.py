@@ -70,6 +70,8 @@ class Shift(Belongings):
     waits = Waits
     settling = False
     over = False
+    submitting = 0
+    """Children that are on their way into the store."""
     _branches: Branches | None = None
     _versions: Mapping[str, bool] = MappingProxyType({})
 
@@ -333,7 +335,11 @@ class Shift(Belongings):
         async def start() -> str:
             key = f"{self.task_id}:{SCOPE.get().key}"
             until = None if deadline == NEVER else deadline
-            return await self._desk.submit(name, value, {**options, **beside}, key, self.task_id, until)
+            self.submitting += 1
+            try:
+                return await self._desk.submit(name, value, {**options, **beside}, key, self.task_id, until)
+            finally:
+                self.submitting -= 1
 
         call = Call(f"submit {name}", start)
         call.mark = wire.fingerprint([value, {k: v for k, v in options.items() if k != "connection"}])

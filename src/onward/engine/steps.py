@@ -36,6 +36,10 @@ _LOST = frozenset(
 """Names under which HTTP and database libraries raise "I do not know whether it arrived"."""
 
 
+class _NotBegun(Exception):
+    """The function of a step was not called: the shift was told to stop before."""
+
+
 class Steps:
     """The steps of one shift."""
 
@@ -92,7 +96,7 @@ class Steps:
         except Fenced as fenced:
             raise pen.end(fenced) from None
         finally:
-            scope.key = None
+            scope.key, scope.announced = None, False
         if call.undo is not None and scope.saga is not None:
             scope.saga.owe(seq, key, call, value)
         return value
@@ -149,8 +153,29 @@ class Steps:
     async def _bare(self, call: Call) -> Any:
         if is_async(call.function):
             return await call.function(*call.args, **call.kwargs)
-        answer = await self._desk.threads.run(call.function, *call.args, **call.kwargs)
+        try:
+            answer = await self._desk.threads.run(self._in_thread, call.function, call.args, call.kwargs)
+        except _NotBegun:
+            await self._may_begin()
+            raise
         return await answer if inspect.isawaitable(answer) else answer
+
+    def _in_thread(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """The function, in its thread. That may have come a while after the step was asked for, and the shift was told to stop since."""
+        if isinstance(self._pen.why, Control):
+            raise _NotBegun
+        return function(*args, **kwargs)
+
+    async def _may_begin(self) -> None:
+        """Raises what stopped the task while its step was about to begin (a pause, a worker that stops). Then it does not begin, and what
+        was announced for it is not in doubt."""
+        scope = SCOPE.get()
+        try:
+            await self._pen.may_go_on()
+        except BaseException:
+            if scope.announced and scope.key is not None and not self._pen.hold.gone:
+                self._pen.mention(r.STEP_WAITS, scope.key, {"reason": Reason.QUEUED, "why": "it was stopped before it began"})
+            raise
 
     async def failed(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> int:
         """Record the failure and raise it, or wait for the next attempt; its number."""
@@ -194,7 +219,9 @@ class Steps:
                 verdict, doubt = {}, ""
             if call.reconcile is None:
                 await self._pen.append(r.ANNOUNCED, scope.key, wire.encode({"args": call.mark} if call.mark else {}))
-                scope.told = True
+                scope.told = scope.announced = True
+            if self._pen.why is not None or self._monotonic() >= self._lease.until:
+                await self._may_begin()
             crashpoint("effect.before")
             try:
                 value = await self._call(call, scope.key)
@@ -207,6 +234,8 @@ class Steps:
                     raise
                 if _unknown(error):
                     doubt = f"{type(error).__name__}: {error}"
+                    if call.reconcile is not None:
+                        await self._pen.may_go_on()
                     continue
                 attempt = await self.failed(scope, call, attempt, error)
 

@@ -276,7 +276,12 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
 
     async def pause(self, task_id: str) -> bool | None:
         """Have nobody start this task until it is resumed; True when a worker holds it (its next heartbeat tells it), None
-        when it has ended."""
+        when it has ended. Children that are submitted from now on are paused as well."""
+        ...
+
+    async def unconfirmed_pauses(self, task_ids: Sequence[str]) -> list[str]:
+        """Of these paused tasks, those that may still begin a step: a worker holds them, its lease has not ended, and it has not
+        confirmed the pause (see `beat`)."""
         ...
 
     async def children(self, task_id: str) -> list[str]:
@@ -393,8 +398,9 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         """Add a worker; the database's time."""
         ...
 
-    async def beat(self, worker: str, lease: float, rate: float) -> Beat:
-        """Prolong the lease of a worker that was not declared dead."""
+    async def beat(self, worker: str, lease: float, rate: float, resting: Sequence[str] = ()) -> Beat:
+        """Prolong the lease of a worker that was not declared dead. `resting` are paused tasks that it holds and begins no further
+        step of: it confirms their pause."""
         ...
 
     async def leave(self, worker: str) -> None:

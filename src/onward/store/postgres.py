@@ -262,6 +262,9 @@ class PostgresStore(
         found = await self._fetch("pause", id=task_id)
         return found[0]["worker"] is not None if found else None
 
+    async def unconfirmed_pauses(self, task_ids: Sequence[str]) -> list[str]:
+        return [row["task_id"] for row in await self._fetch("unconfirmed_pauses", ids=list(task_ids))]
+
     async def children(self, task_id: str) -> list[str]:
         return [row["task_id"] for row in await self._fetch("children", id=task_id)]
 
@@ -396,7 +399,9 @@ class PostgresStore(
         (answer,) = await self._fetch("now")
         return float(answer[0])
 
-    async def beat(self, worker: str, lease: float, rate: float) -> Beat:
+    async def beat(self, worker: str, lease: float, rate: float, resting: Sequence[str] = ()) -> Beat:
+        if resting:
+            await self._execute("confirm_pause", worker=worker, ids=list(resting))
         (row,) = await self._fetch("beat", worker=worker, lease=lease, rate=rate)
         return Beat(row["alive"] > 0, row["now"], frozenset(row["held"]), frozenset(row["paused"]))
 

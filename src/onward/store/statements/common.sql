@@ -294,8 +294,8 @@ SELECT COALESCE(sum(CASE kind WHEN 'saga.started' THEN 1 WHEN 'saga.completed' T
 FROM onward_journal WHERE task_id = :id
 
 -- name: cancelling
--- The next shift will undo what is owed.
-UPDATE onward_queue SET worker = NULL, due_at = NULL, reason = 'cancelling', crashes = 0 WHERE task_id = :id
+-- The next shift will undo what is owed; a pause holds no longer.
+UPDATE onward_queue SET worker = NULL, due_at = NULL, reason = 'cancelling', crashes = 0, paused = (1 = 0) WHERE task_id = :id
 
 -- name: parent
 -- Whose child a task is.
@@ -658,9 +658,15 @@ SELECT onward_now() AS now
 -- A worker ends in good order.
 DELETE FROM onward_workers WHERE id = :worker
 
--- name: let_go
--- What it still held becomes ready; nobody crashed.
-UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = :worker
+-- name: born_paused
+-- A child whose parent is paused is paused as well.
+UPDATE onward_queue SET paused = (1 = 1), due_at = :never, reason = 'paused'
+WHERE task_id = :id AND EXISTS (SELECT 1 FROM onward_queue p WHERE p.task_id = :parent AND p.paused)
+
+-- name: unconfirmed_pauses
+-- Of these paused tasks, those that are held by a worker which lives and has not confirmed the pause.
+SELECT q.task_id FROM onward_queue q WHERE q.task_id AMONG (:ids) AND q.paused AND q.worker IS NOT NULL AND q.reason <> 'paused'
+  AND EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker AND w.lease_until > onward_now())
 
 -- name: workers
 -- Workers that were not declared dead.
