@@ -81,6 +81,15 @@ class Host(Surroundings, Protocol):
         """Run several lines at once, each in a scope of its own."""
         ...
 
+    def inherits(self, *, anywhere: bool = False) -> bool:
+        """Whether what comes next in this place (or anywhere) was done by the task that this one is a fork of."""
+        ...
+
+    @property
+    def forked(self) -> bool:
+        """Whether this task is a fork that has saved no checkpoint of its own."""
+        ...
+
     def saga(self, name: str) -> Any:
         """A block that is undone when it fails."""
         ...

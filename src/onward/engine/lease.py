@@ -77,8 +77,8 @@ class Heart:
         worker: Callable[[], str],
         rate: Callable[[], float],
         heard: Heard,
-        halt: Callable[[frozenset[str]], None],
-        resting: Callable[[], Sequence[str]],
+        halt: Callable[[frozenset[str]], None] = lambda _: None,
+        resting: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._store, self._clock, self._lease, self._every = store, clock, lease, every
         self._worker, self._rate, self._heard = worker, rate, heard

@@ -84,6 +84,8 @@ class Replay:
     """The number of the last message that was copied into the journal."""
     forked = 0
     """The number of the record that says that this task is a fork."""
+    approvals: Sequence[int] = ()
+    """The numbers of the approvals of the task that this one is a fork of."""
     stop = ""
     """The record that asked for an end (a cancel, a deadline), when there is one."""
     versions: frozenset[str] = frozenset()
@@ -104,6 +106,8 @@ class Replay:
         self._lines: dict[str, collections.deque[Known]] = {} if records else _NOTHING
         self._unread: dict[str, int] = {} if records else _NOTHING
         """How much is unread in each scope with all below it, and in each gather."""
+        self.asked_again: dict[str, Known] = {} if records else _NOTHING
+        """What this fork has asked for again, by the keys of those records."""
         self._retries: dict[str, int] = {} if records else _NOTHING
         self._rounds: dict[str, int] = {} if records else _NOTHING
         for record in records:
@@ -115,6 +119,8 @@ class Replay:
         match record.kind:
             case r.STEP_DONE | r.STEP_FAILED | r.ANNOUNCED:
                 self._step(record)
+            case r.APPROVAL if record.key.startswith(r.ASKED_AGAIN):
+                self.asked_again[record.key] = Known(record.key, record.kind, record.value, record.seq, over=False)
             case r.SLEEP | r.SIGNAL | r.QUESTION | r.APPROVAL | r.CHILD:
                 self._add(record, over=False)
             case r.SLEPT | r.WAITED:
@@ -144,6 +150,8 @@ class Replay:
                     self.fresh_at = record.at
             case r.FORKED:
                 self._retries.clear()
+                self.asked_again.clear()  # that was for the task that this one is a fork of
+                self.approvals = record.value.get("approvals", ())
                 self.started_at, self.stop, self.forked, self.fresh_at = None, "", record.seq, record.at
             case r.CANCEL | r.DEADLINE:
                 self.stop = record.kind
@@ -191,7 +199,7 @@ class Replay:
             self._drop_last(path_of(key))
 
     def _close(self, record: Record) -> None:
-        known, told = self._line(record.key)[-1], record.value
+        known, told = self.asked_again.get(record.key) or self._line(record.key)[-1], record.value
         known.over = True
         if "n" in told:
             known.data = known.data | self.messages[told["n"]]
@@ -294,6 +302,11 @@ class Replay:
         """The next thing that the journal has in the scope of this key."""
         line = self._lines.get(path_of(key))
         return line[0] if line else None
+
+    def inherits(self, prefix: str | None = None) -> bool:
+        """Whether what comes next in this scope (with None, in any) was done by the task that this one is a fork of."""
+        lines = self._lines.values() if prefix is None else [self._lines.get(path_of(prefix))]
+        return any(line and line[0].seq < self.forked for line in lines)
 
     def ahead(self, path: str) -> int:
         """How much the journal still has that does not run beside this scope: in it, below it, around it, or after it."""

@@ -42,6 +42,7 @@ from onward.engine.waits import Wait as Waiting
 from onward.engine.waits import Waits
 from onward.errors import (
     DeadlineExceeded,
+    Denied,
     Expired,
     OnwardError,
     StepFailed,
@@ -269,13 +270,27 @@ class Shift(Belongings):
         expires, claimed = self._options.get("expires"), self._claimed
         if expires is not None and claimed.shift == 2 and claimed.claimed_at > claimed.created_at + expires:
             raise Expired(expires)
-        deadline = self._deadline_at()
+        deadline, call = self._deadline_at(), self._call_handler
+        if self._pen.replay.approvals and self._pen.stop is None and not self._handler.agent:
+            call = self._call_when_approved
         if deadline == NEVER or self._pen.stop is not None:  # what is owed is undone however long it takes
-            return self._call_handler()
+            return call()
         left = deadline - self.now()
         if left <= 0:
             raise self._too_late()
-        return bounded(self._call_handler(), self._desk.clock, left, self._too_late)
+        return bounded(call(), self._desk.clock, left, self._too_late)
+
+    async def _call_when_approved(self) -> Any:
+        """The handler of a fork, when everything that was approved in the task that it came from is approved anew: nobody knows what
+        a handler does because of a yes. (An agent asks again for the very calls that are not done yet.)"""
+        for number in self._pen.replay.approvals:
+            (asked,) = await self._pen.patiently(lambda after=number - 1: self._desk.store.journal(self.task_id, after, 1))
+            message = await self._waits.ask_again(asked)
+            late = {"decision": asked.value.get("default", "deny"), "reason": "nobody decided in time"}
+            decided = late if message is None else message["value"]
+            if decided["decision"] != "approve":
+                raise Denied(str(asked.value["what"]), decided.get("reason") or "")
+        return await self._call_handler()
 
     def _too_late(self) -> OnwardError:
         """The deadline has passed: whatever the handler is in the middle of learns it from here."""
@@ -323,6 +338,13 @@ class Shift(Belongings):
     ) -> list[Any]:
         self._branches = self._branches or Branches(self._pen, self._waits)
         return await self._branches.gather(makers, limit=limit, return_exceptions=return_exceptions)
+
+    def inherits(self, *, anywhere: bool = False) -> bool:
+        return self._pen.replay.inherits(None if anywhere else SCOPE.get().prefix)
+
+    @property
+    def forked(self) -> bool:
+        return self._pen.replay.forked > 0
 
     def saga(self, name: str) -> Saga:
         return Saga(self._pen, self._steps, name)

@@ -15,6 +15,7 @@ from typing import Any
 from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Suspend
+from onward.core.record import Record
 from onward.core.task import HEARS, NEVER, SAID, Message, Reason
 from onward.engine.desk import Desk
 from onward.engine.pen import Pen
@@ -107,6 +108,22 @@ class Waits:
         scope.resumed = False
         ended = {"expired": True} if message is None else {"n": message["n"]}
         pen.mention(r.SLEPT if wait.kind == r.SLEEP else r.WAITED, key, {} if wait.kind == r.SLEEP else ended)
+        return message
+
+    async def ask_again(self, asked: Record) -> dict[str, Any] | None:
+        """What a person says to an approval that another task had asked for, and this one, a fork of that, asks for again."""
+        pen, said, key = self._pen, dict(asked.value), f"{r.ASKED_AGAIN}approval {asked.seq}"
+        known = pen.replay.asked_again.get(key)
+        if known is not None and known.over:
+            return known.data if "n" in known.data and not known.data.get("expired") else None
+        if known is None:
+            until = NEVER if "until" not in said else self._desk.now() + said["until"] - asked.at
+            said |= {} if until == NEVER else {"until": until}
+            open_ = _Open(Wait(r.APPROVAL, key, said), pen.mention(r.APPROVAL, key, said), until, Reason.APPROVAL)
+        else:
+            open_ = _Open(Wait(r.APPROVAL, key, said), known.seq, known.data.get("until", NEVER), Reason.APPROVAL)
+        message = await self._until(open_)
+        pen.mention(r.WAITED, key, {"expired": True} if message is None else {"n": message["n"]})
         return message
 
     async def messages(self, *, last: bool) -> list[Any]:

@@ -16,7 +16,8 @@ their ids, so two statements never wait for each other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from onward.core.deed import Deed
@@ -314,8 +315,18 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         """Reopen a failed task, or make one that waits for a person ready; False when it is neither."""
         ...
 
-    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
-        """Write a task like another (with the options `told`, if any) with its records 1…`at`, then `task.forked`, and its first `inbox` messages,
+    async def fork(
+        self,
+        task_id: str,
+        origin: str,
+        at: int,
+        *,
+        input: bytes,  # noqa: A002 -- the word for it at every door
+        inbox: int,
+        told: bytes = b"",
+        said: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Write a task like another (with the options `told`, if any) with its records 1…`at`, then `task.forked` (with what is `said` there), and its first `inbox` messages,
         which those hold. All or nothing; an id that is there is a fork whose answer was lost. Where to cut is the caller's business."""
         ...
 

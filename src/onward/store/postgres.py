@@ -11,7 +11,8 @@ import asyncio
 import json
 import operator
 import urllib.parse
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import asyncpg
@@ -246,8 +247,18 @@ class PostgresStore(
     async def resume(self, task_id: str) -> bool:
         return await self._from_outside(lambda c: steer.resume(c, task_id))
 
-    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
-        await self._from_outside(lambda c: fork(c, task_id, origin, at, input, inbox, told))
+    async def fork(
+        self,
+        task_id: str,
+        origin: str,
+        at: int,
+        *,
+        input: bytes,  # noqa: A002 -- the word for it at every door
+        inbox: int,
+        told: bytes = b"",
+        said: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        await self._from_outside(lambda c: fork(c, task_id, origin, at, input, inbox, told, said))
 
     async def _from_outside(self, job: Callable[[Any], Awaitable[T]]) -> T:
         """A transaction that appends as nobody's shift; looks again when a worker was quicker with the next number."""

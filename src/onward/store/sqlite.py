@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import apsw
@@ -227,8 +228,18 @@ class SqliteStore(
         ids = json.dumps(list(task_ids))
         return await self._reading(lambda c: [row[0] for row in run(c, "unconfirmed_pauses", ids=ids)])
 
-    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
-        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox, told))
+    async def fork(
+        self,
+        task_id: str,
+        origin: str,
+        at: int,
+        *,
+        input: bytes,  # noqa: A002 -- the word for it at every door
+        inbox: int,
+        told: bytes = b"",
+        said: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox, told, said))
 
     async def children(self, task_id: str) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "children", id=task_id)])
