@@ -167,8 +167,11 @@ class Standing:
         elif record.kind == r.MESSAGE and said.get("kind") == "resolve":
             self._doubts.pop(self.announced(said.get("ref")), None)
         elif record.kind in r.ENDS or record.kind == r.CANCEL:
+            self.waits.clear()  # an effect in doubt stays in doubt, and a person can still say what became of it
+        elif record.kind == r.FORKED:
             self.waits.clear()
             self._doubts.clear()
+            self._unsettled.clear()
         else:
             self._saga(record)
 

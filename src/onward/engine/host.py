@@ -54,6 +54,8 @@ class Host(Surroundings, Protocol):
     """The engine under a context."""
 
     task_id: str
+    effects_of: str
+    """Whose effects these are: the task's own, or those of the task of which it undoes something."""
     attempt: int
     rng: random.Random
     usage: Usage | None

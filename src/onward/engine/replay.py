@@ -86,6 +86,14 @@ class Replay:
     """The number of the record that says that this task is a fork."""
     approvals: Sequence[int] = ()
     """The numbers of the approvals of the task that this one is a fork of."""
+    undoing = 0
+    """Of a fork that only undoes an effect in doubt of a task that has ended: the number of the record that announced it."""
+    origin = ""
+    """The task that such a fork undoes something of."""
+    undone = ""
+    """The step that it has undone."""
+    undo_error: Exception | None = None
+    """Why it could not."""
     stop = ""
     """The record that asked for an end (a cancel, a deadline), when there is one."""
     versions: frozenset[str] = frozenset()
@@ -152,7 +160,10 @@ class Replay:
                 self._retries.clear()
                 self.asked_again.clear()  # that was for the task that this one is a fork of
                 self.approvals = record.value.get("approvals", ())
-                self.started_at, self.stop, self.forked, self.fresh_at = None, "", record.seq, record.at
+                self.undoing, self.undone = record.value.get("undo", 0), ""
+                self.origin = record.value["from"] if self.undoing else ""
+                stop = r.CANCEL if self.undoing else ""
+                self.started_at, self.stop, self.forked, self.fresh_at = None, stop, record.seq, record.at
             case r.CANCEL | r.DEADLINE:
                 self.stop = record.kind
             case r.SHIFT if self.started_at is None:
@@ -191,6 +202,8 @@ class Replay:
             self._drop_last(path_of(record.key))
         self._add(record, over=record.kind != r.ANNOUNCED)
         self._retries.pop(record.key, None)
+        if self.undoing and record.kind == r.STEP_FAILED:  # the only record of a step that such a fork writes
+            self.undone = record.key
 
     def _not_done(self, key: str) -> None:
         """An attempt is over, and did nothing: what was announced for it is not in doubt."""
@@ -222,6 +235,8 @@ class Replay:
         so do sagas that were undone, under new keys. What it caught, and went on from, stays as it was, or the steps after
         it would have lost their place."""
         self._retries.clear()
+        if self.undoing:
+            return
         if kind == r.RESUMED:  # the time that it may take starts anew
             self.started_at, self.stop = None, ""
         for path in sorted(self._lines):  # a scope comes before those in it
@@ -302,6 +317,12 @@ class Replay:
         """The next thing that the journal has in the scope of this key."""
         line = self._lines.get(path_of(key))
         return line[0] if line else None
+
+    @property
+    def owes_undo(self) -> bool:
+        """Whether a person wants an effect in doubt undone."""
+        last = [line[-1] for line in self._lines.values() if line]
+        return any(one.kind == r.ANNOUNCED and one.data.get("verdict", {}).get("name") == "undo" for one in last)
 
     def inherits(self, prefix: str | None = None) -> bool:
         """Whether what comes next in this scope (with None, in any) was done by the task that this one is a fork of."""

@@ -79,6 +79,7 @@ class Shift(Belongings):
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
         self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, desk.rng
+        self.effects_of = claimed.id
         self.parent = claimed.parent
         self.hold = Hold(claimed.id, claimed.shift, claimed.shift, gate=claimed.gate)
         self.began = desk.clock.monotonic()
@@ -121,7 +122,8 @@ class Shift(Belongings):
             result = await self._in_time()
             self._check_returned()
         except BaseException as error:
-            return self._left_by(self._cause(error))
+            cause = self._cause(error)
+            return self._undo_ending(cause) if self._pen.replay.undoing else self._left_by(cause)
         return r.COMPLETED, {**self._used(), "result": result}, self._end(State.COMPLETED, self._waits.heard)
 
     def _check_returned(self) -> None:
@@ -160,16 +162,31 @@ class Shift(Belongings):
                 return self._waiting(r.PARKED, Reason.PARKED, str(error))
             case Doubt():
                 log.warning("task %s: nobody knows whether step %r happened: %s", self.task_id, error.key, error.why)
-                wait = Wait(self.task_id, NEVER, Reason.IN_DOUBT, self.attempt, error.inbox)
+                until = self._deadline_at() if self._pen.stop is None else NEVER
+                wait = Wait(self.task_id, until, Reason.IN_DOUBT, self.attempt, error.inbox)
                 return r.DOUBTED, {"step": error.key, "reason": error.why}, wait
             case Cancel():
                 return r.CANCELLED, {**self._used(), **self._undone()}, self._end(State.CANCELLED)
             case Control():
                 raise error
-            case DeadlineExceeded() if self._pen.stop is None and self._pen.sagas:
+            case DeadlineExceeded() if self._pen.stop is None and (self._pen.sagas or self._pen.replay.owes_undo):
                 return r.DEADLINE, {}, Wait(self.task_id, None, Reason.QUEUED, self.attempt)  # the next shift undoes
             case _:
                 return self._failure(error)
+
+    def _undo_ending(self, error: BaseException) -> Ending:
+        """How a shift ends that only undoes an effect in doubt of another task, which has ended. Its handler always leaves by an
+        exception: nothing new begins in it."""
+        replay = self._pen.replay
+        if isinstance(error, Control) and not isinstance(error, Cancel):
+            return self._left_by(error)
+        if replay.undone:
+            result = {"undone": replay.undone, "of": replay.origin}
+            return r.COMPLETED, {**self._used(), "result": result}, self._end(State.COMPLETED)
+        if replay.undo_error is not None:
+            return self._failure(replay.undo_error)
+        why = f"it is to undo an effect of task {replay.origin}, and the code no longer comes to that step; it was changed under this task"
+        return self._waiting(r.PARKED, Reason.PARKED, why)
 
     def _waiting(self, kind: str, reason: Reason, why: str) -> Ending:
         log.warning("task %s is %s: %s", self.task_id, reason, why)
@@ -248,6 +265,7 @@ class Shift(Belongings):
         if replay.checkpoint:
             self._handler.checkpoint.check_age(replay.checkpoint, self._claimed.claimed_at - replay.fresh_at)
             self._begin_at(replay.checkpoint)
+        self.effects_of = replay.origin or self.task_id
         replay.started_at = replay.started_at or self._claimed.claimed_at
         self._pen.read(replay, self._allowed)
         self._waits.deadline = self._deadline_at()

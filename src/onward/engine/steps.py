@@ -70,6 +70,8 @@ class Steps:
             if known is not None and known.over:
                 return self.recorded(scope, call, known)
             attempt = pen.replay.failures(key) + 1
+            if known is not None and pen.stop is not None and "verdict" in known.data:
+                return await self._answered(scope, call, known)
         started = self._monotonic()
         if not pen.plain or started >= self._lease.until:
             await pen.may_go_on()
@@ -239,6 +241,24 @@ class Steps:
                     continue
                 attempt = await self.failed(scope, call, attempt, error)
 
+    async def _answered(self, scope: Scope, call: Call, known: Known) -> Any:
+        """A person has said what became of an effect in doubt, and the task is being ended: nothing new begins, but what happened is
+        recorded, so that a saga undoes it, and what is to be undone is."""
+        verdict = known.data["verdict"]
+        if verdict["name"] == "not_happened" or self._pen.why is not None or not self._lease.holds():
+            await self._pen.may_go_on()  # raises what ends it
+        scope.key, scope.since, scope.told = known.key, self._monotonic(), True
+        try:
+            if verdict["name"] == "undo":
+                await self._undone_by_hand(scope, call)
+            value, data = self.kept(scope, call, 1, verdict["value"])
+            await self._pen.append(r.STEP_DONE, known.key, data)
+        finally:
+            scope.key = None
+        if call.undo is not None and scope.saga is not None:
+            scope.saga.owe(self._pen.hold.seq, known.key, call, value)
+        return value
+
     async def _clear_up(self, scope: Scope, call: Call, verdict: dict[str, Any], doubt: str) -> tuple[bool, Any]:
         """Whether it happened, and with what result: by a person's word, by asking outside, or not known."""
         assert scope.key is not None
@@ -256,7 +276,11 @@ class Steps:
     async def _undone_by_hand(self, scope: Scope, call: Call) -> NoReturn:
         assert scope.key is not None
         if call.undo is not None:
-            await self._bare(call.as_undo(None))
+            try:
+                await self._bare(call.as_undo(None))
+            except Exception as error:
+                self._pen.replay.undo_error = error
+                raise
         told = {
             "type": "Undone",
             "message": "a person had it undone, as nobody knew whether it happened",
@@ -264,6 +288,7 @@ class Steps:
             "attempts": 1,
         }
         await self._pen.append(r.STEP_FAILED, scope.key, wire.encode({"error": told, "args": call.mark}))
+        self._pen.replay.undone = scope.key
         raise failure_of(scope.key, told)  # fatal: no retry of the task does again what was just taken back
 
 

@@ -285,6 +285,11 @@ class PostgresStore(
     async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
         return await self._from_outside(lambda c: access.send(c, task_id, message, deed))
 
+    async def resolve_ended(
+        self, task_id: str, message: Message, deed: Deed | None = None, *, undo: str | None = None, input: bytes = b""  # noqa: A002
+    ) -> Sent:
+        return await self._from_outside(lambda c: access.resolve_ended(c, task_id, message, deed, undo, input))
+
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after)]
 

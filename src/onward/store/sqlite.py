@@ -250,6 +250,11 @@ class SqliteStore(
     async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
         return await self._writing(lambda c: access.send(c, task_id, message, deed))
 
+    async def resolve_ended(
+        self, task_id: str, message: Message, deed: Deed | None = None, *, undo: str | None = None, input: bytes = b""  # noqa: A002
+    ) -> Sent:
+        return await self._writing(lambda c: access.resolve_ended(c, task_id, message, deed, undo, input))
+
     async def inbox(self, task_id: str, after: int = 0) -> list[Message]:
         return await self._reading(lambda c: [Message(*row) for row in run(c, "inbox", id=task_id, after=after)])
 
