@@ -230,7 +230,14 @@ async def attempts(url: str, count: int, seed: int) -> tuple[World, Attacker]:
     """So many attempts; what came of them."""
     async with stage(url, seed) as (app, world, person, attacker, rng):
         origins: list[str] = []
-        wanted = [("till", {"amount": 1}), ("till", {"fails": True}), ("pair", None), ("saver", None), ("teller", "Pay."), ("boss", None)]
+        wanted = [
+            ("till", {"amount": 1}),
+            ("till", {"fails": True}),
+            ("pair", None),
+            ("saver", None),
+            ("teller", "Pay."),
+            ("boss", None),
+        ]
         for number, (name, value) in enumerate([*wanted, ("teller", "Pay, and always.")]):
             task = await app.submit(name, value)
             await person.through(task.id, always=number == len(wanted))
@@ -261,7 +268,8 @@ async def attempts(url: str, count: int, seed: int) -> tuple[World, Attacker]:
 async def test_no_approved_action_runs_without_a_new_decision(url: str, prove: bool) -> None:
     world, attacker = await attempts(url, 200 if prove else 40, seed=15)
     assert world.unasked() == []
-    assert attacker.doors["python"] and attacker.doors["http"]
+    assert attacker.doors["python"]
+    assert attacker.doors["http"]
 
 
 @pytest.mark.parametrize("kind", ["sqlite file"], indirect=True)
@@ -271,7 +279,7 @@ async def test_the_attempts_catch_a_fork_that_inherits_decisions(url: str, fault
     planted = (
         mock.patch.object(Shift, "_call_when_approved", lambda self: self._call_handler())
         if fault == "handlers"
-        else mock.patch.object(Shift, "inherits", lambda self, **_: False)
+        else mock.patch.object(Shift, "inherits", return_value=False)
     )
     with planted:
         world, _ = await attempts(url, 200, seed=15)

@@ -73,21 +73,21 @@ def register(app: Onward, world: World) -> None:
 async def _in_doubt(app: Onward, task_id: str) -> str:
     """Until it is in doubt; the step that is."""
     async with asyncio.timeout(PATIENCE):
-        while not (doubts := await app.doubts(task_id)):
+        while not (doubts := await app.doubts(task_id)):  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.01)
     return doubts[0].step
 
 
 async def _ended(app: Onward, task_id: str) -> Any:
     async with asyncio.timeout(PATIENCE):
-        while not (task := await app.get(task_id)).ended:
+        while not (task := await app.get(task_id)).ended:  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.01)
     return task
 
 
 async def _until(condition: Any) -> None:
     async with asyncio.timeout(PATIENCE):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.01)
 
 
@@ -104,7 +104,9 @@ async def test_a_task_in_doubt_ends_and_its_doubt_is_answered_later(url: str, bl
             await app.cancel(task.id)
         ended = await _ended(app, task.id)
         assert ended.state is (State.FAILED if how == "deadline" else State.CANCELLED)
-        certain = {"saga": {"give hotel back": 1}, "branches": {"give hotel back": 1, "give car back": 1}, "plain": {}}[block]
+        certain = {"saga": {"give hotel back": 1}, "branches": {"give hotel back": 1, "give car back": 1}, "plain": {}}[
+            block
+        ]
         assert {key: count for key, count in world.did.items() if key.startswith("give")} == certain
         (doubt,) = await app.doubts(task.id)
         assert doubt.step.endswith("charge")

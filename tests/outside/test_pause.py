@@ -70,7 +70,7 @@ def register(app: Onward, ledger: Ledger, pace: random.Random) -> None:
 async def _at_rest(app: Onward) -> None:
     """Until no worker holds a task: whatever they were in the middle of has come to its end."""
     async with asyncio.timeout(PATIENCE):
-        while any(task.worker is not None for task in (await app.list(limit=100))[0]):
+        while any(task.worker is not None for task in (await app.list(limit=100))[0]):  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.005)
 
 
@@ -94,7 +94,9 @@ async def test_no_step_begins_after_a_pause_was_answered(url: str, prove: bool) 
                     break
                 begun = list(ledger.begun)
                 await _at_rest(steering)
-                assert ledger.begun == begun, f"{len(ledger.begun) - len(begun)} steps began after pause {moments} was answered"
+                assert ledger.begun == begun, (
+                    f"{len(ledger.begun) - len(begun)} steps began after pause {moments} was answered"
+                )
                 moments, left = moments + 1, left - 1
                 if paused.ended:  # it came to its end while it was being paused
                     break

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
 from onward.agent import traced
@@ -392,7 +392,7 @@ def _by_name(undo: Callable[..., Any]) -> Callable[..., Any]:
     return take_back
 
 
-def _free(wanted: Wanted | str, lent: Set[str]) -> Allowed | str:
+def _free(wanted: Wanted | str, lent: set[str]) -> Allowed | str:
     """A call that needs nobody's yes, or has that of the task which this one is a fork of."""
     if isinstance(wanted, str):
         return wanted

@@ -302,7 +302,8 @@ class Shift(Belongings):
         """The handler of a fork, when everything that was approved in the task that it came from is approved anew: nobody knows what
         a handler does because of a yes. (An agent asks again for the very calls that are not done yet.)"""
         for number in self._pen.replay.approvals:
-            (asked,) = await self._pen.patiently(lambda after=number - 1: self._desk.store.journal(self.task_id, after, 1))
+            page = functools.partial(self._desk.store.journal, self.task_id, number - 1, 1)
+            (asked,) = await self._pen.patiently(page)
             message = await self._waits.ask_again(asked)
             late = {"decision": asked.value.get("default", "deny"), "reason": "nobody decided in time"}
             decided = late if message is None else message["value"]

@@ -176,7 +176,9 @@ class Steps:
             await self._pen.may_go_on()
         except BaseException:
             if scope.announced and scope.key is not None and not self._pen.hold.gone:
-                self._pen.mention(r.STEP_WAITS, scope.key, {"reason": Reason.QUEUED, "why": "it was stopped before it began"})
+                self._pen.mention(
+                    r.STEP_WAITS, scope.key, {"reason": Reason.QUEUED, "why": "it was stopped before it began"}
+                )
             raise
 
     async def failed(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> int:

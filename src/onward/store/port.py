@@ -300,7 +300,13 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         ...
 
     async def resolve_ended(
-        self, task_id: str, message: Message, deed: Deed | None = None, *, undo: str | None = None, input: bytes = b""  # noqa: A002
+        self,
+        task_id: str,
+        message: Message,
+        deed: Deed | None = None,
+        *,
+        undo: str | None = None,
+        input: bytes = b"",  # noqa: A002
     ) -> Sent:
         """The same for a task that has ended, and a word on one of its effects in doubt; the number is None when it has not ended. With
         `undo`, a fork of all its records of that id and with this input, which undoes the effect, is written in the same transaction."""

@@ -286,7 +286,13 @@ class PostgresStore(
         return await self._from_outside(lambda c: access.send(c, task_id, message, deed))
 
     async def resolve_ended(
-        self, task_id: str, message: Message, deed: Deed | None = None, *, undo: str | None = None, input: bytes = b""  # noqa: A002
+        self,
+        task_id: str,
+        message: Message,
+        deed: Deed | None = None,
+        *,
+        undo: str | None = None,
+        input: bytes = b"",  # noqa: A002
     ) -> Sent:
         return await self._from_outside(lambda c: access.resolve_ended(c, task_id, message, deed, undo, input))
 

@@ -251,7 +251,13 @@ class SqliteStore(
         return await self._writing(lambda c: access.send(c, task_id, message, deed))
 
     async def resolve_ended(
-        self, task_id: str, message: Message, deed: Deed | None = None, *, undo: str | None = None, input: bytes = b""  # noqa: A002
+        self,
+        task_id: str,
+        message: Message,
+        deed: Deed | None = None,
+        *,
+        undo: str | None = None,
+        input: bytes = b"",  # noqa: A002
     ) -> Sent:
         return await self._writing(lambda c: access.resolve_ended(c, task_id, message, deed, undo, input))
 

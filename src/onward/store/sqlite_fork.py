@@ -15,7 +15,14 @@ from onward.store.trimming import SIZE
 
 
 def fork(
-    connection: apsw.Connection, task_id: str, origin: str, at: int, data: bytes, inbox: int, told: bytes, said: Mapping[str, Any]
+    connection: apsw.Connection,
+    task_id: str,
+    origin: str,
+    at: int,
+    data: bytes,
+    inbox: int,
+    told: bytes,
+    said: Mapping[str, Any],
 ) -> None:
     """See `Store.fork`."""
     if first(connection, "parent", id=origin) is None:

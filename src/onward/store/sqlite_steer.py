@@ -72,9 +72,7 @@ def send(connection: apsw.Connection, task_id: str, message: Message) -> Sent:
     return Sent(bumped[0])
 
 
-def resolve_ended(
-    connection: apsw.Connection, task_id: str, message: Message, undo: str | None, data: bytes
-) -> Sent:
+def resolve_ended(connection: apsw.Connection, task_id: str, message: Message, undo: str | None, data: bytes) -> Sent:
     """See `Store.resolve_ended`."""
     if first(connection, "outcome", id=task_id) is None:
         return Sent(None)
