@@ -89,7 +89,7 @@ class FakeStore:
 
     async def open(self, *, migrate: bool | None = None) -> None: ...
 
-    async def beat(self, worker: str, lease: float, rate: float) -> Beat:
+    async def beat(self, worker: str, lease: float, rate: float, *_: Any) -> Beat:
         if self.away:
             raise StoreUnavailable("away")
         self.beats.append(time.monotonic())

@@ -29,6 +29,8 @@ class Plan:
     at: int
     inbox: int
     again: tuple[Again, ...]
+    approvals: tuple[int, ...] = ()
+    """The numbers of the approvals that it asks for again before it goes on."""
 
 
 class Forks:
@@ -54,7 +56,7 @@ class Forks:
         cuts = await self._cuts(task_id)
         if why := cuts.why_not(at):
             raise CannotFork(task_id, at, why, cuts.near(at))
-        return Plan(origin, at, cuts.inbox(at), tuple(cuts.again(at)))
+        return Plan(origin, at, cuts.inbox(at), tuple(cuts.again(at)), tuple(cuts.approved(at)))
 
     async def places(self, task_id: str) -> list[Record]:
         """The records after which the task can be forked."""
@@ -72,8 +74,8 @@ class Forks:
         agent: str | None = None,
     ) -> str:
         """The id of a new task that goes on after record `at` of another, after the commit; with another input, from its
-        first record. What was done before is inherited and never undone by it; what came after is done anew. `agent` is the
-        one that asks for it, with its own key."""
+        first record. What was done before is inherited and never undone by it; what came after is done anew. A person's yes is not
+        inherited: the fork asks again. `agent` is the one that asks for it, with its own key."""
         plan = await self.plan(task_id, at, input=input)
         value = plan.origin.input if input is SAME else input
         data = wire.encode(value, f"the input of task {plan.origin.task!r}")
@@ -81,8 +83,9 @@ class Forks:
             self._check(plan.origin.task, wire.decode(data))
         fork = self._ids()
         await self._artifacts.inherit(fork, plan.origin.task_id, plan.at)
+        said = {"approvals": list(plan.approvals)} if plan.approvals else {}
         told = b"" if agent is None else await self._asked_by(agent, plan.origin.task_id)
-        await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, told=told)
+        await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, told=told, said=said)
         self._store.nudge("ready", [fork])
         return fork
 

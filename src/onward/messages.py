@@ -253,6 +253,9 @@ class Messages:
                 elif record.kind in {r.STEP_DONE, r.STEP_FAILED}:
                     open_.pop(record.key, None)
                     doubts.pop(record.key, None)
+                elif record.kind == r.FORKED:  # what was in doubt in another task is answered there
+                    open_.clear()
+                    doubts.clear()
                 elif record.kind == r.DOUBTED and record.value["step"] in open_:
                     step = record.value["step"]
                     doubts[step] = Doubt(task_id, open_[step], step, record.value["reason"])
@@ -265,7 +268,8 @@ class Messages:
     async def resolve(
         self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None, deed: Deed | None = None
     ) -> None:
-        """Say what became of an effect in doubt: it happened (with this result), it did not, or it is to be undone."""
+        """Say what became of an effect in doubt: it happened (with this result), it did not, or it is to be undone. Of a task that has
+        ended, the first two are only kept; the third starts a task that undoes the effect."""
         if verdict not in VERDICTS:
             raise BadSetting("verdict", verdict, f"one of {', '.join(VERDICTS)}")
         doubts = [doubt for doubt in await self.doubts(task_id) if step in (None, doubt.step)]
@@ -277,9 +281,23 @@ class Messages:
             names = ", ".join(doubt.step for doubt in doubts)
             raise UsageError(f"several effects of task {task_id} are in doubt ({names}); say which, with step=")
         message = Message(self._ids(), "resolve", verdict, doubts[0].seq, wire.encode(result, "the result"))
-        sent = await self._send(task_id, message, deed)
+        sent = await self._store.send(task_id, message, deed)
+        if sent.number is None:
+            sent = await self._resolve_ended(task_id, message, deed)
+        self._store.nudge("ready")
         if not sent.first and sent.there is not None:
             raise AlreadyDecided(f"the effect {doubts[0].step!r} of task {task_id}", sent.there.name)
+
+    async def _resolve_ended(self, task_id: str, message: Message, deed: Deed | None) -> Sent:
+        task = await self._store.get(task_id)
+        if task is None:
+            raise TaskNotFound(task_id)
+        undo = self._ids() if message.name == "undo" else None
+        data = wire.encode(task.input, f"the input of task {task.task!r}")
+        sent = await self._store.resolve_ended(task_id, message, deed, undo=undo, input=data)
+        if sent.number is None:
+            raise StateConflict(task_id, task.state, "told anything", "it was just resumed; ask again")
+        return sent
 
     async def _send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
         sent = await self._store.send(task_id, message, deed)

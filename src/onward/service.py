@@ -64,6 +64,9 @@ from onward.wishes import (
 TAIL_EVERY = 0.1
 """Seconds between two looks at a journal that is being followed."""
 
+PAUSE_TIMEOUT_S = 60.0
+"""Seconds that a pause waits for the workers that hold the tasks. A worker that is frozen or cut off is waited for until its lease ends."""
+
 NEWS = 5.0
 """Seconds for which it is remembered what workers say of the handlers that this process does not have."""
 
@@ -346,17 +349,49 @@ class Service(Lists):
         return held
 
     async def pause(self, task_id: str) -> Task:
-        """Let nobody go on with the task and its children until they are resumed; what runs stops at its next step."""
+        """Let nobody go on with the task and its children until they are resumed. After the answer no step of them begins; one that
+        runs comes to its end and is recorded."""
         await self.get(task_id)
-        held, line = 0, collections.deque([task_id])
+        marked: dict[str, bool] = {}
+        while new := await self._mark_paused(task_id, marked):
+            marked |= new
+            self._store.nudge("pause")
+            await self._until_confirmed(task_id, [one for one, held in new.items() if held])
+        return dataclasses.replace(await self.get(task_id), in_flight=sum(marked.values()))
+
+    async def _mark_paused(self, task_id: str, marked: Mapping[str, bool]) -> dict[str, bool]:
+        """Mark the unfinished tasks of a tree that are not marked yet as paused; whether a worker held them."""
+        new: dict[str, bool] = {}
+        line = collections.deque([task_id])
         while line:
             one = line.popleft()
-            paused = await self._store.pause(one)
-            if paused is None and one == task_id:
-                raise StateConflict(task_id, (await self.get(task_id)).state, "paused", "it has ended")
-            held += bool(paused)
+            if one not in marked:
+                paused = await self._store.pause(one)
+                if paused is None and one == task_id:
+                    raise StateConflict(task_id, (await self.get(task_id)).state, "paused", "it has ended")
+                if paused is not None:
+                    new[one] = paused
             line.extend(await self._store.children(one))
-        return dataclasses.replace(await self.get(task_id), in_flight=held)
+        return new
+
+    async def _until_confirmed(self, task_id: str, held: Sequence[str]) -> None:
+        """Until the workers that hold these tasks have confirmed that they begin nothing more, or their leases have ended."""
+        start, pause, changed = self._clock.monotonic(), 0.005, asyncio.Event()
+        deaf = self._store.listen("ready", changed.set)
+        try:
+            while left := await self._store.unconfirmed_pauses(held):
+                if self._clock.monotonic() - start > PAUSE_TIMEOUT_S:
+                    advice = (
+                        f"the worker that holds {left[0]} has not confirmed it within {PAUSE_TIMEOUT_S:.0f} s; it is marked as paused "
+                        "and stops at its next step, so ask again"
+                    )
+                    raise StateConflict(task_id, State.RUNNING, "paused yet", advice)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), pause)
+                changed.clear()
+                held, pause = left, min(pause * 1.5, 0.1)
+        finally:
+            deaf()
 
     async def _resume_children(self, task_id: str) -> None:
         for child in await self._store.children(task_id):

@@ -65,6 +65,8 @@ class Allowed(Wanted):
 
     note: str = ""
     """What the model has to know about that: a person changed the arguments."""
+    lent: bool = False
+    """Whether the yes was for the task that this one is a fork of. It counts for what that task has done."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ class Calls:
         """Whether what shows a part of an artifact is also kept without it."""
         self.always: set[str] = set()
         """Tools of which a person said that they need no approval in this task any more."""
+        self.lent: set[str] = set()
+        """The same of the task that this one is a fork of: its calls of them were not asked for, those of the fork are."""
         self.secrets = secrets
         """The secrets that the model may name."""
         self.made: dict[str, list[Any]] = {}
@@ -118,6 +122,9 @@ class Calls:
 
     async def do(self, call: ToolCall, allowed: Allowed | str) -> Done:
         """The result of a call, whatever it is."""
+        if isinstance(allowed, Allowed) and self._is_stale(allowed):
+            wanted = self.check(call)
+            allowed = wanted if isinstance(wanted, str) else await self._decided(wanted)
         if isinstance(allowed, str):
             return self._said(call, allowed)
         try:
@@ -138,7 +145,7 @@ class Calls:
 
     def asks(self, tool: Tool) -> bool:
         """Whether a person has to approve a call of it."""
-        if tool.name in self.always:
+        if tool.name in self.always or (tool.name in self.lent and self._ctx.host.inherits(anywhere=True)):
             return False
         return tool.risk in self._approvals.risks if tool.approve is None else tool.approve
 
@@ -148,11 +155,15 @@ class Calls:
         open_ = [self._decided(one) for one in asked.values()]
         decided = await self._ctx.gather(*open_) if len(open_) > 1 else [await one for one in open_]
         said = dict(zip(asked, decided, strict=True))
-        return [said[n] if n in said else _free(one) for n, one in enumerate(wanted)]
+        return [said[n] if n in said else _free(one, self.lent) for n, one in enumerate(wanted)]
+
+    def _is_stale(self, allowed: Allowed) -> bool:
+        """Whether a call of a fork has nobody's yes but that for the task it came from, which has not done it."""
+        return allowed.lent and allowed.tool.name not in self.always and not self._ctx.host.inherits()
 
     async def _decided(self, wanted: Wanted) -> Allowed | str:
         """What a person says to exactly this: the arguments are part of the request, and of what a replay compares."""
-        tool, people = wanted.tool, self._approvals
+        tool, people, lent = wanted.tool, self._approvals, self._ctx.host.inherits()
         try:
             decided = await self._ctx.approve(
                 f"{tool.name}({_words(wanted.arguments)})",
@@ -164,8 +175,9 @@ class Calls:
         except Denied as denied:
             return f"denied: {denied.reason or 'a person said no'}"
         if decided.get("always"):
-            self.always.add(tool.name)
-        return _with_changes(wanted, decided)
+            (self.lent if lent else self.always).add(tool.name)
+        allowed = _with_changes(wanted, decided)
+        return dataclasses.replace(allowed, lent=lent) if isinstance(allowed, Allowed) else allowed
 
     async def _noted(self, result: Ref, note: str) -> Ref:
         """A result with what the model has to know about its call in front of it."""
@@ -380,9 +392,11 @@ def _by_name(undo: Callable[..., Any]) -> Callable[..., Any]:
     return take_back
 
 
-def _free(wanted: Wanted | str) -> Allowed | str:
-    """A call that needs nobody's yes."""
-    return wanted if isinstance(wanted, str) else Allowed(wanted.call, wanted.tool, wanted.arguments)
+def _free(wanted: Wanted | str, lent: set[str]) -> Allowed | str:
+    """A call that needs nobody's yes, or has that of the task which this one is a fork of."""
+    if isinstance(wanted, str):
+        return wanted
+    return Allowed(wanted.call, wanted.tool, wanted.arguments, lent=wanted.tool.name in lent)
 
 
 def _with_changes(wanted: Wanted, decided: Mapping[str, Any]) -> Allowed | str:

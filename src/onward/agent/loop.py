@@ -177,7 +177,7 @@ class _Run:
         await self._ctx.patch(saved_state(restored))
         self._pages, self._steps = restored["pages"], restored["steps"]
         self._useless, self._repeated, self._last_calls, self._pause = restored["counts"]
-        self._calls.always.update(restored["always"])
+        (self._calls.lent if self._ctx.host.forked else self._calls.always).update(restored["always"])
         self._calls.remember(restored.get("made", {}))
         await self._read_pages()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from onward.core import record as r
 from onward.core.record import Record
@@ -53,6 +54,25 @@ class Cuts:
         return max(
             (record.value["n"] for record in self.records if record.seq <= at and record.kind == r.MESSAGE), default=0
         )
+
+    def approved(self, at: int) -> list[int]:
+        """The numbers of the approvals by then that were answered with yes, by a person or by their default. A decision is for the task
+        that asked, so a fork asks for them again."""
+        asked: dict[str, Record] = {}
+        messages: dict[int, Any] = {}
+        found: list[int] = []
+        for record in self.records:
+            if record.seq > at:
+                break
+            if record.kind == r.APPROVAL and not record.key.startswith(r.ASKED_AGAIN):
+                asked[record.key] = record
+            elif record.kind == r.MESSAGE:
+                messages[record.value["n"]] = record.value["value"]
+            elif record.kind == r.WAITED and (ask := asked.pop(record.key, None)) is not None:
+                late = {"decision": ask.value.get("default")}
+                if (messages.get(record.value.get("n"), late) or late).get("decision") == "approve":
+                    found.append(ask.seq)
+        return found
 
     def again(self, at: int) -> list[Again]:
         """What was done after record `at`: the fork will do it anew, if its way leads there. Undos are none of it: only what

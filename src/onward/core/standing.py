@@ -150,6 +150,8 @@ class Standing:
         said = value if isinstance(value, dict) else {}
         if record.kind in WAITS:
             self.waits[key] = Open(self._task_id, record.seq, record.kind, key, said, record.at)
+            if record.kind == r.STEP_WAITS:  # it could not begin, so what was announced for it did not happen
+                self._unsettled.pop(key, None)
         elif record.kind in {r.SLEPT, r.WAITED}:
             self.waits.pop(key, None)
         elif record.kind == r.ANNOUNCED:
@@ -165,8 +167,11 @@ class Standing:
         elif record.kind == r.MESSAGE and said.get("kind") == "resolve":
             self._doubts.pop(self.announced(said.get("ref")), None)
         elif record.kind in r.ENDS or record.kind == r.CANCEL:
+            self.waits.clear()  # an effect in doubt stays in doubt, and a person can still say what became of it
+        elif record.kind == r.FORKED:
             self.waits.clear()
             self._doubts.clear()
+            self._unsettled.clear()
         else:
             self._saga(record)
 

@@ -66,7 +66,7 @@ class Context:
         running = SCOPE.get().key
         if running is None:
             raise UsageError("ctx.key names the effect of a running step: use it inside the function given to ctx.step")
-        return f"{self._host.task_id}:{running}"
+        return f"{self._host.effects_of}:{running}"
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -54,6 +54,8 @@ class Host(Surroundings, Protocol):
     """The engine under a context."""
 
     task_id: str
+    effects_of: str
+    """Whose effects these are: the task's own, or those of the task of which it undoes something."""
     attempt: int
     rng: random.Random
     usage: Usage | None
@@ -79,6 +81,15 @@ class Host(Surroundings, Protocol):
         self, makers: Sequence[Callable[[], Awaitable[Any]]], *, limit: int | None, return_exceptions: bool
     ) -> list[Any]:
         """Run several lines at once, each in a scope of its own."""
+        ...
+
+    def inherits(self, *, anywhere: bool = False) -> bool:
+        """Whether what comes next in this place (or anywhere) was done by the task that this one is a fork of."""
+        ...
+
+    @property
+    def forked(self) -> bool:
+        """Whether this task is a fork that has saved no checkpoint of its own."""
         ...
 
     def saga(self, name: str) -> Any:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from onward.core.clock import Clock
 from onward.store.port import Beat, Store
@@ -21,6 +21,9 @@ log = logging.getLogger("onward.lease")
 
 Heard = Callable[[float, str, Beat], None]
 """Told of each answer: when the heartbeat was sent, for which worker, and what the store said."""
+
+PAUSING = 0.02
+"""Seconds between two heartbeats while a pause waits for this worker to confirm it."""
 
 
 class Lease:
@@ -74,9 +77,12 @@ class Heart:
         worker: Callable[[], str],
         rate: Callable[[], float],
         heard: Heard,
+        halt: Callable[[frozenset[str]], None] = lambda _: None,
+        resting: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._store, self._clock, self._lease, self._every = store, clock, lease, every
         self._worker, self._rate, self._heard = worker, rate, heard
+        self._halt, self._resting, self._hurried = halt, resting, False
         self._turned = clock.monotonic()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -98,6 +104,15 @@ class Heart:
 
         self._thread = threading.Thread(target=run, name="onward-heart", daemon=True)
         self._thread.start()
+
+    def hurry(self) -> None:
+        """Beat now: a task was paused. Called from the worker's thread."""
+        self._hurried = True
+
+    async def beat_once(self) -> None:
+        """One heartbeat beside the others, where the store is in the worker's own loop and the heart sleeps by its clock."""
+        with contextlib.suppress(Exception):  # the next one tells the same
+            await self._beat(self._store, self._heard)
 
     def turned(self) -> None:
         """The loop is alive."""
@@ -133,17 +148,30 @@ class Heart:
                 continue
             sent = self._clock.monotonic()
             try:
-                worker = self._worker()
-                beat = store.beat(worker, self._lease, self._rate())
-                # A connection that died without a word must not cost the lease: a new one may work at once.
-                heard(sent, worker, await (beat if store.inline else asyncio.wait_for(beat, self._lease / 2)))
+                await self._beat(store, heard)
             except Exception as error:
                 log.warning("a heartbeat failed, trying again: %s", str(error) or repr(error))
                 await self._clock.sleep(min(0.2, self._every))
                 continue
             await self._rest(sent)
 
+    async def _beat(self, store: Store, heard: Heard) -> None:
+        sent, worker, self._hurried = self._clock.monotonic(), self._worker(), False
+        resting = self._resting()
+        sending = store.beat(worker, self._lease, self._rate(), resting)
+        # A connection that died without a word must not cost the lease: a new one may work at once.
+        beat = await (sending if store.inline else asyncio.wait_for(sending, self._lease / 2))
+        if beat.paused:
+            # The shifts are told from this thread first: a loop that is blocked finds it when it turns again.
+            self._halt(beat.paused)
+            self._hurried = not beat.paused.issubset(resting)
+        heard(sent, worker, beat)
+
     async def _rest(self, sent: float) -> None:
-        """Until the next beat is due, in naps short enough to notice a stop."""
+        """Until the next beat is due or somebody hurries it, in naps short enough to notice that."""
+        pausing = self._hurried
         while not self._stopped and (left := sent + self._every - self._clock.monotonic()) > 0:
+            if pausing or (self._hurried and not self._store.inline):
+                await self._clock.sleep(min(left, PAUSING))
+                return
             await self._clock.sleep(left if self._store.inline else min(left, 0.1))

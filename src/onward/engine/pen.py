@@ -148,7 +148,7 @@ class Pen:
             raise self.ended_by
         try:
             known = self.replay.next(key, kinds, mark)
-            if known is None or not known.over:
+            if known is None or not (known.over or "verdict" in known.data):
                 if self.aborts and not scope.undoing:
                     self.check_abort(scope)
                 if self.replay.unread:

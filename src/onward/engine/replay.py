@@ -98,6 +98,16 @@ class Replay:
     unread = 0
     forked = 0
     """The number of the record that says that this task is a fork."""
+    approvals: Sequence[int] = ()
+    """The numbers of the approvals of the task that this one is a fork of."""
+    undoing = 0
+    """Of a fork that only undoes an effect in doubt of a task that has ended: the number of the record that announced it."""
+    origin = ""
+    """The task that such a fork undoes something of."""
+    undone = ""
+    """The step that it has undone."""
+    undo_error: Exception | None = None
+    """Why it could not."""
     stop = ""
     """The record that asked for an end (a cancel, a deadline), when there is one."""
     versions: AbstractSet[str] = frozenset()
@@ -119,6 +129,8 @@ class Replay:
         self._lines: dict[str, collections.deque[Known]] = {} if records else _NOTHING
         self._unread: dict[str, int] = {} if records else _NOTHING
         """How much is unread in each scope with all below it, and in each gather."""
+        self.asked_again: dict[str, Known] = {} if records else _NOTHING
+        """What this fork has asked for again, by the keys of those records."""
         self._retries: dict[str, int] = {} if records else _NOTHING
         self._rounds: dict[str, int] = {} if records else _NOTHING
         self._announced: dict[int, Known] = {} if records else _NOTHING
@@ -132,6 +144,8 @@ class Replay:
         match record.kind:
             case r.STEP_DONE | r.STEP_FAILED | r.ANNOUNCED:
                 self._step(record)
+            case r.APPROVAL if record.key.startswith(r.ASKED_AGAIN):
+                self.asked_again[record.key] = Known(record.key, record.kind, record.value, record.seq, over=False)
             case r.SLEEP | r.SIGNAL | r.QUESTION | r.APPROVAL | r.CHILD:
                 self._add(record, over=False)
             case r.SLEPT | r.WAITED:
@@ -165,7 +179,12 @@ class Replay:
                     self.fresh_at = record.at
             case r.FORKED:
                 self._retries.clear()
-                self.started_at, self.stop, self.forked, self.fresh_at = None, "", record.seq, record.at
+                self.asked_again.clear()  # that was for the task that this one is a fork of
+                self.approvals = record.value.get("approvals", ())
+                self.undoing, self.undone = record.value.get("undo", 0), ""
+                self.origin = record.value["from"] if self.undoing else ""
+                stop = r.CANCEL if self.undoing else ""
+                self.started_at, self.stop, self.forked, self.fresh_at = None, stop, record.seq, record.at
             case r.CANCEL | r.DEADLINE:
                 self.stop = record.kind
             case r.SHIFT if self.started_at is None:
@@ -210,6 +229,8 @@ class Replay:
         if record.kind == r.ANNOUNCED:
             self._announced[record.seq] = line[-1]
         self._retries.pop(record.key, None)
+        if self.undoing and record.kind == r.STEP_FAILED:  # the only record of a step that such a fork writes
+            self.undone = record.key
 
     def _not_done(self, key: str) -> None:
         """An attempt is over, and did nothing: what was announced for it is not in doubt."""
@@ -218,7 +239,7 @@ class Replay:
             self._drop_last(path_of(key))
 
     def _close(self, record: Record) -> None:
-        known, told = self._line(record.key)[-1], record.value
+        known, told = self.asked_again.get(record.key) or self._line(record.key)[-1], record.value
         known.over = True
         if "n" in told:
             find = self.mail.get if known.kind == r.CHILD else self.mail.take  # an ended child may be asked again
@@ -241,6 +262,8 @@ class Replay:
         so do sagas that were undone, under new keys. What it caught, and went on from, stays as it was, or the steps after
         it would have lost their place."""
         self._retries.clear()
+        if self.undoing:
+            return
         if kind == r.RESUMED:  # the time that it may take starts anew
             self.started_at, self.stop = None, ""
         for path in sorted(self._lines):  # a scope comes before those in it
@@ -321,6 +344,17 @@ class Replay:
         """The next thing that the journal has in the scope of this key."""
         line = self._lines.get(path_of(key))
         return line[0] if line else None
+
+    @property
+    def owes_undo(self) -> bool:
+        """Whether a person wants an effect in doubt undone."""
+        last = [line[-1] for line in self._lines.values() if line]
+        return any(one.kind == r.ANNOUNCED and one.data.get("verdict", {}).get("name") == "undo" for one in last)
+
+    def inherits(self, prefix: str | None = None) -> bool:
+        """Whether what comes next in this scope (with None, in any) was done by the task that this one is a fork of."""
+        lines = self._lines.values() if prefix is None else [self._lines.get(path_of(prefix))]
+        return any(line and line[0].seq < self.forked for line in lines)
 
     def ahead(self, path: str) -> int:
         """How much the journal still has that does not run beside this scope: in it, below it, around it, or after it."""

@@ -22,7 +22,7 @@ _UNFIT = re.compile(r"[\]/@.#]")
 class Scope:
     """One line of a handler, in which one thing happens after the other."""
 
-    __slots__ = ("_seen", "key", "last", "path", "prefix", "resumed", "saga", "since", "told", "up")
+    __slots__ = ("_seen", "announced", "key", "last", "path", "prefix", "resumed", "saga", "since", "told", "up")
 
     def __init__(self, path: str = "", up: Scope | None = None, saga: Any = None) -> None:
         self.path, self.up = path, up
@@ -36,6 +36,8 @@ class Scope:
         self.since = 0.0
         self.told = True
         """Whether those who watch know of it."""
+        self.announced = False
+        """Whether the journal says that what runs here was about to begin."""
         self.resumed = False
         """Whether the next new step may have been begun by an earlier shift."""
         self._seen: dict[str, int] = {}

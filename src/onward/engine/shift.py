@@ -41,6 +41,7 @@ from onward.engine.waits import Wait as Waiting
 from onward.engine.waits import Waits
 from onward.errors import (
     DeadlineExceeded,
+    Denied,
     Expired,
     OnwardError,
     StepFailed,
@@ -69,12 +70,15 @@ class Shift(Belongings):
     waits = Waits
     settling = False
     over = False
+    submitting = 0
+    """Children that are on their way into the store."""
     _branches: Branches | None = None
     _versions: dict[str, bool] | None = None
 
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
         self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, desk.rng
+        self.effects_of = claimed.id
         self.parent = claimed.parent
         self.hold = Hold(claimed.id, claimed.shift, claimed.shift, at=claimed.claimed_at, gate=claimed.gate)
         self.began = desk.clock.monotonic()
@@ -118,7 +122,8 @@ class Shift(Belongings):
             result = await self._in_time()
             self._check_returned()
         except BaseException as error:
-            return self._left_by(self._cause(error))
+            cause = self._cause(error)
+            return self._undo_ending(cause) if self._pen.replay.undoing else self._left_by(cause)
         return r.COMPLETED, {**self._used(), "result": result}, self._end(State.COMPLETED, self._waits.heard)
 
     def _check_returned(self) -> None:
@@ -157,16 +162,31 @@ class Shift(Belongings):
                 return self._waiting(r.PARKED, Reason.PARKED, str(error))
             case Doubt():
                 log.warning("task %s: nobody knows whether step %r happened: %s", self.task_id, error.key, error.why)
-                wait = Wait(self.task_id, NEVER, Reason.IN_DOUBT, self.attempt, error.inbox)
+                until = self._deadline_at() if self._pen.stop is None else NEVER
+                wait = Wait(self.task_id, until, Reason.IN_DOUBT, self.attempt, error.inbox)
                 return r.DOUBTED, {"step": error.key, "reason": error.why}, wait
             case Cancel():
                 return r.CANCELLED, {**self._used(), **self._undone()}, self._end(State.CANCELLED)
             case Control():
                 raise error
-            case DeadlineExceeded() if self._pen.stop is None and self._pen.sagas:
+            case DeadlineExceeded() if self._pen.stop is None and (self._pen.sagas or self._pen.replay.owes_undo):
                 return r.DEADLINE, {}, Wait(self.task_id, None, Reason.QUEUED, self.attempt)  # the next shift undoes
             case _:
                 return self._failure(error)
+
+    def _undo_ending(self, error: BaseException) -> Ending:
+        """How a shift ends that only undoes an effect in doubt of another task, which has ended. Its handler always leaves by an
+        exception: nothing new begins in it."""
+        replay = self._pen.replay
+        if isinstance(error, Control) and not isinstance(error, Cancel):
+            return self._left_by(error)
+        if replay.undone:
+            result = {"undone": replay.undone, "of": replay.origin}
+            return r.COMPLETED, {**self._used(), "result": result}, self._end(State.COMPLETED)
+        if replay.undo_error is not None:
+            return self._failure(replay.undo_error)
+        why = f"it is to undo an effect of task {replay.origin}, and the code no longer comes to that step; it was changed under this task"
+        return self._waiting(r.PARKED, Reason.PARKED, why)
 
     def _waiting(self, kind: str, reason: Reason, why: str) -> Ending:
         log.warning("task %s is %s: %s", self.task_id, reason, why)
@@ -245,6 +265,7 @@ class Shift(Belongings):
         if replay.checkpoint:
             self._handler.checkpoint.check_age(replay.checkpoint, self._claimed.claimed_at - replay.fresh_at)
             self._begin_at(replay.checkpoint)
+        self.effects_of = replay.origin or self.task_id
         replay.started_at = replay.started_at or self._claimed.claimed_at
         self._pen.read(replay, self._allowed)
         self._waits.deadline = self._deadline_at()
@@ -265,13 +286,28 @@ class Shift(Belongings):
         expires, claimed = self._options.get("expires"), self._claimed
         if expires is not None and claimed.shift == 2 and claimed.claimed_at > claimed.created_at + expires:
             raise Expired(expires)
-        deadline = self._deadline_at()
+        deadline, call = self._deadline_at(), self._call_handler
+        if self._pen.replay.approvals and self._pen.stop is None and not self._handler.agent:
+            call = self._call_when_approved
         if deadline == NEVER or self._pen.stop is not None:  # what is owed is undone however long it takes
-            return self._call_handler()
+            return call()
         left = deadline - self.now()
         if left <= 0:
             raise self._too_late()
-        return bounded(self._call_handler(), self._desk.clock, left, self._too_late)
+        return bounded(call(), self._desk.clock, left, self._too_late)
+
+    async def _call_when_approved(self) -> Any:
+        """The handler of a fork, when everything that was approved in the task that it came from is approved anew: nobody knows what
+        a handler does because of a yes. (An agent asks again for the very calls that are not done yet.)"""
+        for number in self._pen.replay.approvals:
+            page = functools.partial(self._desk.store.journal, self.task_id, number - 1, 1)
+            (asked,) = await self._pen.patiently(page)
+            message = await self._waits.ask_again(asked)
+            late = {"decision": asked.value.get("default", "deny"), "reason": "nobody decided in time"}
+            decided = late if message is None else message["value"]
+            if decided["decision"] != "approve":
+                raise Denied(str(asked.value["what"]), decided.get("reason") or "")
+        return await self._call_handler()
 
     def _too_late(self) -> OnwardError:
         """The deadline has passed: whatever the handler is in the middle of learns it from here."""
@@ -320,6 +356,13 @@ class Shift(Belongings):
         self._branches = self._branches or Branches(self._pen, self._waits)
         return await self._branches.gather(makers, limit=limit, return_exceptions=return_exceptions)
 
+    def inherits(self, *, anywhere: bool = False) -> bool:
+        return self._pen.replay.inherits(None if anywhere else SCOPE.get().prefix)
+
+    @property
+    def forked(self) -> bool:
+        return self._pen.replay.forked > 0
+
     def saga(self, name: str) -> Saga:
         return Saga(self._pen, self._steps, name)
 
@@ -334,7 +377,11 @@ class Shift(Belongings):
         beside |= {"purses": budgets} if (budgets := self._budgets()) else {}
         key = f"{self.task_id}:{SCOPE.get().key}"
         until = None if deadline == NEVER else deadline
-        return await self._desk.submit(name, value, {**options, **beside}, key, self.task_id, until)
+        self.submitting += 1
+        try:
+            return await self._desk.submit(name, value, {**options, **beside}, key, self.task_id, until)
+        finally:
+            self.submitting -= 1
 
     async def version(self, name: str) -> bool:
         scope, pen = SCOPE.get(), self._pen

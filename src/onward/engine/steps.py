@@ -37,6 +37,10 @@ _LOST = frozenset(
 """Names under which HTTP and database libraries raise "I do not know whether it arrived"."""
 
 
+class _NotBegun(Exception):
+    """The function of a step was not called: the shift was told to stop before."""
+
+
 class Steps:
     """The steps of one shift."""
 
@@ -67,6 +71,8 @@ class Steps:
             if known is not None and known.over:
                 return self.recorded(scope, call, known)
             attempt = pen.replay.failures(key) + 1
+            if known is not None and pen.stop is not None and "verdict" in known.data:
+                return await self._answered(scope, call, known)
         started = self._monotonic()
         if not pen.plain or started >= self._lease.until or pen.hold.unsaved > MOST_UNSAVED:
             await pen.may_go_on()
@@ -93,7 +99,7 @@ class Steps:
         except Fenced as fenced:
             raise pen.end(fenced) from None
         finally:
-            scope.key = None
+            scope.key, scope.announced = None, False
         if call.undo is not None and scope.saga is not None:
             scope.saga.owe(seq, key, call, value)
         return value
@@ -150,8 +156,31 @@ class Steps:
     async def _bare(self, call: Call) -> Any:
         if is_async(call.function):
             return await call.function(*call.args, **call.kwargs)
-        answer = await self._desk.threads.run(call.function, *call.args, **call.kwargs)
+        try:
+            answer = await self._desk.threads.run(self._in_thread, call.function, call.args, call.kwargs)
+        except _NotBegun:
+            await self._may_begin()
+            raise
         return await answer if inspect.isawaitable(answer) else answer
+
+    def _in_thread(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """The function, in its thread. That may have come a while after the step was asked for, and the shift was told to stop since."""
+        if isinstance(self._pen.why, Control):
+            raise _NotBegun
+        return function(*args, **kwargs)
+
+    async def _may_begin(self) -> None:
+        """Raises what stopped the task while its step was about to begin (a pause, a worker that stops). Then it does not begin, and what
+        was announced for it is not in doubt."""
+        scope = SCOPE.get()
+        try:
+            await self._pen.may_go_on()
+        except BaseException:
+            if scope.announced and scope.key is not None and not self._pen.hold.gone:
+                self._pen.mention(
+                    r.STEP_WAITS, scope.key, {"reason": Reason.QUEUED, "why": "it was stopped before it began"}
+                )
+            raise
 
     async def failed(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> int:
         """Record the failure and raise it, or wait for the next attempt; its number."""
@@ -195,7 +224,9 @@ class Steps:
                 verdict, doubt = {}, ""
             if call.reconcile is None:
                 await self._pen.append(r.ANNOUNCED, scope.key, wire.encode({"args": call.mark} if call.mark else {}))
-                scope.told = True
+                scope.told = scope.announced = True
+            if self._pen.why is not None or self._monotonic() >= self._lease.until:
+                await self._may_begin()
             crashpoint("effect.before")
             try:
                 value = await self._call(call, scope.key)
@@ -208,8 +239,28 @@ class Steps:
                     raise
                 if _unknown(error):
                     doubt = f"{type(error).__name__}: {error}"
+                    if call.reconcile is not None:
+                        await self._pen.may_go_on()
                     continue
                 attempt = await self.failed(scope, call, attempt, error)
+
+    async def _answered(self, scope: Scope, call: Call, known: Known) -> Any:
+        """A person has said what became of an effect in doubt, and the task is being ended: nothing new begins, but what happened is
+        recorded, so that a saga undoes it, and what is to be undone is."""
+        verdict = known.data["verdict"]
+        if verdict["name"] == "not_happened" or self._pen.why is not None or not self._lease.holds():
+            await self._pen.may_go_on()  # raises what ends it
+        scope.key, scope.since, scope.told = known.key, self._monotonic(), True
+        try:
+            if verdict["name"] == "undo":
+                await self._undone_by_hand(scope, call)
+            value, data = self.kept(scope, call, 1, verdict["value"])
+            await self._pen.append(r.STEP_DONE, known.key, data)
+        finally:
+            scope.key = None
+        if call.undo is not None and scope.saga is not None:
+            scope.saga.owe(self._pen.hold.seq, known.key, call, value)
+        return value
 
     async def _clear_up(self, scope: Scope, call: Call, verdict: dict[str, Any], doubt: str) -> tuple[bool, Any]:
         """Whether it happened, and with what result: by a person's word, by asking outside, or not known."""
@@ -228,7 +279,11 @@ class Steps:
     async def _undone_by_hand(self, scope: Scope, call: Call) -> NoReturn:
         assert scope.key is not None
         if call.undo is not None:
-            await self._bare(call.as_undo(None))
+            try:
+                await self._bare(call.as_undo(None))
+            except Exception as error:
+                self._pen.replay.undo_error = error
+                raise
         told = {
             "type": "Undone",
             "message": "a person had it undone, as nobody knew whether it happened",
@@ -236,6 +291,7 @@ class Steps:
             "attempts": 1,
         }
         await self._pen.append(r.STEP_FAILED, scope.key, wire.encode({"error": told, "args": call.mark}))
+        self._pen.replay.undone = scope.key
         raise failure_of(scope.key, told)  # fatal: no retry of the task does again what was just taken back
 
 

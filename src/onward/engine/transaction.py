@@ -69,6 +69,7 @@ class Transaction:
         kept: list[Any] = []
 
         async def body(connection: Any) -> Entry:
+            self._check_stopped()
             value = await self._call.function(connection, *self._call.args, **self._call.kwargs)
             value, data = self._steps.kept(scope, self._call, attempt, value)
             kept[:] = [value]
@@ -91,6 +92,7 @@ class Transaction:
         self._answers = Answers(None, [])
 
         async def body(connection: Any) -> Entry:
+            self._check_stopped()
             self._answers = Answers(connection, [])
             opened.set_result(None)
             await self._left
@@ -142,6 +144,11 @@ class Transaction:
                 "a child task (ctx.submit)"
             )
         return await self._steps.begin(scope, self._call)
+
+    def _check_stopped(self) -> None:
+        """The connection came a while after the step was asked for: the task may have been paused since."""
+        if isinstance(self._pen.why, Control):
+            raise self._pen.end(self._pen.why)
 
     def _entry(self, scope: Scope, data: bytes) -> Entry:
         assert scope.key is not None

@@ -18,6 +18,7 @@ from typing import Any
 from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Suspend
+from onward.core.record import Record
 from onward.core.task import HEARS, NEVER, Reason
 from onward.core.task import Message as Sent
 from onward.engine.desk import Desk
@@ -160,8 +161,31 @@ class Waits:
         scope.resumed = False
         if wait.kind == r.SLEEP:
             pen.mention(r.SLEPT, key, {})
-        elif open_.message is None:
-            pen.mention(r.WAITED, key, {"expired": True})
+            return None
+        return self._answer(open_)
+
+    async def ask_again(self, asked: Record) -> dict[str, Any] | None:
+        """What a person says to an approval that another task had asked for, and this one, a fork of that, asks for again."""
+        pen, said, key = self._pen, dict(asked.value), f"{r.ASKED_AGAIN}approval {asked.seq}"
+        known = pen.replay.asked_again.get(key)
+        if known is not None and known.over:
+            return known.data if "n" in known.data and not known.data.get("expired") else None
+        if known is None:
+            until = NEVER if "until" not in said else self._desk.now() + said["until"] - asked.at
+            said |= {} if until == NEVER else {"until": until}
+            open_ = self._begin(Wait(r.APPROVAL, key, said), key, pen.mention(r.APPROVAL, key, said), until)
+        else:
+            open_ = self._begin(Wait(r.APPROVAL, key, said), key, known.seq, known.data.get("until", NEVER))
+        try:
+            await self._until(open_)
+        finally:
+            self._end(open_)
+        return self._answer(open_)
+
+    def _answer(self, open_: _Open) -> Message | None:
+        """The message that ended a wait, or None when its time was up; the journal is told of the latter here."""
+        if open_.message is None:
+            self._pen.mention(r.WAITED, open_.key, {"expired": True})
         return None if open_.message is None or open_.message["kind"] == "expired" else open_.message
 
     async def messages(self, *, last: bool) -> list[Any]:

@@ -66,6 +66,9 @@ SPREAD = 0.01
 QUIET = 10.0
 """Seconds for which a busy worker takes nothing new, so that a suspect can run alone."""
 
+BLOCKED = 1.0
+"""Seconds after which a loop that has not turned is taken for blocked, when a pause waits for it."""
+
 Submit = Callable[[str, Any, dict[str, Any], str, str, "float | None"], Coroutine[Any, Any, str]]
 """How a shift submits a child: name, input, options, key, parent, deadline."""
 
@@ -139,8 +142,18 @@ class Worker:
             cancel_children=cancel_children,
         )
         self.writer = Writer(store, clock, self.now, rng)
+        self._halted: dict[str, tuple[Shift, float, bool]] = {}
+        """Paused tasks that this worker holds: the shift, since when it is told to stop, and whether the loop has told it."""
         self._heart = Heart(
-            store, clock, lease=lease, every=heartbeat, worker=lambda: self.id, rate=self._rate, heard=self._heard
+            store,
+            clock,
+            lease=lease,
+            every=heartbeat,
+            worker=lambda: self.id,
+            rate=self._rate,
+            heard=self._heard,
+            halt=self._halt,
+            resting=self._resting,
         )
 
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
@@ -159,6 +172,7 @@ class Worker:
         await self._join()
         self._ticker.led = True
         self._stop_listening = self.store.listen("ready", self.wake)
+        self._stop_hearing_of_pauses = self.store.listen("pause", self._hurry)
         self._heart.start()
         self._chores = [
             self._spawn(self.writer.run(), "onward-writer"),
@@ -186,6 +200,7 @@ class Worker:
             shift.stop(HandBack(), now=True)
         await self._until_idle(3.0)
         self._stop_listening()
+        self._stop_hearing_of_pauses()
         if self._relay is not None:
             await self._relay.stop()
         for chore in self._chores:
@@ -464,13 +479,50 @@ class Worker:
             if shift.began < sent and shift.task_id not in beat.held and not shift.settling:
                 self.writer.lose([shift.hold])
                 shift.stop(Fenced(), now=True)
-        for task_id in beat.paused & self._shifts.keys():
-            self._shifts[task_id].stop(HandBack(), now=False)
+        self._rest(beat.paused)
         if self._answered < self._asked_then:  # the claim that was under way then may still bring them
             return
         strangers = beat.held - self._shifts.keys()
         self._upkeep.give_back(strangers & self._strangers, self._strangers_at)
         self._strangers, self._strangers_at, self._asked_then = strangers, beat.now, self._asked
+
+    # ── pause ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _hurry(self) -> None:
+        """A task was paused somewhere: ask now whether it is one of ours, and not only at the next heartbeat."""
+        if self._shifts and self.store.inline:
+            self._spawn(self._heart.beat_once(), "onward-beat")
+        elif self._shifts:
+            self._heart.hurry()
+
+    def _halt(self, paused: frozenset[str]) -> None:
+        """Tell the shifts of these tasks to begin nothing more. Called from the thread of the heart."""
+        for task_id in paused:
+            if (shift := self._shifts.get(task_id)) is not None:
+                shift.stop(HandBack(), now=False)
+                if task_id not in self._halted or self._halted[task_id][0] is not shift:
+                    self._halted[task_id] = (shift, self.clock.monotonic(), False)
+
+    def _rest(self, paused: frozenset[str]) -> None:
+        """The same in the loop, where it cannot fall between the last look of a step and its begin. From here on the pause may be
+        confirmed."""
+        self._halted = {task_id: told for task_id, told in list(self._halted.items()) if task_id in paused}
+        for task_id in paused & self._shifts.keys():
+            shift = self._shifts[task_id]
+            shift.stop(HandBack(), now=False)
+            if self._halted.get(task_id) != (found := (shift, 0.0, True)):
+                self._halted[task_id] = found
+                self._hurry()
+
+    def _resting(self) -> list[str]:
+        """The paused tasks of which no further step begins. A loop that is blocked has not told its shifts itself, but the thread of
+        the heart did, and whatever it was about to begin then has begun since. Called from that thread."""
+        late = self.clock.monotonic() - BLOCKED
+        return [
+            task_id
+            for task_id, (shift, since, told) in list(self._halted.items())
+            if (told or since < late) and not shift.submitting
+        ]
 
     def _declared_dead(self) -> None:
         log.warning(

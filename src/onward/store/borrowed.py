@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from onward.core.task import NewTask
+from onward.core.task import NEVER, NewTask
 from onward.errors import UsageError
 from onward.store import statements
 from onward.store.port import Submitted
@@ -31,6 +31,7 @@ _INSERTS = (
 )
 _TURN = statements.text("turn")
 _WEBHOOK = statements.text("subscribe_task")
+_BORN_PAUSED = statements.text("born_paused")
 _FOUND = "SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key"
 _PARAMETER = re.compile(r":([a-z_]+)")
 _LIBRARIES = {"asyncpg", "psycopg", "sqlalchemy", "sqlite3", "apsw"}
@@ -54,6 +55,8 @@ async def submit_through(connection: Any, new: Sequence[NewTask], now: float) ->
             (values["turn"],) = row.values() if isinstance(row, dict) else row
         for statement in others:
             await _run(connection, statement, values)
+        if task.parent is not None:
+            await _run(connection, _BORN_PAUSED, values | {"never": NEVER})
         if task.webhook is not None:
             await _run(connection, _WEBHOOK, values | task.webhook._asdict())
         (row,) = await _run(connection, _FOUND, values, answer=True)

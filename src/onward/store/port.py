@@ -16,7 +16,8 @@ their ids, so two statements never wait for each other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from onward.core.deed import Deed
@@ -301,7 +302,12 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
 
     async def pause(self, task_id: str) -> bool | None:
         """Have nobody start this task until it is resumed; True when a worker holds it (its next heartbeat tells it), None
-        when it has ended."""
+        when it has ended. Children that are submitted from now on are paused as well."""
+        ...
+
+    async def unconfirmed_pauses(self, task_ids: Sequence[str]) -> list[str]:
+        """Of these paused tasks, those that may still begin a step: a worker holds them, its lease has not ended, and it has not
+        confirmed the pause (see `beat`)."""
         ...
 
     async def children(self, task_id: str) -> list[str]:
@@ -317,6 +323,19 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         """Put a message into the inbox of an unfinished task, and wake the task when it waits for one; a `message` wakes nobody.
         Of messages with the same id, or that answer the same record, the first counts. The deed is written down with a
         message that counts."""
+        ...
+
+    async def resolve_ended(
+        self,
+        task_id: str,
+        message: Message,
+        deed: Deed | None = None,
+        *,
+        undo: str | None = None,
+        input: bytes = b"",  # noqa: A002
+    ) -> Sent:
+        """The same for a task that has ended, and a word on one of its effects in doubt; the number is None when it has not ended. With
+        `undo`, a fork of all its records of that id and with this input, which undoes the effect, is written in the same transaction."""
         ...
 
     async def inbox(self, task_id: str, after: int = 0, limit: int = ALL) -> list[Message]:
@@ -335,8 +354,18 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         """Reopen a failed task, or make one that waits for a person ready; False when it is neither."""
         ...
 
-    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
-        """Write a task like another (with the options `told`, if any) with its records 1…`at`, then `task.forked`, and its first `inbox` messages,
+    async def fork(
+        self,
+        task_id: str,
+        origin: str,
+        at: int,
+        *,
+        input: bytes,  # noqa: A002 -- the word for it at every door
+        inbox: int,
+        told: bytes = b"",
+        said: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Write a task like another (with the options `told`, if any) with its records 1…`at`, then `task.forked` (with what is `said` there), and its first `inbox` messages,
         which those hold. All or nothing; an id that is there is a fork whose answer was lost. Where to cut is the caller's business."""
         ...
 
@@ -422,8 +451,9 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         """Add a worker; the database's time."""
         ...
 
-    async def beat(self, worker: str, lease: float, rate: float) -> Beat:
-        """Prolong the lease of a worker that was not declared dead."""
+    async def beat(self, worker: str, lease: float, rate: float, resting: Sequence[str] = ()) -> Beat:
+        """Prolong the lease of a worker that was not declared dead. `resting` are paused tasks that it holds and begins no further
+        step of: it confirms their pause."""
         ...
 
     async def leave(self, worker: str) -> None:

@@ -11,7 +11,8 @@ import asyncio
 import json
 import operator
 import urllib.parse
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import asyncpg
@@ -247,8 +248,18 @@ class PostgresStore(
     async def resume(self, task_id: str) -> bool:
         return await self._from_outside(lambda c: steer.resume(c, task_id))
 
-    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
-        await self._from_outside(lambda c: fork(c, task_id, origin, at, input, inbox, told))
+    async def fork(
+        self,
+        task_id: str,
+        origin: str,
+        at: int,
+        *,
+        input: bytes,  # noqa: A002 -- the word for it at every door
+        inbox: int,
+        told: bytes = b"",
+        said: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        await self._from_outside(lambda c: fork(c, task_id, origin, at, input, inbox, told, said))
 
     async def _from_outside(self, job: Callable[[Any], Awaitable[T]]) -> T:
         """A transaction that appends as nobody's shift; looks again when a worker was quicker with the next number."""
@@ -263,6 +274,9 @@ class PostgresStore(
         found = await self._fetch("pause", id=task_id)
         return found[0]["worker"] is not None if found else None
 
+    async def unconfirmed_pauses(self, task_ids: Sequence[str]) -> list[str]:
+        return [row["task_id"] for row in await self._fetch("unconfirmed_pauses", ids=list(task_ids))]
+
     async def children(self, task_id: str) -> list[str]:
         return [row["task_id"] for row in await self._fetch("children", id=task_id)]
 
@@ -273,6 +287,17 @@ class PostgresStore(
 
     async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
         return await self._from_outside(lambda c: access.send(c, task_id, message, deed))
+
+    async def resolve_ended(
+        self,
+        task_id: str,
+        message: Message,
+        deed: Deed | None = None,
+        *,
+        undo: str | None = None,
+        input: bytes = b"",  # noqa: A002
+    ) -> Sent:
+        return await self._from_outside(lambda c: access.resolve_ended(c, task_id, message, deed, undo, input))
 
     async def inbox(self, task_id: str, after: int = 0, limit: int = ALL) -> list[Message]:
         return [Message(*row.values()) for row in await self._fetch("inbox", id=task_id, after=after, limit=limit)]
@@ -415,7 +440,9 @@ class PostgresStore(
         (answer,) = await self._fetch("now")
         return float(answer[0])
 
-    async def beat(self, worker: str, lease: float, rate: float) -> Beat:
+    async def beat(self, worker: str, lease: float, rate: float, resting: Sequence[str] = ()) -> Beat:
+        if resting:
+            await self._execute("confirm_pause", worker=worker, ids=list(resting))
         (row,) = await self._fetch("beat", worker=worker, lease=lease, rate=rate)
         return Beat(row["alive"] > 0, row["now"], frozenset(row["held"]), frozenset(row["paused"]))
 

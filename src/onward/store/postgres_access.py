@@ -73,6 +73,16 @@ async def write_down(connection: Any, deed: Deed) -> None:
     await run(connection, "audit_add", **entered(deed, number + 1, before, now)._asdict())
 
 
+async def resolve_ended(
+    connection: Any, task_id: str, message: Message, deed: Deed | None, undo: str | None, data: bytes
+) -> Sent:
+    """See `Store.resolve_ended`."""
+    sent = await postgres_steer.resolve_ended(connection, task_id, message, undo, data)
+    if deed is not None and sent.number is not None and sent.there is None:
+        await write_down(connection, deed)
+    return sent
+
+
 async def send(connection: Any, task_id: str, message: Message, deed: Deed | None) -> Sent:
     """See `Store.send`."""
     sent = await postgres_steer.send(connection, task_id, message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from onward.core import wire
@@ -11,7 +12,9 @@ from onward.store.postgres_run import first, run
 from onward.store.trimming import SIZE
 
 
-async def fork(connection: Any, task_id: str, origin: str, at: int, data: bytes, inbox: int, told: bytes) -> None:
+async def fork(
+    connection: Any, task_id: str, origin: str, at: int, data: bytes, inbox: int, told: bytes, said: Mapping[str, Any]
+) -> None:
     """See `Store.fork`."""
     if await first(connection, "lock_origin", id=origin) is None:
         raise TaskNotFound(origin)
@@ -22,7 +25,7 @@ async def fork(connection: Any, task_id: str, origin: str, at: int, data: bytes,
     await run(connection, "fork_outbox", id=task_id, at=at)
     if await first(connection, "fork_gaps", id=task_id, size=SIZE, mark=DROPPED) is not None:
         raise CannotFork(origin, at, "what came before its kept checkpoints was dropped just now", [])
-    told = wire.encode({"from": origin, "at": at})
-    await run(connection, "outsider_record", id=task_id, seq=at + 1, kind=FORKED, data=told)
+    data = wire.encode({"from": origin, "at": at, **said})
+    await run(connection, "outsider_record", id=task_id, seq=at + 1, kind=FORKED, data=data)
     await run(connection, "fork_inbox", id=task_id, origin=origin, inbox=inbox)
     await run(connection, "fork_queue", id=task_id, inbox=inbox)

@@ -13,6 +13,7 @@ from onward.core.record import CANCEL, CANCELLED, RESUMED, Entry
 from onward.core.task import NEEDS_A_PERSON, SAID, Message, State
 from onward.store import postgres_limits, rows
 from onward.store.port import End, Foreign, Sent, Stopped
+from onward.store.postgres_fork import fork
 from onward.store.postgres_run import S, first, run
 
 REFUSED = (asyncpg.UniqueViolationError, asyncpg.NotNullViolationError)
@@ -28,10 +29,11 @@ async def cancel(connection: Any, task_id: str) -> Stopped:
         return Stopped(False)
     held = row["worker"] is not None
     state = await first(connection, "saga_state", id=task_id)
-    if state["sagas"] > 0 and state["cancelling"] > 0:
+    owed = state["sagas"] + state["undos"]
+    if owed > 0 and state["cancelling"] > 0:
         return Stopped(True, requested=True)
     head = (await first(connection, "head", id=task_id))["seq"]
-    if state["sagas"] > 0:
+    if owed > 0:
         await run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
         await run(connection, "cancelling", id=task_id)
         return Stopped(True, requested=True, held=held)
@@ -82,6 +84,22 @@ async def send(connection: Any, task_id: str, message: Message) -> Sent:
     values = message._asdict() | {"id": task_id, "message": message.id, "number": bumped["inbox"]}
     await run(connection, "post", **values)
     return Sent(bumped["inbox"])
+
+
+async def resolve_ended(connection: Any, task_id: str, message: Message, undo: str | None, data: bytes) -> Sent:
+    """See `Store.resolve_ended`."""
+    if await first(connection, "lock_outcome", id=task_id) is None:
+        return Sent(None)
+    found = await first(connection, "posted", id=task_id, message=message.id, ref=message.ref)
+    if found is not None:
+        there = Message(*found.values())
+        return Sent(there.number, there.id == message.id, there)
+    number = (await first(connection, "next_number", id=task_id))["number"]
+    await run(connection, "post", **message._asdict() | {"id": task_id, "message": message.id, "number": number})
+    if undo is not None:
+        head = (await first(connection, "head", id=task_id))["seq"]
+        await fork(connection, undo, task_id, head, data, number, b"", {"undo": message.ref})
+    return Sent(number)
 
 
 async def check_heard(connection: Any, ends: Sequence[End]) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import apsw
@@ -22,7 +23,7 @@ from onward.core.deed import Deed
 from onward.core.limit import LimitRow
 from onward.core.record import SHIFT, Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import Message, NewTask, Task
+from onward.core.task import NEVER, Message, NewTask, Task
 from onward.errors import StoreUnavailable, TaskNotFound
 from onward.store import limits, migrate, predecessor, rows, sqlite_file
 from onward.store import sqlite_access as access
@@ -201,6 +202,8 @@ class SqliteStore(
             assert found is not None
             return Submitted(found[0], found[0] == new.id, found[1])
         connection.execute(S["submit_queue"].sql, _QUEUE(values))
+        if new.parent is not None:
+            run(connection, "born_paused", id=new.id, parent=new.parent, never=NEVER)
         connection.execute(S["submit_record"].sql, _RECORD(values))
         if new.webhook is not None:
             run(connection, "subscribe_task", now=now, id=new.id, **new.webhook._asdict())
@@ -229,8 +232,22 @@ class SqliteStore(
         found = await self._writing(lambda c: first(c, "pause", id=task_id))
         return None if found is None else found[0] is not None
 
-    async def fork(self, task_id: str, origin: str, at: int, *, input: bytes, inbox: int, told: bytes = b"") -> None:  # noqa: A002
-        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox, told))
+    async def unconfirmed_pauses(self, task_ids: Sequence[str]) -> list[str]:
+        ids = json.dumps(list(task_ids))
+        return await self._reading(lambda c: [row[0] for row in run(c, "unconfirmed_pauses", ids=ids)])
+
+    async def fork(
+        self,
+        task_id: str,
+        origin: str,
+        at: int,
+        *,
+        input: bytes,  # noqa: A002 -- the word for it at every door
+        inbox: int,
+        told: bytes = b"",
+        said: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox, told, said))
 
     async def children(self, task_id: str) -> list[str]:
         return await self._reading(lambda c: [row[0] for row in run(c, "children", id=task_id)])
@@ -242,6 +259,17 @@ class SqliteStore(
 
     async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
         return await self._writing(lambda c: access.send(c, task_id, message, deed))
+
+    async def resolve_ended(
+        self,
+        task_id: str,
+        message: Message,
+        deed: Deed | None = None,
+        *,
+        undo: str | None = None,
+        input: bytes = b"",  # noqa: A002
+    ) -> Sent:
+        return await self._writing(lambda c: access.resolve_ended(c, task_id, message, deed, undo, input))
 
     async def inbox(self, task_id: str, after: int = 0, limit: int = ALL) -> list[Message]:
         return await self._reading(
@@ -408,8 +436,10 @@ class SqliteStore(
         await self._writing(lambda c: run(c, "join", lease=lease, **rows.worker_values(row)))
         return self._clock.now()
 
-    async def beat(self, worker: str, lease: float, rate: float) -> Beat:
+    async def beat(self, worker: str, lease: float, rate: float, resting: Sequence[str] = ()) -> Beat:
         def job(connection: apsw.Connection) -> Beat:
+            if resting:
+                run(connection, "confirm_pause", worker=worker, ids=json.dumps(list(resting)))
             run(connection, "beat", worker=worker, lease=lease, rate=rate)
             alive = connection.changes() > 0
             held = list(run(connection, "held", worker=worker))

@@ -73,6 +73,16 @@ def write_down(connection: apsw.Connection, deed: Deed) -> None:
     run(connection, "audit_add", **entered(deed, number + 1, before, now)._asdict())
 
 
+def resolve_ended(
+    connection: apsw.Connection, task_id: str, message: Message, deed: Deed | None, undo: str | None, data: bytes
+) -> Sent:
+    """See `Store.resolve_ended`."""
+    sent = sqlite_steer.resolve_ended(connection, task_id, message, undo, data)
+    if deed is not None and sent.number is not None and sent.there is None:
+        write_down(connection, deed)
+    return sent
+
+
 def send(connection: apsw.Connection, task_id: str, message: Message, deed: Deed | None) -> Sent:
     """See `Store.send`."""
     sent = sqlite_steer.send(connection, task_id, message)

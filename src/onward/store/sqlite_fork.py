@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import apsw
 
 from onward.core import wire
@@ -11,7 +14,16 @@ from onward.store.sqlite_run import first, run
 from onward.store.trimming import SIZE
 
 
-def fork(connection: apsw.Connection, task_id: str, origin: str, at: int, data: bytes, inbox: int, told: bytes) -> None:
+def fork(
+    connection: apsw.Connection,
+    task_id: str,
+    origin: str,
+    at: int,
+    data: bytes,
+    inbox: int,
+    told: bytes,
+    said: Mapping[str, Any],
+) -> None:
     """See `Store.fork`."""
     if first(connection, "parent", id=origin) is None:
         raise TaskNotFound(origin)
@@ -22,7 +34,7 @@ def fork(connection: apsw.Connection, task_id: str, origin: str, at: int, data: 
     run(connection, "fork_outbox", id=task_id, at=at)
     if first(connection, "fork_gaps", id=task_id, size=SIZE, mark=DROPPED) is not None:
         raise CannotFork(origin, at, "what came before its kept checkpoints was dropped just now", [])
-    told = wire.encode({"from": origin, "at": at})
-    run(connection, "outsider_record", id=task_id, seq=at + 1, kind=FORKED, data=told)
+    data = wire.encode({"from": origin, "at": at, **said})
+    run(connection, "outsider_record", id=task_id, seq=at + 1, kind=FORKED, data=data)
     run(connection, "fork_inbox", id=task_id, origin=origin, inbox=inbox)
     run(connection, "fork_queue", id=task_id, inbox=inbox)

@@ -11,6 +11,7 @@ from onward.core.record import CANCEL, CANCELLED, RESUMED
 from onward.core.task import NEEDS_A_PERSON, SAID, Message, State
 from onward.store import rows, sqlite_limits
 from onward.store.port import End, Sent, Stopped
+from onward.store.sqlite_fork import fork
 from onward.store.sqlite_run import first, run
 
 
@@ -20,11 +21,12 @@ def cancel(connection: apsw.Connection, task_id: str) -> Stopped:
     if row is None:
         return Stopped(False)
     held = row[2] is not None
-    sagas, cancelling = next(run(connection, "saga_state", id=task_id))
-    if sagas > 0 and cancelling > 0:
+    sagas, cancelling, undos = next(run(connection, "saga_state", id=task_id))
+    owed = sagas + undos
+    if owed > 0 and cancelling > 0:
         return Stopped(True, requested=True)
     head = next(run(connection, "head", id=task_id))[0]
-    if sagas > 0:
+    if owed > 0:
         run(connection, "outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")
         run(connection, "cancelling", id=task_id)
         return Stopped(True, requested=True, held=held)
@@ -68,6 +70,21 @@ def send(connection: apsw.Connection, task_id: str, message: Message) -> Sent:
     values = message._asdict() | {"id": task_id, "message": message.id, "number": bumped[0]}
     run(connection, "post", **values)
     return Sent(bumped[0])
+
+
+def resolve_ended(connection: apsw.Connection, task_id: str, message: Message, undo: str | None, data: bytes) -> Sent:
+    """See `Store.resolve_ended`."""
+    if first(connection, "outcome", id=task_id) is None:
+        return Sent(None)
+    there = first(connection, "posted", id=task_id, message=message.id, ref=message.ref)
+    if there is not None:
+        return Sent(there[5], there[0] == message.id, Message(*there))
+    ((number,),) = run(connection, "next_number", id=task_id)
+    run(connection, "post", **message._asdict() | {"id": task_id, "message": message.id, "number": number})
+    if undo is not None:
+        ((head, _),) = run(connection, "head", id=task_id)
+        fork(connection, undo, task_id, head, data, number, b"", {"undo": message.ref})
+    return Sent(number)
 
 
 def check_heard(connection: apsw.Connection, ends: Sequence[End]) -> None:

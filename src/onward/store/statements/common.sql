@@ -288,14 +288,18 @@ INSERT INTO onward_queue (task_id, queue, task, priority, reason, parent, grp, i
 SELECT id, queue, task, priority, 'queued', parent, grp, (SELECT COALESCE(max(number), 0) FROM onward_inbox WHERE task_id = :id) FROM onward_tasks WHERE id = :id
 
 -- name: saga_state
--- What a cancel wants to know of a journal: sagas that are open, and whether a cancel is under way already.
+-- What a cancel wants to know of a journal: sagas that are open, whether a cancel is under way already, and whether a person wants an
+-- effect in doubt undone, which nobody has done yet.
 SELECT COALESCE(sum(CASE kind WHEN 'saga.started' THEN 1 WHEN 'saga.completed' THEN -1 WHEN 'saga.undone' THEN -1 ELSE 0 END), 0) AS sagas,
-       COALESCE(max(CASE kind WHEN 'cancel.requested' THEN seq ELSE 0 END), 0) - COALESCE(max(CASE kind WHEN 'task.resumed' THEN seq ELSE 0 END), 0) AS cancelling
+       COALESCE(max(CASE kind WHEN 'cancel.requested' THEN seq ELSE 0 END), 0) - COALESCE(max(CASE kind WHEN 'task.resumed' THEN seq ELSE 0 END), 0) AS cancelling,
+       (SELECT count(*) FROM onward_inbox i WHERE i.task_id = :id AND i.kind = 'resolve' AND i.name = 'undo' AND NOT EXISTS (
+            SELECT 1 FROM onward_journal d WHERE d.task_id = :id AND d.seq > i.ref AND d.kind = 'step.failed'
+              AND d.key = (SELECT a.key FROM onward_journal a WHERE a.task_id = :id AND a.seq = i.ref))) AS undos
 FROM onward_journal WHERE task_id = :id
 
 -- name: cancelling
--- The next shift will undo what is owed.
-UPDATE onward_queue SET worker = NULL, due_at = NULL, reason = 'cancelling', crashes = 0 WHERE task_id = :id
+-- The next shift will undo what is owed; a pause holds no longer.
+UPDATE onward_queue SET worker = NULL, due_at = NULL, reason = 'cancelling', crashes = 0, paused = (1 = 0) WHERE task_id = :id
 
 -- name: parent
 -- Whose child a task is.
@@ -339,6 +343,10 @@ SELECT inbox FROM onward_queue WHERE task_id = :id
 -- name: post
 -- The message itself.
 INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES (:id, :number, :message, :kind, :name, :ref, :data, onward_now())
+
+-- name: next_number
+-- The number of the next message to a task that has ended.
+SELECT COALESCE(max(number), 0) + 1 AS number FROM onward_inbox WHERE task_id = :id
 
 -- name: posted
 -- The message that stood in the way of another.
@@ -669,9 +677,15 @@ SELECT onward_now() AS now
 -- A worker ends in good order.
 DELETE FROM onward_workers WHERE id = :worker
 
--- name: let_go
--- What it still held becomes ready; nobody crashed.
-UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = :worker
+-- name: born_paused
+-- A child whose parent is paused is paused as well.
+UPDATE onward_queue SET paused = (1 = 1), due_at = :never, reason = 'paused'
+WHERE task_id = :id AND EXISTS (SELECT 1 FROM onward_queue p WHERE p.task_id = :parent AND p.paused)
+
+-- name: unconfirmed_pauses
+-- Of these paused tasks, those that are held by a worker which lives and has not confirmed the pause.
+SELECT q.task_id FROM onward_queue q WHERE q.task_id AMONG (:ids) AND q.paused AND q.worker IS NOT NULL AND q.reason <> 'paused'
+  AND EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker AND w.lease_until > onward_now())
 
 -- name: workers
 -- Workers that were not declared dead.

@@ -4,7 +4,8 @@
 
 -- name: submit
 -- Tasks, queue rows and first records in one statement. A key or id that is taken inserts nothing anywhere, nor does a child whose
--- parent was pruned: whoever asks for that has slept. Keys are taken in their order, or two submits that share some would wait for
+-- parent was pruned: whoever asks for that has slept. A child of a paused task is paused; that is read without a lock, because a pause reads
+-- the children again when the workers have confirmed it, and none confirms while it submits a child. Keys are taken in their order, or two submits that share some would wait for
 -- each other.
 WITH batch AS (
     SELECT * FROM unnest(:ids::text[], :tasks::text[], :queues::text[], :priorities::int[], :inputs::bytea[], :options::bytea[],
@@ -16,9 +17,10 @@ WITH batch AS (
     WHERE parent IS NULL OR EXISTS (SELECT 1 FROM onward_tasks p WHERE p.id = batch.parent FOR KEY SHARE) ORDER BY key, place
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
-    INSERT INTO onward_queue (task_id, queue, task, priority, parent, due_at, reason)
-    SELECT id, queue, task, priority, parent, CASE WHEN delay > 0 THEN onward_now() + delay END, CASE WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
-    FROM batch JOIN new USING (id) ORDER BY place
+    INSERT INTO onward_queue (task_id, queue, task, priority, parent, paused, due_at, reason)
+    SELECT id, queue, task, priority, parent, rests, CASE WHEN rests THEN 'Infinity' WHEN delay > 0 THEN onward_now() + delay END,
+           CASE WHEN rests THEN 'paused' WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
+    FROM batch JOIN new USING (id) CROSS JOIN LATERAL (SELECT COALESCE((SELECT p.paused FROM onward_queue p WHERE p.task_id = batch.parent LIMIT 1), false) AS rests) r ORDER BY place
 ), first AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT id, 1, 0, 'task.submitted', '', '{}', onward_now() FROM new
@@ -33,9 +35,10 @@ WITH new AS (
     WHERE :parent::text IS NULL OR EXISTS (SELECT 1 FROM onward_tasks p WHERE p.id = :parent FOR KEY SHARE)
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
-    INSERT INTO onward_queue (task_id, queue, task, priority, parent, due_at, reason)
-    SELECT id, :queue, :task, :priority, :parent, CASE WHEN :delay::float8 > 0 THEN onward_now() + :delay END, CASE WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END
-    FROM new
+    INSERT INTO onward_queue (task_id, queue, task, priority, parent, paused, due_at, reason)
+    SELECT id, :queue, :task, :priority, :parent, rests, CASE WHEN rests THEN 'Infinity' WHEN :delay::float8 > 0 THEN onward_now() + :delay END,
+           CASE WHEN rests THEN 'paused' WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END
+    FROM new CROSS JOIN LATERAL (SELECT COALESCE((SELECT p.paused FROM onward_queue p WHERE p.task_id = :parent LIMIT 1), false) AS rests) r
 ), first AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT id, 1, 0, 'task.submitted', '', '{}', onward_now() FROM new
@@ -74,10 +77,12 @@ WITH batch AS (
     WHERE parent IS NULL OR EXISTS (SELECT 1 FROM onward_tasks p WHERE p.id = batch.parent FOR KEY SHARE) ORDER BY key, place
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
-    INSERT INTO onward_queue (task_id, queue, task, priority, parent, grp, turn, due_at, reason)
-    SELECT id, queue, task, priority, parent, grp, l.turn + 100 * (row_number() OVER (PARTITION BY queue, grp, priority ORDER BY place) - 1),
-           CASE WHEN delay > 0 THEN onward_now() + delay END, CASE WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
-    FROM batch JOIN new USING (id) LEFT JOIN lines l USING (queue, grp, priority) ORDER BY place
+    INSERT INTO onward_queue (task_id, queue, task, priority, parent, paused, grp, turn, due_at, reason)
+    SELECT id, queue, task, priority, parent, rests, grp, l.turn + 100 * (row_number() OVER (PARTITION BY queue, grp, priority ORDER BY place) - 1),
+           CASE WHEN rests THEN 'Infinity' WHEN delay > 0 THEN onward_now() + delay END,
+           CASE WHEN rests THEN 'paused' WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
+    FROM batch JOIN new USING (id) LEFT JOIN lines l USING (queue, grp, priority)
+    CROSS JOIN LATERAL (SELECT COALESCE((SELECT p.paused FROM onward_queue p WHERE p.task_id = batch.parent LIMIT 1), false) AS rests) r ORDER BY place
 ), first AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT id, 1, 0, 'task.submitted', '', '{}', onward_now() FROM new
@@ -425,9 +430,23 @@ WITH RECURSIVE pairs AS (
 )
 SELECT queue, task FROM pairs
 
+-- name: confirm_pause
+-- The worker that holds these paused tasks begins no further step of them. A heartbeat waits for nobody: a row that is locked just now
+-- is confirmed by the next one.
+WITH mine AS MATERIALIZED (
+    SELECT task_id FROM onward_queue WHERE task_id = ANY(:ids::text[]) AND worker = :worker AND paused ORDER BY task_id FOR UPDATE SKIP LOCKED
+)
+UPDATE onward_queue SET reason = 'paused' WHERE task_id = ANY(ARRAY(SELECT task_id FROM mine))
+
+-- name: let_go
+-- What it still held becomes ready, or rests where it is paused; nobody crashed.
+UPDATE onward_queue SET worker = NULL, due_at = CASE WHEN paused THEN 'Infinity'::float8 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END
+WHERE worker = :worker
+
 -- name: release
 -- Tasks that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
-UPDATE onward_queue q SET worker = NULL, reason = 'queued' FROM (
+UPDATE onward_queue q SET worker = NULL, due_at = CASE WHEN q.paused THEN 'Infinity'::float8 END,
+    reason = CASE WHEN q.paused THEN 'paused' ELSE 'queued' END FROM (
     SELECT i.id, (SELECT j.at FROM onward_journal j WHERE j.task_id = i.id AND j.kind = 'shift.started' ORDER BY j.seq DESC LIMIT 1) AS at
     FROM unnest(:ids::text[]) AS i(id)) claimed
 WHERE q.worker = :worker AND q.task_id = claimed.id AND q.task_id = ANY(:ids::text[]) AND (claimed.at <= :before OR claimed.at > onward_now())
@@ -495,11 +514,11 @@ SELECT pg_advisory_unlock(hashtextextended(:worker, 0))
 -- name: unpark
 -- A task that waits for a person becomes ready, with its crashes forgiven.
 UPDATE onward_queue SET due_at = CASE WHEN worker IS NULL THEN NULL ELSE due_at END,
-    reason = CASE WHEN worker IS NULL THEN 'queued' ELSE reason END, crashes = 0, paused = false
+    reason = CASE WHEN worker IS NULL THEN 'queued' ELSE 'running' END, crashes = 0, paused = false
 WHERE task_id = :id
 
 -- name: pause
--- Nobody starts it; whoever holds it is told by the next heartbeat.
+-- Nobody starts it; a worker that holds it is told by its next heartbeat, and confirms it by the one after that.
 UPDATE onward_queue SET paused = true, due_at = CASE WHEN worker IS NULL THEN 'Infinity' ELSE due_at END,
     reason = CASE WHEN worker IS NULL THEN 'paused' ELSE reason END
 WHERE task_id = :id RETURNING worker

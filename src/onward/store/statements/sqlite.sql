@@ -288,9 +288,18 @@ FROM onward_outbox o JOIN onward_subscriptions s ON s.id = o.subscription
 JOIN onward_journal j ON j.task_id = o.task_id AND j.seq = o.seq JOIN onward_tasks t ON t.id = o.task_id
 WHERE o.task_id = :task_id AND o.seq = :seq AND o.subscription = :subscription
 
+-- name: confirm_pause
+-- The worker that holds these paused tasks begins no further step of them.
+UPDATE onward_queue SET reason = 'paused' WHERE worker = :worker AND paused AND task_id IN (SELECT value FROM json_each(:ids))
+
+-- name: let_go
+-- What it still held becomes ready, or rests where it is paused; nobody crashed.
+UPDATE onward_queue SET worker = NULL, due_at = CASE WHEN paused THEN 9e999 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END WHERE worker = :worker
+
 -- name: release
 -- A task that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
-UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = ?1 AND task_id = ?2 AND (
+UPDATE onward_queue SET worker = NULL, due_at = CASE WHEN paused THEN 9e999 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END
+WHERE worker = ?1 AND task_id = ?2 AND (
     SELECT j.at <= ?3 OR j.at > onward_now() FROM onward_journal j WHERE j.task_id = ?2 AND j.kind = 'shift.started' ORDER BY j.seq DESC LIMIT 1)
 
 -- name: beat
@@ -319,11 +328,11 @@ WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.
 -- name: unpark
 -- A task that waits for a person becomes ready, with its crashes forgiven.
 UPDATE onward_queue SET due_at = CASE WHEN worker IS NULL THEN NULL ELSE due_at END,
-    reason = CASE WHEN worker IS NULL THEN 'queued' ELSE reason END, crashes = 0, paused = 0
+    reason = CASE WHEN worker IS NULL THEN 'queued' ELSE 'running' END, crashes = 0, paused = 0
 WHERE task_id = :id
 
 -- name: pause
--- Nobody starts it; whoever holds it is told by the next heartbeat.
+-- Nobody starts it; a worker that holds it is told by its next heartbeat, and confirms it by the one after that.
 UPDATE onward_queue SET paused = 1, due_at = CASE WHEN worker IS NULL THEN 9e999 ELSE due_at END,
     reason = CASE WHEN worker IS NULL THEN 'paused' ELSE reason END
 WHERE task_id = :id RETURNING worker
