@@ -6,6 +6,7 @@ Nobody is in charge: every worker does it now and then, and twice does no harm.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -77,6 +78,16 @@ class Upkeep:
             for orphan in orphans:
                 await self._store.cancel(orphan)
             await self._cancel_children(orphans)
+
+    async def hand_back(self, worker: str, task_ids: list[str]) -> None:
+        """Make tasks ready that a claim brought when this worker had begun to stop. They were not begun, and it claims nothing after."""
+        try:
+            await self._store.release(worker, task_ids, math.inf)
+            self._store.nudge("ready")
+        except OnwardError as error:
+            log.warning(
+                "could not give %d tasks back yet, they are freed as the worker leaves: %s", len(task_ids), error
+            )
 
     # ── what we hold and do not know of ──────────────────────────────────────────────────────────────────────────
 

@@ -79,6 +79,8 @@ class Writer:
         self._deferred = 0
         """How many at the end of the line, or in it, are no reason for a commit."""
         self._landed: asyncio.Future[None] | None = None
+        self._flying_waiters: list[_Waiter] = []
+        self._closed = False
         self.worker = ""
         self.commits = 0
 
@@ -128,8 +130,8 @@ class Writer:
         return future
 
     def _add(self, hold: Hold, kind: str, key: str, data: bytes, future: asyncio.Future[None] | None) -> None:
-        if hold.lost or hold.settled:
-            raise hold.why_not()
+        if hold.lost or hold.settled or self._closed:
+            raise Fenced() if self._closed else hold.why_not()
         hold.seq += 1
         self._entries.append((hold.id, hold.seq, hold.shift, kind, key, data, self._now()))
         self._waiters.append((hold, future))
@@ -144,8 +146,8 @@ class Writer:
             self._wake()
             self._landed = self._landed or self._future()
             await asyncio.shield(self._landed)
-        if hold.lost or hold.settled:
-            raise hold.why_not()
+        if hold.lost or hold.settled or self._closed:
+            raise Fenced() if self._closed else hold.why_not()
 
     def _wake(self) -> None:
         """What was deferred is now a reason for a commit."""
@@ -157,23 +159,41 @@ class Writer:
     # ── the commits ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Commit what gathers, for ever."""
+        """Commit what gathers, until it is cancelled. From then on the writer is closed."""
+        try:
+            await self._run()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Refuse whatever is in the line, under way, or comes from now on: a shift must not wait for a writer that has ended. What became
+        of a commit under way is in the journal."""
+        self._closed, self._idle = True, None
+        self._abandon([*self._flying_waiters, *self._waiters])
+        self._flying, self._flying_waiters = Batch(), []
+        self._land()
+
+    async def _run(self) -> None:
         while True:
             if len(self._entries) == self._deferred:
                 self._idle = self._future()
                 await self._idle
             batch, waiters = self._take()
             if waiters:
-                self._flying = batch
+                self._flying, self._flying_waiters = batch, waiters
                 try:
                     await self._commit(batch, waiters)
                 except Exception:  # whatever it is, the tasks of other commits go on
                     log.exception("a commit of %d records failed; their tasks are dropped here", len(batch.entries))
                     self._abandon(waiters)
-                self._flying = Batch()
-            if self._landed is not None:
-                self._landed.set_result(None)
-                self._landed = None
+                self._flying, self._flying_waiters = Batch(), []
+            self._land()
+
+    def _land(self) -> None:
+        """Wake those who wait for what they have written."""
+        if self._landed is not None:
+            self._landed.set_result(None)
+            self._landed = None
 
     def _take(self) -> tuple[Batch, list[_Waiter]]:
         """What the next commit holds. Of many tasks that move in step, half, where the database works apart from us: while
@@ -269,15 +289,13 @@ class Writer:
         for hold in lost:
             hold.lost, hold.refused = True, None
         for _, future in self._drop({id(hold) for hold in lost}):
-            if future is not None and not future.done():
-                future.set_exception(Fenced())
+            _refuse(future)
 
     def _abandon(self, waiters: list[_Waiter]) -> None:
         """Nobody knows what became of these records. The journal does: whoever claims their tasks next goes on from there."""
         self.lose([hold for hold, _ in waiters])
         for _, future in waiters:
-            if future is not None and not future.done():
-                future.set_exception(Fenced())
+            _refuse(future)
 
     def _drop(self, holds: set[int]) -> list[_Waiter]:
         """Take what these holds have in the line out of it."""
@@ -287,6 +305,12 @@ class Writer:
         self._entries, self._waiters = [entry for entry, _ in kept], [waiter for _, waiter in kept]
         self._endings = [pair for pair in self._endings if id(pair[0]) not in holds]
         return gone
+
+
+def _refuse(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_exception(Fenced())
+        future.exception()  # its shift may be cancelled before it reads this
 
 
 def _without(batch: Batch, gone: set[str]) -> Batch:
