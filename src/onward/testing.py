@@ -28,6 +28,7 @@ import contextlib
 import contextvars
 import heapq
 import itertools
+import logging
 import math
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -48,6 +49,11 @@ __all__ = ["Killed", "MemoryApp", "MovableClock", "crashes", "drain", "memory_ap
 
 START = 1_800_000_000.0
 """Where a movable clock stands at first: a moment in January 2027, the same in every run."""
+
+log = logging.getLogger("onward.testing")
+
+KILLED_WITHIN = 10.0
+"""Real seconds in which the tasks of a worker that was killed must have ended."""
 
 STRIDES = 1_000
 """In so many instants, at most, a clock is moved; a long way is walked in longer strides."""
@@ -172,6 +178,7 @@ async def crashes(like: Onward | None = None, *, most: int = 10_000, **settings:
         def point(name: str, app: MemoryApp = app, passed: Iterator[int] = passed, number: int = number) -> None:
             if app.killed_at is None and next(passed) == number:
                 app.killed_at, app._dead = name, True
+                log.info("crashes: the worker is killed at point %d, %s", number, name)
             if app._dead:
                 raise Killed(name)
 
@@ -191,6 +198,15 @@ async def drain(app: MemoryApp, *, within: Duration = "1000d", patience: Duratio
     happens for `patience` real seconds it is moved on, so that a timeout can end what hangs. Raises UsageError when the
     clock was moved by more than `within` and there is still work: a task that never ends.
     """
+    try:
+        return await _drained(app, within, patience)
+    except Exception as error:
+        if app.killed_at is not None:
+            error.add_note(f"(crashes: the worker of this app was killed at {app.killed_at!r})")
+        raise
+
+
+async def _drained(app: MemoryApp, within: Duration, patience: Duration) -> list[Task]:
     end = app.clock.monotonic() + seconds(within, "within")
     async with app:
         while True:
@@ -246,14 +262,18 @@ async def _worker(app: MemoryApp) -> AsyncIterator[Worker]:
 
 async def _kill(app: MemoryApp, worker: Worker, tasks: list[asyncio.Task[Any]]) -> None:
     """Gone between two instructions, and somebody has noticed."""
-    heart = worker._heart._task
-    dying = [*tasks, heart] if heart is not None else tasks
-    for task in dying:
-        task.cancel()
-    while not all(task.done() for task in dying):
+    heart, loop = worker._heart._task, asyncio.get_running_loop()
+    tasks += [heart] if heart is not None else []
+    end = loop.time() + KILLED_WITHIN
+    worker.writer.close()  # the dead write nothing
+    while left := [task for task in tasks if not task.done()]:
+        if loop.time() > end:
+            raise UsageError(_undead(app.killed_at, left))
+        for task in left:
+            task.cancel()
         await app.clock.move(1)
         await asyncio.sleep(0.001)
-    for task in dying:
+    for task in tasks:
         task.cancelled() or task.exception()
     worker.threads.close()
     app._dead = False
@@ -265,6 +285,7 @@ async def _stop(app: MemoryApp, worker: Worker) -> None:
     while not stopping.done():
         await app.clock.move(0.01)
         await asyncio.sleep(0.001 if worker.running else 0)
+    await stopping
 
 
 def _spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
@@ -330,6 +351,14 @@ def _due_at(app: Onward, task: Task) -> float:
 def _ready(app: MemoryApp, task: Task) -> bool:
     due = task.due_at is None or task.due_at <= app.clock.now()
     return task.task in app.handlers and task.worker is None and due
+
+
+def _undead(point: str | None, left: list[asyncio.Task[Any]]) -> str:
+    names = ", ".join(sorted(task.get_name() for task in left))
+    return (
+        f"the worker was killed at {point!r}, and {KILLED_WITHIN:g} s later these still go on: {names}; a handler that catches "
+        "asyncio.CancelledError (or BaseException) must raise it again"
+    )
 
 
 def _endless(left: list[Task], within: Duration) -> str:

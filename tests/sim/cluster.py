@@ -71,11 +71,19 @@ class Machine:
         await asyncio.wait({stopping}, timeout=20)
         if stopping.done() and not process.dead:
             self.cluster.seen["a worker stopped in good order"] += 1
+            if stopping.exception() is None:
+                self._nothing_left(process)
             for row in self.cluster.watch.queue.values():
                 if row.worker in self.cluster.watch.workers_of.get(process, ()) and stopping.exception() is None:
                     self.cluster.seen["a worker could not take leave"] += 1
         if self.process is process:
             self.cluster.kill(self)
+
+    def _nothing_left(self, process: Process) -> None:
+        """A worker that has stopped has ended all that it began."""
+        left = sorted({task.get_name() for task in process.tasks if not task.done()})
+        if left := [name for name in left if name.startswith("onward-")]:
+            self.cluster.watch.fault(f"{process} has stopped, and left behind: {', '.join(left)}")
 
 
 class Cluster:

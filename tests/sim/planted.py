@@ -6,6 +6,7 @@ makes its fault fail loudly instead of quietly planting nothing.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -200,6 +201,35 @@ def _crash_is_attempt(self: SqliteStore, *args: Any, **kwargs: Any) -> Any:
     return claim()
 
 
+@contextlib.contextmanager
+def _stop_begins_shifts() -> Iterator[None]:
+    """A claim that is answered after the stop began is begun, the stop does not wait for its answer, and a writer that has ended
+    takes records in for ever."""
+
+    async def kept(_self: worker.Worker, _me: str, claimed: Any) -> Any:
+        return claimed
+
+    async def until_idle(self: worker.Worker, seconds: float) -> None:
+        end = self.clock.monotonic() + seconds
+        while self._shifts and self.clock.monotonic() < end:
+            await self.clock.sleep(0.01)
+
+    async def end_once(tasks: Any, *_: Any) -> list[Any]:
+        chores = [task for task in tasks if not task.get_name().startswith("onward-task-")]
+        for task in chores:
+            task.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+        return []
+
+    with (
+        mock.patch.object(worker.Worker, "_kept", kept),
+        mock.patch.object(worker.Worker, "_until_idle", until_idle),
+        mock.patch.object(worker, "end_tasks", end_once),
+        mock.patch.object(writer.Writer, "close", _nothing),
+    ):
+        yield
+
+
 _CLAIM = SqliteStore.claim
 
 plant("line-goes-on", patches=instead(writer.Writer, "lose", _lose_only))
@@ -210,4 +240,5 @@ plant("nobody-rescues", patches=instead(upkeep.Upkeep, "_rescue", _nothing_later
 plant("replay-forgets", patches=instead(replay.Replay, "next", _nothing))
 plant("outage-is-failure", patches=instead(shift.Shift, "_page", _page_once))
 plant("crash-is-attempt", patches=instead(SqliteStore, "claim", _crash_is_attempt))
+plant("stop-begins-shifts", patches=_stop_begins_shifts)
 plant("restless-nap", patches=instead(worker.Worker, "_ring", lambda self, _alarm: self.wake()))

@@ -7,7 +7,6 @@ What stays open for long (a stream of notifications) is judged again while it la
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import Any
 
@@ -19,6 +18,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from onward.core.caller import Caller
+from onward.core.ending import end_tasks
 from onward.edge import problem
 from onward.edge.http import Edge
 from onward.edge.mcp_words import CALLER
@@ -30,6 +30,9 @@ log = logging.getLogger("onward.mcp")
 
 AGAIN = 1.0
 """Seconds after which an open request is judged again."""
+
+ENDS_WITHIN = 5.0
+"""Seconds that a request gets to end after it was cancelled."""
 
 
 class Endpoint:
@@ -68,10 +71,8 @@ class Endpoint:
                     break
         finally:
             if not serving.done():
-                serving.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await serving
-        if not serving.cancelled():
+                await end_tasks([serving], ENDS_WITHIN, log, "an MCP request")
+        if serving.done() and not serving.cancelled():
             serving.result()
 
     async def _still(self, caller: Caller) -> bool:

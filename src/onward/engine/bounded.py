@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -45,9 +44,8 @@ async def _caught(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:
     task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.wait({task}, timeout=GRACE)
     task.add_done_callback(_forgotten)
+    await asyncio.wait({task}, timeout=GRACE)  # a cancellation that comes now is the caller's, and is raised
 
 
 def _forgotten(task: asyncio.Future[Any]) -> None:

@@ -107,6 +107,7 @@ class _Round:
         try:
             await self._done
         except asyncio.CancelledError:
+            self.then = lambda: None  # no other branch takes the place of one that was cancelled
             for task in list(self._tasks):
                 task.cancel()
             if self._tasks:

@@ -15,9 +15,13 @@ import threading
 from collections.abc import Callable, Sequence
 
 from onward.core.clock import Clock
+from onward.core.ending import end_tasks
 from onward.store.port import Beat, Store
 
 log = logging.getLogger("onward.lease")
+
+STOP_FOR = 5.0
+"""Seconds that a stop waits for the heartbeat to end."""
 
 Heard = Callable[[float, str, Beat], None]
 """Told of each answer: when the heartbeat was sent, for which worker, and what the store said."""
@@ -91,7 +95,7 @@ class Heart:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         if self._store.inline:  # one loop, one thread: the simulator and tests that move the clock
-            self._task = loop.create_task(self._beat_forever(self._store, self._heard))
+            self._task = loop.create_task(self._beat_forever(self._store, self._heard), name="onward-heart")
             return
         twin = self._store.twin()
 
@@ -121,9 +125,14 @@ class Heart:
     async def stop(self) -> None:
         self._stopped = True
         if self._task is not None:
-            self._task.cancel()
+            await end_tasks([self._task], STOP_FOR, log, "the stop of the worker")
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, 5)
+            await asyncio.to_thread(self._thread.join, STOP_FOR)
+            if self._thread.is_alive():
+                log.warning(
+                    "the stop of the worker waited %g s for the thread of the heartbeat, which waits for the store; it is left behind",
+                    STOP_FOR,
+                )
 
     async def _on_a_twin(self, twin: Store, heard: Heard) -> None:
         while not self._stopped:

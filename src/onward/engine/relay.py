@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from onward.core import mask
 from onward.core.clock import Clock
 from onward.core.crash import crashpoint
+from onward.core.ending import end_tasks
 from onward.core.event import Event, body, event, type_of
 from onward.core.ids import Ids
 from onward.engine.arguments import is_async
@@ -42,6 +43,9 @@ EACH = 8
 
 LANES = 200
 """Receivers at a time, in one process."""
+
+CANCELLED_FOR = 5.0
+"""Seconds that a stop waits for what it cancels."""
 
 LONGEST_REST = 60.0
 """Seconds between two attempts at a receiver that is down, whatever waits for it."""
@@ -143,9 +147,9 @@ class Relay:
         end = self._clock.monotonic() + grace
         while self._sending and self._clock.monotonic() < end:
             await self._clock.sleep(0.01)
-        for task in [*self._sending, *([self._chore] if self._chore else [])]:
-            task.cancel()
-        await asyncio.gather(*self._sending, *([self._chore] if self._chore else []), return_exceptions=True)
+        await end_tasks(
+            [*self._sending, *([self._chore] if self._chore else [])], CANCELLED_FOR, log, "the stop of the relay"
+        )
         self._threads.close()
 
     async def run(self) -> None:

@@ -119,6 +119,8 @@ class Shift(Belongings):
             return self._waiting(r.QUARANTINED, Reason.QUARANTINED, why)
         try:
             await self._read_journal()
+            if isinstance(self._pen.why, Control):  # the worker began to stop before the handler was called
+                raise self._pen.end(self._pen.why)
             result = await self._in_time()
             self._check_returned()
         except BaseException as error:
@@ -454,6 +456,10 @@ class Shift(Belongings):
         return Transaction(self._desk, self._pen, self._steps, self._waits, call)
 
     # ── what the worker does to a shift ──────────────────────────────────────────────────────────────────────────
+
+    @property
+    def handler_name(self) -> str:
+        return self._handler.name
 
     def announce(self, after: float) -> None:
         """Tell watchers about steps that take their time. A quick one is told by its result alone, in one write."""

@@ -138,6 +138,16 @@ class Upkeep:
                 await self._store.cancel(orphan)
             await self._cancel_children(orphans)
 
+    async def hand_back(self, worker: str, task_ids: list[str]) -> None:
+        """Make tasks ready that a claim brought when this worker had begun to stop. They were not begun, and it claims nothing after."""
+        try:
+            await self._store.release(worker, task_ids, math.inf)
+            self._store.nudge("ready")
+        except OnwardError as error:
+            log.warning(
+                "could not give %d tasks back yet, they are freed as the worker leaves: %s", len(task_ids), error
+            )
+
     # ── what we hold and do not know of ──────────────────────────────────────────────────────────────────────────
 
     def give_back(self, task_ids: frozenset[str], before: float) -> None:

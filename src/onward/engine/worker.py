@@ -20,6 +20,7 @@ from typing import Any
 from onward.artifacts.keeper import Artifacts
 from onward.core.clock import Clock
 from onward.core.control import Fenced, HandBack
+from onward.core.ending import end_tasks
 from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.engine.handlers import Handler
@@ -63,6 +64,12 @@ PASS_ON = 0.25
 SPREAD = 0.01
 """Seconds, for each other worker, within which the workers come to a sleeper that none of them put to sleep."""
 
+CANCELLED_FOR = 3.0
+"""Seconds that a stop waits for shifts that were cancelled, and for a claim that is under way."""
+
+CHORES_FOR = 5.0
+"""Seconds that a stop waits for the background tasks that it cancels, and for the store to take the worker's leave."""
+
 QUIET = 10.0
 """Seconds for which a busy worker takes nothing new, so that a suspect can run alone."""
 
@@ -103,7 +110,11 @@ class Worker:
         self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
         self.slots, self.finished, self.id = slots, 0, ""
         self._handlers, self._queues, self._version = handlers, queues, version
-        self._poll, self._ids, self._spawn = poll, ids, spawn
+        self._poll, self._ids, self._spawn_bare = poll, ids, spawn
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """All background tasks of this worker that have not ended: a stop leaves none of them behind without a word."""
+        self._joining = ""
+        """A name that is on its way into the store."""
         self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
         self.submit, self._ticker, self.artifacts = submit, ticker, artifacts or Artifacts(store)
         self.secrets = secrets or Secrets()
@@ -138,7 +149,7 @@ class Worker:
             self.lease,
             me=lambda: self.id,
             now=self.now,
-            spawn=spawn,
+            spawn=self._spawn,
             cancel_children=cancel_children,
         )
         self.writer = Writer(store, clock, self.now, rng)
@@ -170,6 +181,9 @@ class Worker:
         if self._relay is not None:
             await self._relay.save()
         await self._join()
+        if self._stopping:  # nothing begins after a stop
+            await self._leave()
+            return
         self._ticker.led = True
         self._stop_listening = self.store.listen("ready", self.wake)
         self._stop_hearing_of_pauses = self.store.listen("pause", self._hurry)
@@ -188,7 +202,8 @@ class Worker:
             self._relay.begin()
 
     async def stop(self, grace: float = 10.0) -> None:
-        """Hand running tasks back: at their next step, or when the grace is over. No attempt is counted."""
+        """Hand running tasks back: at their next step, or when the grace is over. No attempt is counted. Nothing begins after this was
+        called, and a claim that is answered later is given back. Every wait is bounded; the log names what was waited for in vain."""
         self._stopping = True
         self.wake()
         if not self._chores:
@@ -198,27 +213,55 @@ class Worker:
         await self._until_idle(grace)
         for shift in list(self._shifts.values()):
             shift.stop(HandBack(), now=True)
-        await self._until_idle(3.0)
+        await self._until_idle(CANCELLED_FOR)
+        self._tell_of_the_rest(grace + CANCELLED_FOR)
         self._stop_listening()
         self._stop_hearing_of_pauses()
         if self._relay is not None:
             await self._relay.stop()
-        for chore in self._chores:
-            chore.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        await end_tasks(self._tasks, CHORES_FOR, log, "the stop of the worker")
         self._chores = []
+        self.writer.close()  # also where it was cancelled before it had begun
         await self._heart.stop()
         self._upkeep.close()
         self.threads.close()
-        try:
-            await self.store.leave(self.id)
-        except OnwardError as error:
-            log.warning("could not take leave of the store, the lease will end by itself: %s", error)
+        await self._leave()
 
     async def _until_idle(self, seconds: float) -> None:
         end = self.clock.monotonic() + seconds
-        while self._shifts and self.clock.monotonic() < end:
+        while (self._shifts or self._asked > self._answered) and self.clock.monotonic() < end:
             await self.clock.sleep(0.01)
+
+    def _tell_of_the_rest(self, seconds: float) -> None:
+        if self._asked > self._answered:
+            log.warning(
+                "the stop of the worker waited %g s for the answer to a claim; the tasks that it took are freed as the worker leaves",
+                seconds,
+            )
+        for shift in self._shifts.values():
+            log.warning(
+                "the stop of the worker waited %g s for task %s (%s), which goes on after it was cancelled; another worker takes it over, "
+                "and nothing that it still does here is recorded",
+                seconds,
+                shift.task_id,
+                shift.handler_name,
+            )
+
+    async def _leave(self) -> None:
+        """Take leave of the store, under every name that it may know."""
+        for name in dict.fromkeys((self.id, self._joining)):
+            try:
+                if name:
+                    await asyncio.wait_for(self.store.leave(name), CHORES_FOR)
+            except (OnwardError, TimeoutError) as error:
+                why = str(error) or f"no answer within {CHORES_FOR:g} s"
+                log.warning("could not take leave of the store, the lease will end by itself: %s", why)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = self._spawn_bare(coroutine, name)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.__delitem__)
+        return task
 
     async def _join(self) -> None:
         """A new identity: at the start, and after others took us for dead. It is ours once the store has it: a heartbeat
@@ -236,9 +279,10 @@ class Worker:
             version=self._version,
         )
         self._reached = bool(row.address)
-        sent = self.clock.monotonic()
+        sent, self._joining = self.clock.monotonic(), name
         self._sync(await self.store.join(row, self.lease.duration), sent)
-        self.id = self.writer.worker = name
+        self.id, self._joining = name, ""
+        self.writer.worker = name
         self.lease.renew(sent)
 
     # ── the desk of the shifts ───────────────────────────────────────────────────────────────────────────────────
@@ -343,7 +387,7 @@ class Worker:
             self.store.nudge("ready")
 
     def _room(self) -> int:
-        if self._alone or not self.lease.holds():
+        if self._alone or self._stopping or not self.lease.holds():
             return 0
         if self._shifts and self.clock.monotonic() < self._quiet_until:
             return 0
@@ -363,9 +407,11 @@ class Worker:
 
     async def _claim(self, queue: str, room: int, *, alone: bool = False) -> list[Claimed]:
         me = self.id
+        if self._stopping:
+            return []
         self._asked += 1
         try:
-            claimed = await self.store.claim(me, queue, list(self._handlers), room, alone=alone)
+            claimed = await self._kept(me, await self.store.claim(me, queue, list(self._handlers), room, alone=alone))
         finally:
             self._answered += 1
         if (
@@ -376,6 +422,13 @@ class Worker:
         if claimed:
             self.store.news()
         return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
+
+    async def _kept(self, me: str, claimed: list[Claimed]) -> list[Claimed]:
+        """What was claimed, or nothing when the stop has begun meanwhile: then it is given back."""
+        if claimed and self._stopping:
+            await self._upkeep.hand_back(me, [one.id for one in claimed])
+            return []
+        return claimed
 
     def _learn(self, queues: Iterable[str]) -> None:
         """Take up queues that were not known. A worker without a list of queues serves all."""
@@ -403,8 +456,6 @@ class Worker:
         for one in claimed:
             shift = make(self, one, self._handlers[one.task])
             self._shifts[one.id] = shift
-            if self._stopping:
-                shift.stop(HandBack(), now=False)
             self._spawn(self._do(shift), f"onward-task-{one.id}")
 
     async def _do(self, shift: Shift) -> None:

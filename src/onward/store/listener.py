@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Callable
 from typing import Any
 
 import asyncpg
 
+from onward.core.ending import end_tasks
 from onward.store import statements
 from onward.store.nudge import NEWS, WHO
+
+log = logging.getLogger("onward.store")
 
 S = statements.load("postgres")
 CHANNEL = "onward"
@@ -83,9 +87,7 @@ class Listener:
         self._heard(message[3])
 
     async def stop(self) -> None:
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await end_tasks([self._task], PATIENCE, log, "the store")
 
     async def _run(self) -> None:
         pause = 0.05

@@ -155,6 +155,7 @@ class Writer:
         self._landed: asyncio.Future[None] | None = None
         self._share = 1.0
         """What part of the most that a commit may hold is sent now: halved when a commit took too long."""
+        self._closed = False
         self.worker = ""
         self.commits = 0
 
@@ -210,8 +211,8 @@ class Writer:
         future: asyncio.Future[None] | None,
         ending: End | Wait | None = None,
     ) -> None:
-        if hold.lost or hold.settled:
-            raise hold.why_not()
+        if hold.lost or hold.settled or self._closed:
+            raise Fenced() if self._closed else hold.why_not()
         hold.seq += 1
         size, kept, line = len(data), hold.kept, self._small
         if kept is not None:
@@ -232,8 +233,8 @@ class Writer:
         while self._unsaved(hold, last):
             self._wake()
             await self._landing()
-        if hold.lost or hold.settled:
-            raise hold.why_not()
+        if hold.lost or hold.settled or self._closed:
+            raise Fenced() if self._closed else hold.why_not()
 
     def _unsaved(self, hold: Hold, last: int) -> bool:
         lines = (self._small, self._large)
@@ -256,27 +257,49 @@ class Writer:
     # ── the commits ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Commit the small records that gather, for ever."""
+        """Commit the small records that gather, until it is cancelled. From then on the writer is closed."""
         line = self._small
-        while True:
-            if len(line.entries) == self._deferred:
-                line.idle = self._future()
-                await line.idle
-            await self._fly(line, self._take())
+        try:
+            while True:
+                if len(line.entries) == self._deferred:
+                    line.idle = self._future()
+                    await line.idle
+                await self._fly(line, self._take())
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Refuse whatever is in the lines, under way, or comes from now on: a shift must not wait for a writer that has ended. What became
+        of a commit under way is in the journal."""
+        self._closed = True
+        for line in (self._small, self._large):
+            line.idle = None
+            self._abandon([*[waiter for _, waiter in line.flying], *line.waiters])
+            line.flying = []
+        self._land()
+
+    def _land(self) -> None:
+        """Wake those who wait for what they have written."""
+        if self._landed is not None:
+            self._landed.set_result(None)
+            self._landed = None
 
     async def run_large(self) -> None:
-        """Commit large records, and what comes after them, for ever: those of one task at a time."""
+        """Commit large records, and what comes after them, until it is cancelled: those of one task at a time."""
         line = self._large
-        while True:
-            if not line.entries:
-                line.idle = self._future()
-                await line.idle
-            hold = self._first_large()
-            if hold is not None:
-                await self._fly(line, line.take_of(hold, MOST_BYTES))
-            elif line.entries:
-                self._wake()
-                await self._landing()
+        try:
+            while True:
+                if not line.entries:
+                    line.idle = self._future()
+                    await line.idle
+                hold = self._first_large()
+                if hold is not None:
+                    await self._fly(line, line.take_of(hold, MOST_BYTES))
+                elif line.entries:
+                    self._wake()
+                    await self._landing()
+        finally:
+            self.close()
 
     def _first_large(self) -> Hold | None:
         """The first hold in the line for large records that has nothing in the other one, nor on its way from there."""
@@ -391,15 +414,13 @@ class Writer:
         for hold in lost:
             hold.lost, hold.refused = True, None
         for _, future, *_ in self._drop({id(hold) for hold in lost}):
-            if future is not None and not future.done():
-                future.set_exception(Fenced())
+            _refuse(future)
 
     def _abandon(self, waiters: list[_Waiter]) -> None:
         """Nobody knows what became of these records. The journal does: whoever claims their tasks next goes on from there."""
         self.lose([waiter[0] for waiter in waiters])
         for _, future, *_ in waiters:
-            if future is not None and not future.done():
-                future.set_exception(Fenced())
+            _refuse(future)
 
     def _drop(self, holds: set[int]) -> list[_Waiter]:
         """Take what these holds have in the lines out of them."""
@@ -418,9 +439,7 @@ class Writer:
                 for name in kept:
                     if hold.kept is None or name not in hold.kept:
                         hold.contents.pop(name, None)
-        if self._landed is not None:
-            self._landed.set_result(None)
-            self._landed = None
+        self._land()
 
 
 def _batch(taken: list[tuple[Entry, _Waiter]]) -> Batch:
@@ -446,6 +465,12 @@ def _halves(batch: Batch) -> tuple[Batch, Batch] | None:
     if len(parts) == 1:
         return None
     return _joined(parts[: len(parts) // 2]), _joined(parts[len(parts) // 2 :])
+
+
+def _refuse(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_exception(Fenced())
+        future.exception()  # its shift may be cancelled before it reads this
 
 
 def _without(batch: Batch, gone: set[str]) -> Batch:
