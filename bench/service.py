@@ -187,7 +187,7 @@ async def _onward(url: str) -> None:
     async def nothing(ctx: Context, service: str, number: int) -> None: ...
 
     async with app:
-        await _serve(app.asgi())
+        await _serve(app.asgi(keyless=True))
 
 
 async def _bare(url: str) -> None:

@@ -90,7 +90,7 @@ async def _server(url: str) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         async with app:
-            server = Server(app.asgi(), grace=1, ready=lambda: child.say(bound.getsockname()[1]))
+            server = Server(app.asgi(keyless=True), grace=1, ready=lambda: child.say(bound.getsockname()[1]))
             running = asyncio.create_task(server.serve([bound]))
             await asyncio.to_thread(sys.stdin.read)
             server.leave()

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import logging
 import random
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
@@ -17,6 +18,7 @@ from onward.audit import Entries
 from onward.budgets import Spent
 from onward.config import APART, CONNECTIONS, Settings, load, shown
 from onward.core.budget import Budget
+from onward.core.caller import KEYLESS
 from onward.core.clock import Clock, SystemClock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
@@ -166,9 +168,16 @@ class Onward(Events, McpDoor, Registry, Verbs):
         after = self.settings.prune_after_s
         return functools.partial(self.service.prunes.forever, after, self._rng) if after else None
 
-    def asgi(self, *, hosts: Collection[str] | None = None) -> Any:
+    def asgi(self, *, hosts: Collection[str] | None = None, keyless: bool = False) -> Any:
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
-        lifespan then has `async with app:`. `hosts` are the names under which it answers; None answers under any."""
+        lifespan then has `async with app:`. `hosts` are the names under which it answers; None answers under any. With `keyless`,
+        programs on this machine may do everything as long as there is no key; without it, every call needs a key."""
+        if keyless:
+            logging.getLogger("onward.http").warning("%s", KEYLESS)
+        return self.make_asgi(hosts=hosts, keyless=keyless)
+
+    def make_asgi(self, *, hosts: Collection[str] | None, keyless: bool) -> Any:
+        """The same, for a server that says by itself that there is no key."""
         try:
             from onward.edge import auth, http  # noqa: PLC0415 -- an extra
         except ImportError as error:
@@ -186,6 +195,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
             hooks=self.hooks,
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
+            keyless=keyless,
         )
         return http.asgi(edge, more=[self._mcp_route(edge)])
 

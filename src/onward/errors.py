@@ -6,6 +6,7 @@
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState ·
     │                         ArtifactNotFound
     ├── Unauthorized          no key was shown, or none that counts; Forbidden: it is not for this (OwnCall, NotForTenants)
+    │   └── KeylessOutside    there is no key at all yet, and the request does not come from this machine
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── MoreMatch             for many tasks at once: far more match than were seen (many.py)
     ├── QueueFull             come back in `retry_after` seconds
@@ -142,6 +143,19 @@ class Unauthorized(OnwardError):
     def __init__(self) -> None:
         super().__init__(
             "this needs a key that is valid now, as in `Authorization: Bearer onw_…`; `onward keys` makes one"
+        )
+
+
+class KeylessOutside(Unauthorized):
+    """There is no key yet, and the request is not known to come from this machine."""
+
+    code = "no_keys_yet"
+
+    def __init__(self, why: str) -> None:
+        OnwardError.__init__(
+            self,
+            f"there is no key yet, and without one only programs on this machine are answered; {why}. Make a key where the database is "
+            "(`onward keys create --name ME --scope admin,read,submit,decide`) and send it as `Authorization: Bearer onw_…`",
         )
 
 

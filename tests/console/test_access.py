@@ -87,7 +87,7 @@ bound = socket.socket()
 bound.bind(("127.0.0.1", 0))
 bound.listen()
 print(f" ready: http://127.0.0.1:{bound.getsockname()[1]}/deep/ops", flush=True)
-server = uvicorn.Server(uvicorn.Config(Starlette(routes=[Mount("/deep/ops", app.asgi())], lifespan=lifespan), log_level="error"))
+server = uvicorn.Server(uvicorn.Config(Starlette(routes=[Mount("/deep/ops", app.asgi(keyless=True))], lifespan=lifespan), log_level="error"))
 asyncio.run(server.serve([bound]))
 """
 

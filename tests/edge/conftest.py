@@ -21,7 +21,7 @@ async def serving(app: Onward, **options: Any) -> AsyncIterator[str]:
     with socket.socket(proto=socket.IPPROTO_TCP) as bound:  # as `onward serve` does
         bound.bind(("127.0.0.1", 0))
         ready = asyncio.Event()
-        server = Server(app.asgi(**options), grace=5, ready=ready.set)
+        server = Server(app.asgi(**{"keyless": True, **options}), grace=5, ready=ready.set)
         running = asyncio.create_task(server.serve([bound]))
         try:
             await ready.wait()

@@ -19,7 +19,7 @@ async def lifespan(_site: Starlette) -> AsyncIterator[None]:
         yield
 
 
-site = Starlette(routes=[Mount("/onward", app=app.asgi())], lifespan=lifespan)
+site = Starlette(routes=[Mount("/onward", app=app.asgi(keyless=True))], lifespan=lifespan)
 
 if __name__ == "__main__":
     with socket.socket() as bound:

@@ -88,7 +88,7 @@ async def served(app: Onward, **options: Any) -> AsyncIterator[tuple[httpx2.Asyn
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         ready = asyncio.Event()
-        asgi = app.asgi(**options)
+        asgi = app.asgi(**{"keyless": True, **options})
         server = Server(asgi, grace=5, ready=ready.set)
         running = asyncio.create_task(server.serve([bound]))
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -241,6 +241,7 @@ async def test_a_call_that_forgets_to_look_is_found(inspector: Inspector, monkey
     """A door that does not ask for the scope, that lets everybody into everything, or decides for whoever comes."""
     with monkeypatch.context() as planted:
         planted.setattr(Door, "need", lambda self, scope: None)
+        planted.setattr(Door, "need_any", lambda self, scopes: None)
         assert all(
             [
                 await inspector._refused(name, f"without {row.scope}", 403, "forbidden")

@@ -23,6 +23,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from onward.agent import schemas
 from onward.agent.tools import RISKS, Tool
 from onward.core import secret, wire
 from onward.core.durations import Duration, seconds
@@ -35,6 +36,21 @@ T = TypeVar("T")
 
 FRESH = 10.0
 """Seconds for which we believe that a server still offers what it offered."""
+
+CONNECT = 30.0
+"""Seconds until a server has introduced itself."""
+
+PAGES, TOOLS = 20, 500
+"""Pages on which a server may tell what it offers, and tools that an agent may use of one server."""
+
+LONGEST_NAME, LARGEST, ALL = 128, 65_536, 1 << 20
+"""Characters of the name of a tool, and bytes of what a server says of one tool, and of all that are used."""
+
+MOST, LINE = 4 << 20, 4 << 20
+"""Bytes of one answer over HTTP, and of one line that a command writes."""
+
+AGAIN = 1.0
+"""Seconds between two requests to go on with a stream that was cut."""
 
 PATIENCE = Retry(attempts=4, first=1.0, cap=20.0)
 """For a server that cannot be reached when a task begins."""
@@ -62,6 +78,12 @@ class ToolSaidNo(Fatal):
     code = "mcp_error"
 
 
+class OffersTooMuch(Fatal):
+    """An MCP server offers more than an agent can be told of."""
+
+    code = "mcp_too_much"
+
+
 @dataclasses.dataclass(frozen=True)
 class RemoteTool(Tool):
     """A tool whose schema somebody else wrote."""
@@ -85,7 +107,7 @@ class RemoteTool(Tool):
             raise InvalidInput(
                 f"{self.name!r} is a tool of another program, and is given no secrets; leave {{'$secret': …}} out"
             )
-        if wrong := _misfit(self.schema, checked):
+        if wrong := schemas.misfit(self.schema, checked):
             raise InvalidInput(f"the arguments of {self.name!r} do not fit: {wrong}")
         return checked
 
@@ -152,25 +174,47 @@ class McpServer:
         at, over, offered = self._offered
         if over is client and asyncio.get_running_loop().time() - at < FRESH:
             return offered
-        tools: list[Any] = []
-        cursor: str | None = None
         try:
-            while True:
-                page = await client.list_tools(cursor=cursor, cache_mode="refresh")
-                tools += page.tools
-                cursor = page.next_cursor
-                if cursor is None:
-                    break
+            async with asyncio.timeout(self._timeout):
+                offered = await self._pages(client)
+        except OffersTooMuch:
+            raise
         except Exception as error:
             raise ServerAway(
                 f"the MCP server {self.name!r} does not say what it offers: {_innermost(error)}"
             ) from error
-        offered = {
-            tool.name: {"name": tool.name, "description": tool.description or "", "schema": tool.input_schema}
-            for tool in tools
-        }
         self._offered = asyncio.get_running_loop().time(), client, offered
         return offered
+
+    async def _pages(self, client: Any) -> dict[str, Any]:
+        """What it offers of what is used, page after page. Raises OffersTooMuch."""
+        offered: dict[str, Any] = {}
+        cursor, size = None, 0
+        for _ in range(PAGES):
+            page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+            for tool in page.tools:
+                if len(tool.name) > LONGEST_NAME or not _fits(tool.name, self._only):
+                    continue
+                one = {"name": tool.name, "description": tool.description or "", "schema": tool.input_schema}
+                length = self._measured(one)
+                size += length
+                offered[tool.name] = one
+                if len(offered) > TOOLS or size > ALL:
+                    raise self._too_much(
+                        f"more than {TOOLS} tools, or {ALL:,} bytes of names, descriptions and schemas"
+                    )
+            if (cursor := page.next_cursor) is None:
+                return offered
+        raise self._too_much(f"more than {PAGES} pages")
+
+    def _measured(self, offered: dict[str, Any]) -> int:
+        try:
+            return len(wire.encode(offered, "a tool", most=LARGEST))
+        except InvalidInput as error:
+            raise self._too_much(f"a tool {offered['name']!r:.80} that cannot be told to a model: {error}") from None
+
+    def _too_much(self, what: str) -> OffersTooMuch:
+        return OffersTooMuch(f"the MCP server {self.name!r} offers {what}; name those that you need with only=[…]")
 
     def tools(self, manifest: Sequence[Mapping[str, Any]]) -> dict[str, Tool]:
         """The tools that a manifest tells of, as an agent calls them."""
@@ -256,7 +300,8 @@ class _Line:
     async def hold(self, connect: Callable[[], contextlib.AbstractAsyncContextManager[Any]]) -> None:
         """Keep it open until it is over."""
         try:
-            async with connect() as client:
+            async with asyncio.timeout(CONNECT) as introduced, connect() as client:
+                introduced.reschedule(None)
                 if not self.client.done():
                     self.client.set_result(client)
                 await self.over.wait()
@@ -323,13 +368,51 @@ async def _client(target: str | Sequence[str], headers: Mapping[str, Any] | None
 
     async with contextlib.AsyncExitStack() as stack:
         if isinstance(target, str) and target.startswith(("http://", "https://")):
-            timeout = httpx2.Timeout(30, read=300)
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers=_revealed(headers), timeout=timeout))
+            from onward.agent import bounded  # noqa: PLC0415 -- an extra
+
+            http = await stack.enter_async_context(
+                httpx2.AsyncClient(
+                    headers={**bounded.HEADERS, **_revealed(headers)},
+                    timeout=httpx2.Timeout(30, read=300),
+                    event_hooks=bounded.hooks(MOST, AGAIN),
+                )
+            )
             reached: Any = streamable_http_client(target, http_client=http)
         else:
             words = shlex.split(target) if isinstance(target, str) else list(target)
             reached = StdioServerParameters(command=words[0], args=words[1:], env=_revealed(env) or None)
-        yield await stack.enter_async_context(Client(reached))
+            _bound_lines()
+        client = await stack.enter_async_context(Client(reached))
+        # The SDK would judge what a tool gives by the schema that its server wrote, with Python's `re`, in this loop.
+        setattr(client.session, "validate_tool_result", _not_judged)  # noqa: B010 -- for mypy it is a method
+        yield client
+
+
+async def _not_judged(_name: str, _result: Any) -> None:
+    """A tool's output is text for a model, which judges it."""
+
+
+def _bound_lines() -> None:
+    """The SDK keeps what a command has written until a line ends, however long that takes: let it be lost when it is too much."""
+    import anyio  # noqa: PLC0415 -- an extra
+    from anyio.streams.text import TextReceiveStream  # noqa: PLC0415 -- an extra
+    from mcp.client import stdio  # noqa: PLC0415 -- an extra
+
+    class Lines(TextReceiveStream):
+        length = marks = 0
+
+        async def receive(self) -> str:
+            chunk = await super().receive()
+            tail = chunk.rpartition("\n")[2]
+            if len(tail) < len(chunk):
+                self.length = self.marks = 0
+            self.length += len(tail)
+            self.marks += sum(map(tail.count, "[{,"))
+            if self.length > LINE or self.marks > 2 * wire.PARTS:
+                raise anyio.BrokenResourceError
+            return chunk
+
+    setattr(stdio, "TextReceiveStream", Lines)  # noqa: B010 -- it is theirs
 
 
 def _revealed(given: Mapping[str, Any] | None) -> dict[str, str]:
@@ -343,7 +426,7 @@ def _revealed(given: Mapping[str, Any] | None) -> dict[str, str]:
 def _load() -> None:
     """Import what takes a second or more: in a thread, so that the loop of a worker, and its heartbeat, go on."""
     try:
-        for module in ("mcp.client.streamable_http", "jsonschema", "referencing", "httpx2"):
+        for module in ("mcp.client.streamable_http", "httpx2"):
             importlib.import_module(module)
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed; pip install 'onward[mcp]'") from None
@@ -399,19 +482,6 @@ class _ByName:
     def by_name(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """All by name."""
         return [], values
-
-
-def _misfit(schema: Mapping[str, Any], arguments: dict[str, Any]) -> str:
-    """What of the arguments does not fit a schema; nothing when a schema cannot be used. No reference in it is fetched."""
-    import jsonschema  # type: ignore[import-untyped] # noqa: PLC0415 -- comes with the SDK
-    from referencing import Registry  # noqa: PLC0415 -- comes with the SDK
-
-    try:
-        found = jsonschema.validators.validator_for(dict(schema))(dict(schema), registry=Registry())
-        errors = sorted(found.iter_errors(arguments), key=lambda one: list(map(str, one.path)))
-    except Exception:
-        return ""  # the server will judge them
-    return "; ".join(f"{'.'.join(map(str, one.path)) or 'they'}: {one.message}" for one in errors[:3])
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:

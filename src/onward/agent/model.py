@@ -22,6 +22,8 @@ Message = Mapping[str, Any]
 """{"role": "system" | "user" | "assistant" | "tool", "content": …, "tool_calls": […], "tool_call_id": …}"""
 
 _REMAINING = "x-ratelimit-remaining-"
+LONGEST_TIME = 64
+"""Characters of a header that tells a time: what is longer tells none, and would be looked at for long."""
 _SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s|$)")
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "": 1.0, "ms": 0.001}
 
@@ -163,7 +165,7 @@ def seconds_to_wait(headers: Mapping[str, str], now: Callable[[], float] = time.
     """When to come back: from `retry-after-ms`, `Retry-After` in either of its forms, or the reset of a limit of which nothing
     remains (`x-ratelimit-reset-tokens: 6m0s`); None when nothing is said."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        text = headers.get(name, "").strip()
+        text = headers.get(name, "").strip()[:LONGEST_TIME]
         if text.isascii() and text.replace(".", "", 1).isdigit():
             return float(text) * scale
     at = _date(headers.get("retry-after", ""))
@@ -177,14 +179,15 @@ def seconds_to_wait(headers: Mapping[str, str], now: Callable[[], float] = time.
 
 def _span(text: str) -> float | None:
     """`6m0s`, `1h2m3.5s`, `20ms`, or plain seconds."""
-    parts = _SPAN.findall(text.strip())
-    whole = bool(parts) and "".join(number + unit for number, unit in parts) == text.strip()
+    text = text.strip()
+    parts = _SPAN.findall(text) if len(text) <= LONGEST_TIME else []
+    whole = bool(parts) and "".join(number + unit for number, unit in parts) == text
     return sum(float(number) * _UNITS[unit] for number, unit in parts) if whole else None
 
 
 def _date(text: str) -> datetime.datetime | None:
     try:
-        at = email.utils.parsedate_to_datetime(text)
+        at = email.utils.parsedate_to_datetime(text[:LONGEST_TIME])
     except ValueError:
         return None
     return at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)

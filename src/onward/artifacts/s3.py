@@ -15,6 +15,9 @@ from typing import Any
 
 from onward.errors import StoreUnavailable
 
+MOST = 100_000_000
+"""Bytes of the largest artifact, as the keeper puts them there: a bucket that says more is not read."""
+
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -47,7 +50,12 @@ class Bucket:
         """The bytes of the object."""
         with self._in_words("read from"):
             try:
-                return bytes(self._store.get(f"{task_id}/{name}").bytes())
+                found = self._store.get(f"{task_id}/{name}")
+                if (size := int(found.meta["size"])) > MOST:
+                    raise ValueError(
+                        f"the object {task_id}/{name} has {size:,} bytes, and none that was put there has more than {MOST:,}"
+                    )
+                return bytes(found.bytes())
             except FileNotFoundError as error:
                 if "NoSuchBucket" in str(error):
                     raise

@@ -16,6 +16,7 @@ from onward.cli.screen import Screen
 from onward.cli.serve_demo import demo_app, fill, introduce
 from onward.cli.text import count
 from onward.cli.worker import logs, loop_factory, signals, status, tell
+from onward.core.caller import KEYLESS
 from onward.edge.auth import check_bind
 from onward.engine.worker import Worker
 from onward.errors import UsageError
@@ -39,14 +40,16 @@ async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
     port = app.settings.port if args.port is None else args.port
     stop = asyncio.Event()
     with signals(stop), _bound(host, port) as bound:
-        async with _opened(app, host), _worker(app, args) as worker, status(screen, app, worker, stop):
-            served = app.asgi(hosts=_hosts(host, app.settings.hosts))
+        async with _opened(app, host) as keyless, _worker(app, args) as worker, status(screen, app, worker, stop):
+            served = app.make_asgi(hosts=_hosts(host, app.settings.hosts), keyless=keyless)
             disk = await fill(app) if args.app is None else None
 
             def ready() -> None:
                 if disk is not None:
                     introduce(screen, disk, _address(bound), args.db)
                 tell(screen, "ready", _introduction(app, worker, bound))
+                if keyless:
+                    tell(screen, "no key", KEYLESS)
 
             server = _server(served, grace=app.settings.grace_s, ready=ready)
             running = asyncio.get_running_loop().create_task(server.serve([bound]))
@@ -61,10 +64,12 @@ async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _opened(app: Onward, host: str) -> AsyncIterator[None]:
+async def _opened(app: Onward, host: str) -> AsyncIterator[bool]:
+    """The app, open, and whether there is no key yet."""
     async with app:
-        check_bind(host, await app.keys.any())
-        yield
+        has_keys = await app.keys.any()
+        check_bind(host, has_keys)
+        yield not has_keys
 
 
 @contextlib.asynccontextmanager

@@ -35,3 +35,9 @@ class Caller(NamedTuple):
 
 
 ANYBODY: Final = Caller()
+
+KEYLESS: Final = (
+    "without a key (`onward keys create` makes one) every program on this machine may do everything over HTTP, and nobody else is "
+    "answered"
+)
+"""What a server says at its start that answers without a key."""

@@ -35,10 +35,17 @@ DEPTH = 500
 """How deep lists and objects may lie in each other. Python's reader gives up at the depth of its stack, so what one process
 could write on an empty stack another could not read on a full one."""
 
+PARTS = 200_000
+"""Values in one message from outside: small ones cost a process thirty times the bytes that it took to send them, and it does nothing
+else while it reads them."""
+
 _SCALARS = {type(None), bool, int, str}
 _TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_BRACKET = re.compile(rb"[][{}]")
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A text in JSON. One that never ends is taken up to the end of the data, so that no byte is looked at twice."""
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_NO_MARKS = bytes(set(range(256)) - set(b"[]{},"))
+_STEP = [1 if sign in b"[{" else -1 for sign in range(256)]
 
 
 def _edge(value: Any) -> Any:
@@ -125,7 +132,25 @@ def secret_in(value: Any) -> str | None:
 
 def too_deep(data: bytes) -> bool:
     """Whether JSON is nested deeper than may be."""
-    return data.count(b"[") + data.count(b"{") > DEPTH and _depth(data) > DEPTH
+    return data.count(b"[") + data.count(b"{") > DEPTH and _depth(_STRING.sub(b"", data)) > DEPTH
+
+
+def oversized(data: bytes) -> str | None:
+    """Why bytes from outside are not read as JSON: nested too deep, or too many values. It takes a time that is linear in the bytes,
+    whatever they are, and other threads have their turns meanwhile, which a reader of JSON would not let them have."""
+    if data.count(b",") + data.count(b"[") + data.count(b"{") <= DEPTH:
+        return None
+    marks, at = bytearray(), 0
+    for number, text in enumerate(_STRING.finditer(data)):
+        marks += data[at : text.start()].translate(None, _NO_MARKS)
+        at = text.end()
+        if len(marks) > 3 * PARTS or number > 2 * PARTS:  # a value has three marks at most, and two texts with its name
+            break
+    else:
+        marks += data[at:].translate(None, _NO_MARKS)
+        if max(marks.count(b","), marks.count(b"[") + marks.count(b"{")) <= PARTS:
+            return f"it is nested more than {DEPTH} levels deep" if _depth(marks) > DEPTH else None
+    return f"it has more than {PARTS:,} values; leave what is large elsewhere and send its address"
 
 
 def _check(data: bytes, what: str, most: int) -> None:
@@ -137,9 +162,10 @@ def _check(data: bytes, what: str, most: int) -> None:
         )
 
 
-def _depth(data: bytes) -> int:
-    signs = _BRACKET.findall(_STRING.sub(b"", data))
-    return max(itertools.accumulate(1 if sign in b"[{" else -1 for sign in signs), default=0)
+def _depth(outside: bytes | bytearray) -> int:
+    """How deep JSON is nested, by what of it is outside of texts."""
+    signs = outside.translate(None, _NO_BRACKETS)
+    return max(itertools.accumulate(map(_STEP.__getitem__, signs)), default=0)
 
 
 def encode(value: Any, what: str = "the value", *, most: int = LIMIT) -> bytes:

@@ -86,3 +86,5 @@ class Call:
     open: bool = False
     """Whether it can be asked without a key."""
     tag: str = "tasks"
+    needs: tuple[str, ...] = ()
+    """Scopes, of which the caller has one, or the body is not read. What the door demands beyond that is its business."""

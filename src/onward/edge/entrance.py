@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from onward.core.caller import ADMIN, READ, SUBMIT, Caller
@@ -25,6 +26,11 @@ class Entrance:
         """Raises Forbidden when the caller may not do what this scope is for."""
         if scope not in self.caller.scopes:
             raise Forbidden(scope, self.caller.name)
+
+    def need_any(self, scopes: Sequence[str]) -> None:
+        """Raises Forbidden when the caller has none of these scopes."""
+        if self.caller.scopes.isdisjoint(scopes):
+            raise Forbidden(scopes[0], self.caller.name)
 
     async def _own(self, scope: str, task_id: str) -> Task:
         """A task that this caller may touch in this way. Raises Forbidden, and TaskNotFound for a foreign one too."""

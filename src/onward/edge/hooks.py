@@ -19,11 +19,14 @@ async def receive(asked: Asked) -> Answer:
     hook = asked.edge.hooks.get(asked.path["name"])
     if hook is None:
         raise NotFound(f"there is no hook {asked.path['name']!r:.80}; `@app.hook(NAME, secret=…)` makes one")
-    data = await bodies.read(asked.request, asked.edge.body_limit)
+    edge = asked.edge
     headers = {name.lower(): value for name, value in asked.request.headers.items()}
-    event = hook.event(headers, data, None, asked.edge.now())  # before anything else looks at the bytes
-    event = hook.event(headers, data, bodies.parse(data), asked.edge.now())
-    await _do(hook, event)
+    hook.check_head(headers)  # before a byte of the body is read
+    data = await edge.lobby.read(asked.request, edge.body_limit)
+    hook.event(headers, data, None, edge.now())  # before anything else looks at the bytes
+    async with edge.room.working(len(data)):
+        event = hook.event(headers, data, await bodies.apart(data, lambda: bodies.parse(data)), edge.now())
+        await _do(hook, event)
     return Answer({"id": event.id})
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, get_origin
 
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
@@ -25,6 +25,7 @@ from onward.core.caller import Caller
 from onward.core.clock import Clock
 from onward.core.hook import Hook
 from onward.edge import (
+    auth,
     bodies,
     console,
     facts,
@@ -65,11 +66,14 @@ CALLS: Sequence[Call] = (
 )
 
 
+NOT_SAID = "this server is part of another one, which has not allowed that either: `app.asgi(keyless=True)` does"
+
+
 class Gate(Protocol):
     """Finds out who asks."""
 
-    async def caller(self, authorization: str | None) -> Caller:
-        """Raises Unauthorized."""
+    async def caller(self, authorization: str | None, outside: str | None = None) -> Caller:
+        """Raises Unauthorized. `outside` says why the request does not come from this machine."""
         ...
 
     async def still(self, caller: Caller) -> bool:
@@ -95,20 +99,33 @@ class Edge:
         hosts: frozenset[str] | None = None,
         origins: frozenset[str] = frozenset(),
         hooks: Mapping[str, Hook] | None = None,
+        keyless: bool = False,
     ) -> None:
         self.service, self.gate, self.version, self.body_limit, self.now = service, gate, version, body_limit, now
         self.settings = {} if settings is None else settings
         """Without what is secret in them."""
         self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks
+        self._keyless = keyless
+        """Whether programs on this machine are answered while there is no key."""
         self.metrics: Metrics | None = None
         """Made when somebody asks for the first time: before that nothing is counted."""
+        self.room = bodies.Room(max(bodies.ARRIVING, body_limit), max(bodies.WORKING, body_limit))
+        self.lobby = bodies.Room(max(bodies.STRANGE, body_limit), max(bodies.WORKING, body_limit))
+        """For bodies of callers who are known, and for those that tell only by their bytes who sent them."""
         self.closing = asyncio.Event()
         """Set when the server stops: what would go on for ever ends."""
         self.feed = Feed(followed, clock, streams=streams, closing=self.closing)
 
-    async def door(self, authorization: str | None) -> Door:
-        """The door for whoever shows this. Raises Unauthorized."""
-        return Door(self.service, await self.gate.caller(authorization))
+    async def caller(self, connection: HTTPConnection, authorization: str | None) -> Caller:
+        """The caller that comes over this connection and shows this. Raises Unauthorized."""
+        if authorization is not None:
+            return await self.gate.caller(authorization)
+        outside = auth.outside(connection) if self._keyless else NOT_SAID
+        return await self.gate.caller(None) if outside is None else await self.gate.caller(None, outside)
+
+    async def door(self, connection: HTTPConnection, authorization: str | None) -> Door:
+        """The door for this caller. Raises Unauthorized."""
+        return Door(self.service, await self.caller(connection, authorization))
 
     def check_origin(self, host: str, origin: str | None) -> None:
         """Refuse a page of somebody else that speaks through a browser of ours (DNS rebinding, forged requests)."""
@@ -199,11 +216,18 @@ class _Place:
         door = (
             Door(edge.service, Caller(scopes=frozenset()))
             if call.open
-            else await edge.door(request.headers.get("authorization"))
+            else await edge.door(request, request.headers.get("authorization"))
         )
+        if call.needs:
+            door.need_any(call.needs)
         query = None if call.query is None else bodies.shaped(call.query, _query(request, call.query), "the query")
-        body = None if call.body is None else await bodies.body(request, call.body, edge.body_limit)
-        answer = await call.does(Asked(door, request.path_params, query, body, request, edge))
+        if call.body is None:
+            answer = await call.does(Asked(door, request.path_params, query, None, request, edge))
+        else:
+            data = await edge.room.read(request, edge.body_limit)
+            async with edge.room.working(len(data)):
+                body = await bodies.body(data, call.body, request.headers.get("content-type", ""))
+                answer = await call.does(Asked(door, request.path_params, query, body, request, edge))
         if answer.response is not None:
             return answer.response
         return Response(

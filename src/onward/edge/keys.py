@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from onward.core.caller import ADMIN
 from onward.edge.calls import Answer, Asked, Call, Shape
 from onward.edge.shapes import Name, Seconds, Seq, Time
 from onward.views import entry_json, key_json
@@ -127,6 +128,7 @@ CALLS = [
         "Make a key; it is shown this once.",
         {201: ("The key.", MadeKey)},
         body=NewKey,
+        needs=(ADMIN,),
         errors=(413, 415, 422),
         tag="access",
     ),

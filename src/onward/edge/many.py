@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from onward.core.caller import ADMIN, SUBMIT
 from onward.edge.calls import Answer, Asked, Call, Shape
 from onward.edge.shapes import Priority, Whole
 from onward.edge.task_shapes import TaskFilter
@@ -78,6 +79,7 @@ CALLS = [
         "Cancel, resume, pause, prioritize or prune all tasks that match, 10,000 at most. To prune needs the scope admin.",
         {200: ("What came of it.", Outcome)},
         body=Action,
+        needs=(SUBMIT, ADMIN),
         errors=(409, 413, 415, 422),
     ),
 ]

@@ -14,12 +14,13 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
+from onward.core import wire
 from onward.core.caller import Caller
 from onward.core.ending import end_tasks
-from onward.edge import problem
+from onward.edge import bodies, problem
 from onward.edge.http import Edge
 from onward.edge.mcp_words import CALLER
 from onward.edge.problem import Problem
@@ -46,21 +47,39 @@ class Endpoint:
         options = {"max_request_body_size": edge.body_limit, **options}
         server.streamable_http_app(transport_security=open_to_all, **options)
         self._manager = server.session_manager
+        # of its own: a call of a tool may take its time, and what is worked on elsewhere does not wait for that
+        self._room = bodies.Room(max(bodies.ARRIVING, edge.body_limit), max(bodies.WORKING, edge.body_limit))
         self._begun: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
             self._edge.check_origin(request.headers.get("host", ""), request.headers.get("origin"))
-            caller = await self._edge.gate.caller(request.headers.get("authorization"))
+            caller = await self._edge.caller(request, request.headers.get("authorization"))
             await self._begin()
+            data = await self._body(request)
         except OnwardError as error:
             await problem.response(error)(scope, receive, send)
+            return
+        except ClientDisconnect:
             return
         # blanks around a value are no part of it (RFC 9110), and not every server takes them off
         headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope = {**scope, "headers": headers, CALLER: caller, "user": _user(caller)}
-        await self._judged(scope, receive, send, caller)
+        if not data:
+            await self._judged(scope, receive, send, caller)
+            return
+        async with self._room.working(len(data)):
+            await self._judged(scope, _replayed(data, receive), send, caller)
+
+    async def _body(self, request: Request) -> bytes:
+        """The body of a POST, bounded as those of all other calls are, before the SDK parses it."""
+        if request.method != "POST":
+            return b""
+        data = await self._room.read(request, self._edge.body_limit)
+        if (why := await bodies.apart(data, lambda: wire.oversized(data))) is not None:
+            raise Problem(400, "bad_json", f"the body is not read as JSON: {why}")
+        return data
 
     async def _judged(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve it for as long as whoever asked may ask."""
@@ -95,6 +114,16 @@ class Endpoint:
         async with self._manager.run():
             begun.set_result(None)
             await self._edge.closing.wait()
+
+
+def _replayed(data: bytes, receive: Receive) -> Receive:
+    """A body that was read, once more; then what comes after it."""
+    pieces = [{"type": "http.request", "body": data, "more_body": False}]
+
+    async def again() -> Any:
+        return pieces.pop() if pieces else await receive()
+
+    return again
 
 
 def _user(caller: Caller) -> AuthenticatedUser:

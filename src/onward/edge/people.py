@@ -8,6 +8,7 @@ import re
 from starlette.responses import Response
 
 from onward.budgets import Spent
+from onward.core.caller import DECIDE
 from onward.core.state import AgentState
 from onward.edge import shapes
 from onward.edge.calls import Answer, Asked, Call
@@ -124,6 +125,7 @@ CALLS = [
         "Approve or deny, once.",
         {200: ("Decided by this call.", shapes.Decided)},
         body=shapes.Decision,
+        needs=(DECIDE,),
         errors=(*_BODY, 410),
         tag="people",
     ),
@@ -145,6 +147,7 @@ CALLS = [
         "Answer a question, once.",
         {200: ("Answered by this call.", shapes.Decided)},
         body=shapes.NewAnswer,
+        needs=(DECIDE,),
         errors=(*_BODY, 410),
         tag="people",
     ),
@@ -166,6 +169,7 @@ CALLS = [
         "Say what became of an effect in doubt.",
         {200: ("The task.", shapes.TaskShape)},
         body=shapes.Verdict,
+        needs=(DECIDE,),
         errors=_BODY,
         tag="people",
     ),
@@ -187,6 +191,7 @@ CALLS = [
         "Set limits of that budget.",
         {200: ("The budget.", shapes.BudgetShape)},
         body=shapes.NewBudget,
+        needs=(DECIDE,),
         errors=_BODY,
         tag="people",
     ),

@@ -28,7 +28,7 @@ from onward.edge.calls import Shape
 from onward.edge.door import Door
 from onward.edge.feed import Closed
 from onward.edge.problem import Problem
-from onward.errors import OnwardError, Unauthorized
+from onward.errors import KeylessOutside, OnwardError, Unauthorized
 from onward.telemetry import counters
 from onward.views import record_json
 
@@ -39,6 +39,9 @@ log = logging.getLogger("onward.socket")
 
 LONGEST = 65_536
 """Bytes of one message."""
+
+LONGEST_KEY = 1_024
+"""Bytes of the first message of a caller who has shown no key yet: it has room for a key, and for nothing that takes time to parse."""
 
 RATE, BURST = 20.0, 40.0
 """Messages a second, and how many at once."""
@@ -178,7 +181,9 @@ class Sockets:
             if authorization is None and offered.startswith(KEY):
                 authorization = f"Bearer {offered.removeprefix(KEY)}"
         try:
-            return await self._edge.door(authorization)
+            return await self._edge.door(socket, authorization)
+        except KeylessOutside:
+            raise  # no key would help: there is none
         except Unauthorized:
             if authorization is not None:
                 raise
@@ -192,13 +197,16 @@ class Sockets:
         try:
             await _accept(socket)
             async with asyncio.timeout(PATIENCE):
-                said = bodies.parse(await _received(socket))
+                data = await _received(socket)
         finally:
             self._strangers -= 1
+        if len(data) > LONGEST_KEY:
+            raise Problem(413, "message_too_large", f"a message with a key has {LONGEST_KEY:,} bytes at most")
+        said = bodies.parse(data)
         key = said.get("key") if isinstance(said, dict) and said.get("type") == "auth" else None
         if not isinstance(key, str):
             raise Unauthorized
-        door = await self._edge.door(f"Bearer {key}")
+        door = await self._edge.door(socket, f"Bearer {key}")
         await socket.send_text(json.dumps({"type": "ack", "for": "auth"}))
         return door
 

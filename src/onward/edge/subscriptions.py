@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from starlette.responses import Response
 
+from onward.core.caller import ADMIN
 from onward.edge.calls import Answer, Asked, Call, Shape
 from onward.edge.shapes import Name, Time
 from onward.views import delivery_json, subscription_json
@@ -131,6 +132,7 @@ CALLS = [
         "Have events sent to a URL, signed, from now on.",
         {201: ("Made. Keep the secret.", MadeSubscription)},
         body=NewSubscription,
+        needs=(ADMIN,),
         errors=(413, 415, 422),
         tag="events",
     ),

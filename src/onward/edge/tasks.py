@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 
 from onward.core.budget import Budget
-from onward.core.caller import READ
+from onward.core.caller import READ, SUBMIT
 from onward.core.task import Task, Tasks
 from onward.core.why import Why
 from onward.edge import live, shapes, stream, task_shapes
@@ -231,6 +231,7 @@ CALLS = [
         "Ask for a task; the answer comes when it is durable.",
         {202: ("Accepted.", shapes.Accepted), 200: ("It ended while the answer was held back.", shapes.TaskShape)},
         body=shapes.NewTask,
+        needs=(SUBMIT,),
         headers=_KEY,
         errors=(404, 409, 413, 415, 422, 429),
     ),
@@ -332,6 +333,7 @@ CALLS = [
         "Change the priority of a task.",
         TASK,
         body=shapes.NewPriority,
+        needs=(SUBMIT,),
         errors=(404, 409, 413, 415, 422),
     ),
     Call(
@@ -342,6 +344,7 @@ CALLS = [
         "A new task from the first records of another; with `preview`, what it would do again.",
         {200: ("The new task, or what it would come to.", task_shapes.Forked)},
         body=task_shapes.NewFork,
+        needs=(SUBMIT,),
         errors=(404, 409, 413, 415, 422),
     ),
     Call(
@@ -352,6 +355,7 @@ CALLS = [
         "Send a signal to a task; one that nobody waits for yet is kept.",
         TASK,
         body=shapes.NewSignal,
+        needs=(SUBMIT,),
         errors=(404, 409, 413, 415, 422),
     ),
     Call(
@@ -362,6 +366,7 @@ CALLS = [
         "Say something to a task under way: an agent reads it before its next turn, other handlers as the signal `message`.",
         TASK,
         body=shapes.NewMessage,
+        needs=(SUBMIT,),
         errors=(404, 409, 413, 415, 422),
     ),
 ]

@@ -132,7 +132,7 @@ class Webhooks:
         if 300 <= status < 400:
             return Said(False, f"HTTP {status}: a redirect, which is not followed")
         asked = next((value for name, value in headers.items() if name.lower() == b"retry-after"), b"")
-        rest = self._rest(asked.decode("latin-1")) if status in THROTTLED else None
+        rest = self._rest(asked[:64].decode("latin-1")) if status in THROTTLED else None
         return Said(False, f"HTTP {status}", down=status >= 500, rest=rest)
 
     def _rest(self, asked: str) -> float | None:

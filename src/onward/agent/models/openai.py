@@ -19,6 +19,7 @@ from typing import Any
 import openai
 from openai.types.chat import ChatCompletionChunk
 
+from onward.agent import bounded
 from onward.agent.model import (
     Emit,
     Message,
@@ -39,8 +40,14 @@ FIRST = 300.0
 SILENCE = 120.0
 """Seconds until a connection, until the first word (a model may think before it), and between two words: then it is given up."""
 
+LONGEST, MOST, CALLS = 3_600.0, 32 << 20, 1_000
+"""Seconds and bytes of a whole answer (most of it is not text, but what each word is wrapped in), and calls of tools in it."""
+
 BUSY = frozenset({402, 408, 409, 429, 503, 529})
 """Answers that mean: not now."""
+
+SAID = 2_000
+"""Characters of what a provider says no with."""
 
 QUOTA = frozenset({402, 429})
 """Those of them that mean: you have had yours."""
@@ -104,18 +111,22 @@ class OpenAIModel:
         try:
             async with asyncio.timeout(self._first):
                 stream = await self._client().chat.completions.create(**self._asked(request))
-            async with stream:
+            async with stream, asyncio.timeout(LONGEST):
                 return await self._gathered(self._chunks(stream), emit)
         except openai.APIStatusError as error:
             raise self._in_our_words(error) from error
         except openai.APIError as error:  # no connection, silence, a stream that was cut or ends in an error
             if error.code in QUOTA_CODES:
-                raise ModelBusy(self.name, error.message, quota=True) from error
-            raise ModelUnavailable(self.name, str(error) or type(error).__name__) from error
+                raise ModelBusy(self.name, error.message[:SAID], quota=True) from error
+            raise ModelUnavailable(self.name, str(error)[:SAID] or type(error).__name__) from error
         except TimeoutError as error:
             raise self._silent(self._first) from error
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ModelUnavailable(self.name, f"its answer makes no sense ({type(error).__name__}: {error})") from error
+        except bounded.Oversized as error:
+            raise ModelUnavailable(self.name, str(error)) from error
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ModelUnavailable(
+                self.name, f"its answer makes no sense ({type(error).__name__}: {error})"[:SAID]
+            ) from error
 
     async def close(self) -> None:
         """Let go of its connections. Asked again, it opens new ones."""
@@ -136,7 +147,18 @@ class OpenAIModel:
                 why = "there is no key: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own"
                 raise ModelRefused(self.name, why)
             patience = openai.Timeout(max(self._first, self._silence), connect=self._connect)
-            client = openai.AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, timeout=patience)
+            # with the SDK's own defaults, and bounds on what is read
+            http = openai.DefaultAsyncHttpxClient(
+                base_url=self.base_url, timeout=patience, event_hooks=bounded.hooks(MOST)
+            )
+            client = openai.AsyncOpenAI(
+                base_url=self.base_url,
+                api_key=key,
+                max_retries=0,
+                timeout=patience,
+                http_client=http,
+                default_headers=bounded.HEADERS,
+            )
             self._opened = loop, client
         return self._opened[1]
 
@@ -181,6 +203,7 @@ class OpenAIModel:
         text: list[str] = []
         refusal: list[str] = []
         calls: list[_Piece] = []
+        latest: dict[int | None, _Piece] = {}
         usage, finish, model = Usage(), "", ""
         async for chunk in chunks:
             model = chunk.model or model
@@ -196,7 +219,7 @@ class OpenAIModel:
                     emit(delta.content)
                 if delta.refusal:
                     refusal.append(delta.refusal)
-                _merge(calls, delta.tool_calls or ())
+                _merge(calls, latest, delta.tool_calls or ())
         if not finish:
             raise ModelUnavailable(self.name, "its answer broke off")
         if refusal and not text:
@@ -207,7 +230,7 @@ class OpenAIModel:
         return ModelUnavailable(self.name, f"it was silent for {patience:g} s")
 
     def _in_our_words(self, error: openai.APIStatusError) -> Exception:
-        status, why = error.status_code, f"{error.status_code} {error.message}"
+        status, why = error.status_code, f"{error.status_code} {error.message}"[:SAID]
         if status in BUSY:
             after = seconds_to_wait(error.response.headers)
             return ModelBusy(self.name, why, after, quota=status in QUOTA or error.code in QUOTA_CODES)
@@ -241,7 +264,7 @@ def _function(wanted: Mapping[str, str]) -> dict[str, str]:
 def _object(arguments: str) -> str:
     try:
         fits = isinstance(json.loads(arguments or "{}"), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         fits = False
     return (arguments or "{}") if fits else json.dumps({"not_a_json_object": arguments})
 
@@ -258,24 +281,31 @@ class _Piece:
     """A call as far as it has come."""
 
     def __init__(self, index: int | None, id_: str) -> None:
-        self.index, self.id, self.name, self.arguments = index, id_, "", ""
+        self.index, self.id = index, id_
+        self.names: list[str] = []
+        self.arguments: list[str] = []
 
 
-def _merge(calls: list[_Piece], deltas: Iterable[Any]) -> None:
+def _merge(calls: list[_Piece], latest: dict[int | None, _Piece], deltas: Iterable[Any]) -> None:
     """Pieces of calls, each with the number of its call. Some servers number none, or number all of them 0: another id is
-    another call."""
+    another call. `latest` has the last call of each number."""
     for delta in deltas:
         index, id_ = getattr(delta, "index", None), delta.id or ""
-        call = next((one for one in reversed(calls) if one.index == index), None)
+        call = latest.get(index)
         if call is None or (id_ and call.id and id_ != call.id):
-            call = _Piece(index, id_)
+            latest[index] = call = _Piece(index, id_)
             calls.append(call)
+            if len(calls) > CALLS:
+                raise bounded.Oversized(f"its answer has more than {CALLS:,} calls of tools")
         call.id = call.id or id_
         if delta.function is not None:
-            call.name += delta.function.name or ""
-            call.arguments += delta.function.arguments or ""
+            call.names.append(delta.function.name or "")
+            call.arguments.append(delta.function.arguments or "")
 
 
 def _calls(calls: list[_Piece]) -> tuple[ToolCall, ...]:
     """In order."""
-    return tuple(ToolCall(one.id, one.name, one.arguments) for one in sorted(calls, key=lambda one: one.index or 0))
+    return tuple(
+        ToolCall(one.id, "".join(one.names), "".join(one.arguments))
+        for one in sorted(calls, key=lambda one: one.index or 0)
+    )
