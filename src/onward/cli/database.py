@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 
 from rich.text import Text
@@ -9,10 +10,11 @@ from rich.text import Text
 from onward.app import Onward
 from onward.cli import door
 from onward.cli.screen import Screen, indented, sign, verdicts
-from onward.cli.text import safe
+from onward.cli.text import machine_readable, safe
 from onward.cli.timeline import Mark
 from onward.errors import SchemaMismatch, StoreUnavailable
 from onward.health import Check
+from onward.store.migrate import Progress
 from onward.store.sqlite_file import MEMORY
 
 WRONG = 1
@@ -21,11 +23,19 @@ WRONG = 1
 async def migrate(args: Namespace) -> int:
     """`onward migrate`."""
     screen, store = Screen(args), door.app_of(args).store
+
+    def tell(progress: Progress) -> None:
+        """One line for each thing that goes on: on stderr, with --json as JSON."""
+        if screen.json:
+            print(machine_readable(progress._asdict()), file=sys.stderr, flush=True)
+        else:
+            screen.aside((safe(": ".join(filter(None, progress))), "dim"))
+
     try:
         await store.open(migrate=False)
         behind = False
     except SchemaMismatch:
-        await store.open(migrate=True)
+        await store.open(migrate=True, tell=tell)
         behind = True
     try:
         version, _ = await store.version()

@@ -25,6 +25,7 @@ from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task
 from onward.store.access import Access
+from onward.store.migrate import Tell, silent
 from onward.store.outbox import Outbox
 from onward.store.overview import Overview
 from onward.store.purses import Purses
@@ -230,18 +231,19 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
     inline: bool
     """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""
 
-    async def open(self, *, migrate: bool | None = None) -> None:
-        """Connect and check the tables. `migrate` True brings them up to date, False never touches them; None creates
-        them in an empty database and, on SQLite, brings them up to date. Raises SchemaMismatch when they do not fit."""
+    async def open(self, *, migrate: bool | None = None, tell: Tell = silent) -> None:
+        """Connect and check the tables. `migrate` True brings them up to date and tells how far it is, False never touches them; None
+        creates them in an empty database and, on SQLite, brings them up to date. Raises SchemaMismatch when they do not fit: newer ones
+        of the same major version do."""
         ...
 
     async def close(self) -> None:
         """Let go of everything. Safe to call twice, and before open."""
         ...
 
-    async def migrate(self) -> list[str]:
-        """Bring the tables up to date; the names of the migrations that ran. Safe with workers running and when called
-        by many at once."""
+    async def migrate(self, tell: Tell = silent) -> list[str]:
+        """Bring the tables up to date; the names of the migrations that ran. Safe with workers running, which it does not hold up, and
+        when called by many at once. One that was interrupted goes on."""
         ...
 
     async def version(self) -> tuple[int, int]:

@@ -32,6 +32,7 @@ from onward.store import sqlite_steer as steer
 from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
 from onward.store.lane import Inline, Lane, Threaded
+from onward.store.migrate import State, Tell, silent
 from onward.store.nudge import Datagrams, Hub, News
 from onward.store.overview import WHOLE
 from onward.store.port import (
@@ -101,7 +102,7 @@ class SqliteStore(
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def open(self, *, migrate: bool | None = None) -> None:
+    async def open(self, *, migrate: bool | None = None, tell: Tell = silent) -> None:
         if self._write is not None:
             return
         with plainly(self.where):
@@ -110,7 +111,7 @@ class SqliteStore(
             self._read = self._write if self.path == MEMORY or self.inline else self._lane("BEGIN", "onward-reader")
         try:
             if migrate is not False:
-                await self.migrate()
+                await self.migrate(tell)
             await self._check()
         except BaseException:
             await self.close()
@@ -133,32 +134,46 @@ class SqliteStore(
     def twin(self) -> Store:
         return self
 
-    async def migrate(self) -> list[str]:
-        def job(connection: apsw.Connection) -> list[str]:
-            connection.execute(migrate.TABLE)
-            done = {number for (number,) in connection.execute(migrate.READ)}
-            if max(done, default=0) > self._migrations[-1].number:
-                migrate.check(self.where, self._migrations, done)
-            for step in (todo := migrate.missing(self._migrations, done)):
-                connection.execute(step.sql)
-                connection.execute(
-                    "INSERT INTO onward_migrations VALUES (?, ?, ?)", (step.number, step.name, step.checksum)
-                )
-            return [step.name for step in todo]
+    async def migrate(self, tell: Tell = silent) -> list[str]:
+        names: list[str] = []
+        while done := await self._writing(self._migrate_some):
+            for name in done:
+                tell(migrate.Progress(name, "done"))
+            names += done
+        return names
 
-        return await self._writing(job)
+    def _migrate_some(self, connection: apsw.Connection) -> list[str]:
+        """The next migration that is missing, so that others write in between; all of them in an empty database."""
+        state = self._state(connection)
+        migrate.check_age(self.where, self._migrations, state)
+        todo = migrate.missing(self._migrations, state)
+        todo = todo[:1] if state.done else todo
+        if todo:
+            connection.execute(migrate.TABLES)
+        for step in todo:
+            connection.execute(step.whole)
+            row = (step.number, step.name, step.checksum)
+            connection.execute("INSERT INTO onward_migrations (number, name, checksum) VALUES (?, ?, ?)", row)
+            if step.oldest:
+                connection.execute(
+                    "INSERT INTO onward_schema (name, value) VALUES (?, ?) "
+                    "ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
+                    (migrate.OLDEST, step.oldest),
+                )
+        return [step.name for step in todo]
 
     async def version(self) -> tuple[int, int]:
-        return max(await self._reading(self._done), default=0), self._migrations[-1].number
+        return (await self._reading(self._state)).newest, self._migrations[-1].number
 
     @staticmethod
-    def _done(connection: apsw.Connection) -> set[int]:
-        if not list(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'onward_migrations'")):
-            return set()
-        return {number for (number,) in connection.execute(migrate.READ)}
+    def _state(connection: apsw.Connection) -> State:
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        done = connection.execute(migrate.READ) if "onward_migrations" in there else ()
+        marks = dict(connection.execute(migrate.MARKS)) if "onward_schema" in there else {}
+        return State(frozenset(number for (number,) in done), marks.get(migrate.OLDEST, 0))
 
     async def _check(self) -> None:
-        migrate.check(self.where, self._migrations, await self._reading(self._done))
+        migrate.check(self.where, self._migrations, await self._reading(self._state))
 
     # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────
 
