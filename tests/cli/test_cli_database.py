@@ -60,6 +60,12 @@ def test_doctor_finds_a_stuck_task(onward: Run, db: str):
     assert wrong == {"name": "tasks", "fine": False, "detail": f"{task_id} has neither a queue row nor an outcome"}
 
 
+def test_doctor_goes_deep_on_demand(onward: Run, db: str):
+    onward("submit", "x", "--anyway", "--db", db)
+    assert "every page" not in onward("doctor", "--db", db).out
+    assert "quick_check of every page says ok" in onward("doctor", "--deep", "--db", db).out
+
+
 def test_a_database_of_a_newer_version(onward: Run, db: str):
     onward("migrate", "--db", db)
     connection = apsw.Connection(db.removeprefix("sqlite:///"))

@@ -14,10 +14,13 @@ from onward.cli.text import machine_readable, safe
 from onward.cli.timeline import Mark
 from onward.errors import SchemaMismatch, StoreUnavailable
 from onward.health import Check
+from onward.store.census import RECORDS
 from onward.store.migrate import Progress
 from onward.store.sqlite_file import MEMORY
 
 WRONG = 1
+TOLD = 10
+"""Slices of a census between two lines about it."""
 
 
 async def migrate(args: Namespace) -> int:
@@ -54,7 +57,7 @@ async def doctor(args: Namespace) -> int:
     screen, app = Screen(args), door.app_of(args)
     where, status = app.store.where, 0
     try:
-        checks = await _examine(app)
+        checks = await _examine(app, screen, deep=args.deep)
     except StoreUnavailable as error:
         checks, status = [Check("database", False, str(error))], error.exit_status
     if any(check.fine is False for check in checks):
@@ -85,7 +88,16 @@ def _print(screen: Screen, where: str, checks: list[Check]) -> None:
     screen.block(indented(grid))
 
 
-async def _examine(app: Onward) -> list[Check]:
+async def _examine(app: Onward, screen: Screen, *, deep: bool) -> list[Check]:
+    def seen(records: int) -> None:
+        """One line now and then: on stderr, with --json as JSON."""
+        if records % (TOLD * RECORDS):
+            return
+        if screen.json:
+            print(machine_readable({"records": records}), file=sys.stderr, flush=True)
+        else:
+            screen.aside((f"{records:,} records looked at", "dim"))
+
     if door.missing(app.store):
         note = Check(
             "database", None, "the file is not there yet; the first submit, worker or `onward migrate` makes it"
@@ -95,6 +107,6 @@ async def _examine(app: Onward) -> list[Check]:
             return [note, *(Check(*entry) for entry in await app.store.doctor() if entry[0] == "SQLite library")]
     await app.open(migrate=False)
     try:
-        return await app.service.health.checks()
+        return await app.service.health.checks(deep=deep, seen=seen)
     finally:
         await app.close()

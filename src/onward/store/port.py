@@ -25,6 +25,7 @@ from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task
 from onward.store.access import Access
+from onward.store.census import Census
 from onward.store.migrate import Tell, silent
 from onward.store.outbox import Outbox
 from onward.store.overview import Overview
@@ -211,7 +212,7 @@ class Depth:
     rate: float
 
 
-class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
+class Store(Access, Census, Outbox, Overview, Purses, Quotas, Tails, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str
@@ -425,12 +426,9 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         """The task, or None; where it is another's as well (see `Access` for whose)."""
         ...
 
-    async def census(self) -> list[tuple[str, str]]:
-        """Unfinished tasks that nothing will ever move, with what is wrong. Always empty, or there is a bug."""
-        ...
-
-    async def doctor(self) -> list[tuple[str, bool, str]]:
-        """What is worth checking about this database: name, fine or not, what to do."""
+    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:
+        """What is worth checking about this database: name, fine or not, what to do. `deep` reads all of it, where the database does not
+        look after its own pages."""
         ...
 
     # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────

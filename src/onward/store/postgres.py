@@ -30,6 +30,7 @@ from onward.store import postgres_schedules as timed
 from onward.store import postgres_steer as steer
 from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
+from onward.store.census import Faults, Seen, in_slices, unseen
 from onward.store.listener import Listener
 from onward.store.migrate import State, Tell, silent
 from onward.store.nudge import Hub, News
@@ -418,10 +419,20 @@ class PostgresStore(
         found = await self._fetch("get", id=task_id, most=WHOLE, **seen_by(whose))
         return rows.task(found[0]) if found else None
 
-    async def census(self) -> list[tuple[str, str]]:
-        return [(row["task_id"], row["fault"]) for row in await self._fetch("census")]
+    async def census(self, seen: Seen = unseen) -> Faults:
+        async def bound(low: str, records: int) -> str | None:
+            found = await self._fetch("census_bound", low=low, records=records)
+            return found[0][0] if found else None
 
-    async def doctor(self) -> list[tuple[str, bool, str]]:
+        async def look(low: str, high: str) -> Faults:
+            return [(row["task_id"], row["fault"]) for row in await self._fetch("census", low=low, high=high)]
+
+        return await in_slices(bound, look, seen)
+
+    async def census_lately(self, most: int) -> Faults:
+        return [(row["task_id"], row["fault"]) for row in await self._fetch("census_lately", most=most)]
+
+    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:  # noqa: ARG002 -- the server looks after its pages
         (row,) = await self._fetch("health")
         return health(row, pooled=self._pooled)
 

@@ -31,6 +31,7 @@ from onward.store import sqlite_schedules as timed
 from onward.store import sqlite_steer as steer
 from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
+from onward.store.census import Faults, Seen, in_slices, unseen
 from onward.store.lane import Inline, Lane, Threaded
 from onward.store.migrate import State, Tell, silent
 from onward.store.nudge import Datagrams, Hub, News
@@ -50,7 +51,7 @@ from onward.store.port import (
     WorkerRow,
 )
 from onward.store.sqlite_access import SqliteAccess
-from onward.store.sqlite_file import MEMORY, health, plainly
+from onward.store.sqlite_file import MEMORY, health, plainly, sound, sound_file
 from onward.store.sqlite_fork import fork
 from onward.store.sqlite_gauges import SqliteGauges
 from onward.store.sqlite_nudges import SqliteNudges
@@ -447,8 +448,24 @@ class SqliteStore(
         found = await self._reading(lambda c: views(run(c, "get", id=task_id, most=WHOLE, **seen_by(whose))))
         return rows.task(found[0]) if found else None
 
-    async def census(self) -> list[tuple[str, str]]:
-        return await self._reading(lambda c: [(row[0], row[1]) for row in run(c, "census")])
+    async def census(self, seen: Seen = unseen) -> Faults:
+        async def bound(low: str, records: int) -> str | None:
+            found = await self._reading(lambda c: first(c, "census_bound", low=low, records=records))
+            return found[0] if found else None
 
-    async def doctor(self) -> list[tuple[str, bool, str]]:
-        return await self._reading(lambda c: health(c, self.path))
+        async def look(low: str, high: str) -> Faults:
+            return await self._reading(lambda c: [(row[0], row[1]) for row in run(c, "census", low=low, high=high)])
+
+        return await in_slices(bound, look, seen)
+
+    async def census_lately(self, most: int) -> Faults:
+        return await self._reading(lambda c: [(row[0], row[1]) for row in run(c, "census_lately", most=most)])
+
+    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:
+        found = await self._reading(lambda c: health(c, self.path))
+        if deep and (self.path == MEMORY or self.inline):
+            return [*found, await self._reading(sound)]
+        if deep:  # a connection of its own: it reads every page, and nobody waits behind it
+            with plainly(self.where):
+                return [*found, await asyncio.to_thread(sound_file, self.path, self._clock)]
+        return found

@@ -57,7 +57,7 @@ export async function show(root, place) {
 
 // ── health ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Read when somebody looks, and not again by itself: it reads the whole file of a small database. */
+/** Read when somebody looks, and not again by itself. */
 async function wellness(box, signal, _place, again) {
   const found = await get("/api/system", {}, { signal });
   put(box, drawn(found, again));
