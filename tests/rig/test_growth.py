@@ -47,10 +47,10 @@ def test_the_section_is_written_anew_and_the_page_before_it_stays(tmp_path: Path
     page = tmp_path / "page.md"
     page.write_text("# Benchmarks\n\nthe table\n")
     cells = dict.fromkeys(growth.OPERATIONS, (0.001, 0.0012))
-    for name in ("first", "second"):
+    for name in ("case-a", "case-b"):
         growth.write(page, {"commit": name}, [(name, "sqlite", cells | {"doctor": (0.001, 0.002)})])
     text = page.read_text()
     assert text.startswith("# Benchmarks\n\nthe table\n\n## Growth\n")
-    assert (text.count("## Growth"), "first" in text) == (1, False)
-    assert "| second | sqlite | 1.20 (1.20 ms) |" in text
+    assert (text.count("## Growth"), "case-a" in text) == (1, False)
+    assert "| case-b | sqlite | 1.20 (1.20 ms) |" in text
     assert "**2.00** (2 ms) |" in text
