@@ -4,6 +4,8 @@
     python -m bench --peers             the neighbours as well (each in an environment of its own under .bench/)
     python -m bench --only W3 --quick   one workload, a tenth of the work, to see whether a change helped
 
+    python -m bench growth              what things cost in a database that has grown (bench/growth.py)
+
 The workloads, the same for everybody; bodies do nothing, so that the engine's own cost shows:
 
     W1  submit tasks one by one, and in batches                             tasks/s until the call returns, durable

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import bare, report
+from bench import bare, growth, report
 from bench.agent import w7
 from bench.measure import Figure, medians
 from bench.peers import host
@@ -54,8 +54,31 @@ class Ground:
         self._files += 1
         return f"sqlite:///{self.directory}/{self._files}.db"
 
+    def pair(self, store: str) -> tuple[str, str]:
+        """Two empty databases side by side."""
+        if store == "postgres" and self.postgres:
+            return self.postgres.database("before"), self.postgres.database("after")
+        return self.empty(store), self.empty(store)
+
+    def forget(self, store: str) -> None:
+        """Give back the disk that the last pair took."""
+        if store == "postgres":
+            self.pair(store)
+        for file in self.directory.glob("*.db*"):
+            file.unlink()
+
+
+def _growth(words: list[str]) -> int:
+    options = growth.parse(words)
+    growth.room(DIRECTORY.parent, options)
+    with _ground(options.store, {"max_wal_size": "8GB"}) as ground:
+        url = ground.postgres.url if ground.postgres else None
+        return growth.run(options, ground, report.facts(url, ground.directory, []))
+
 
 def main() -> int:
+    if sys.argv[1:2] == ["growth"]:
+        return _growth(sys.argv[2:])
     options = _options()
     with _ground(options.store) as ground:
         peers = [peer for peer in host.PEERS if options.peers and peer.stores & set(options.store)]
@@ -80,7 +103,12 @@ def main() -> int:
     wanted = [figure for figure in medians(figures) if figure.workload.startswith(tuple(options.only))]
     print(report.text(found, wanted))
     if options.markdown:
-        options.markdown.write_text(report.markdown(found, wanted))
+        grown = (
+            options.markdown.read_text().partition(f"\n{growth.SECTION}\n")[1:]
+            if options.markdown.exists()
+            else ("", "")
+        )
+        options.markdown.write_text(report.markdown(found, wanted) + "".join(grown))
     for failure in failures:
         print(f"not measured: {failure}", file=sys.stderr)
     return 1 if failures else 0
@@ -113,7 +141,7 @@ def _measurements(
 
 
 @contextlib.contextmanager
-def _ground(stores: list[str]) -> Iterator[Ground]:
+def _ground(stores: list[str], settings: dict[str, str] | None = None) -> Iterator[Ground]:
     DIRECTORY.mkdir(exist_ok=True)
     (DIRECTORY / ".gitignore").write_text("*\n")
     # Not under /tmp, which is memory on many machines: a commit there costs nothing.
@@ -122,7 +150,7 @@ def _ground(stores: list[str]) -> Iterator[Ground]:
         directory.chmod(0o755)  # PostgreSQL may run as somebody else
         postgres = None
         if "postgres" in stores:
-            postgres = stack.enter_context(Postgres(directory / "postgres"))
+            postgres = stack.enter_context(Postgres(directory / "postgres", settings=settings))
         yield Ground(directory, postgres)
 
 

@@ -164,6 +164,7 @@ SPAWNERS = {
     "edge/tasks.py": 3,  # an answer that is held back, and its ears for the end of the client and of the server
     "edge/stream.py": 2,  # an answer, and its ear for the end of the client
     "store/postgres_nudges.py": 1,  # nudges on their way out
+    "store/postgres_migrate.py": 1,  # the look at an index that is being built
     "store/sqlite_nudges.py": 1,
 }
 
@@ -192,6 +193,7 @@ TAKERS = {
     "store/lane.py",  # the nap of a busy handler, inside SQLite
     "store/sqlite_file.py",  # patience with a file that is being made
     "store/listener.py",  # pauses between two tries to connect
+    "store/postgres_migrate.py",  # pauses between two tries to get a lock
     "engine/lease.py",
     "testing.py",  # a step that really takes time is really waited for
 }

@@ -8,20 +8,22 @@ from __future__ import annotations
 import collections
 import dataclasses
 import platform
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from onward.core.clock import Clock
-from onward.core.task import ASKS_A_PERSON, State, Tasks
+from onward.core.task import ASKS_A_PERSON
 from onward.core.text import count
 from onward.place import Place, Queue, Stats
+from onward.store.census import Faults, Seen, unseen
 from onward.store.port import Store, WorkerRow
 
 SKEW = 2.0
 """Seconds by which this machine's clock may differ from the database's. Leases do not mind; people who compare times do."""
 
-LOOK = 1000
-"""Tasks that are looked at to learn what waits for a person."""
+LOOK = 200
+"""Tasks of each kind in which a fault shows first that are looked at: the oldest unfinished ones, those that are held, those that sleep for
+ever, and the newest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,15 +62,11 @@ class Health:
         return not any(check.fine is False for check in self.checks)
 
 
-Lister = Callable[..., Awaitable[tuple[Tasks, str | None]]]
-"""Lists tasks, as `Lists.list` does: a page, and the cursor for the next."""
-
-
 class Doctor:
     """Looks at all of it."""
 
-    def __init__(self, store: Store, clock: Clock, place: Place, lister: Lister, queue_limit: int) -> None:
-        self._store, self._clock, self._place, self._list, self._limit = store, clock, place, lister, queue_limit
+    def __init__(self, store: Store, clock: Clock, place: Place, queue_limit: int) -> None:
+        self._store, self._clock, self._place, self._limit = store, clock, place, queue_limit
 
     async def look(self, settings: Mapping[str, Any], version: str) -> Health:
         """All there is to know."""
@@ -87,20 +85,23 @@ class Doctor:
             checks=await self.checks(),
         )
 
-    async def checks(self) -> list[Check]:
-        """What is well and what is not."""
+    async def checks(self, *, deep: bool = False, seen: Seen = unseen) -> list[Check]:
+        """What is well and what is not. What it costs does not depend on history, unless it goes `deep`: then it reads all there is, in
+        slices, and tells how many records it has seen."""
+        queues = await self._place.queues()
         return [
-            *(Check(*entry) for entry in await self._store.doctor()),
+            *(Check(*entry) for entry in await self._store.doctor(deep=deep)),
             await self._tables(),
             await self._time(),
-            await self._census(),
-            await self._persons(),
-            *await self._workers_and_queues(),
+            await (self._whole_census(seen) if deep else self._census()),
+            _persons(queues),
+            *await self._workers_and_queues(queues),
         ]
 
     async def _tables(self) -> Check:
         there, ours = await self._store.version()
-        return Check("tables", there == ours, f"version {there} (this program: {ours})")
+        newer = "; a newer program made them, and this one works with them" if there > ours else ""
+        return Check("tables", None if newer else there == ours, f"version {there} (this program: {ours}){newer}")
 
     async def _skew(self) -> float:
         sent = self._clock.now()
@@ -113,34 +114,42 @@ class Doctor:
         return Check("clock", abs(skew) <= SKEW, f"{abs(skew):.2f} s {side} the database's")
 
     async def _census(self) -> Check:
-        faults = await self._store.census()
-        some = "; ".join(f"{task_id} {fault}" for task_id, fault in faults[:3])
-        more = f" and {len(faults) - 3:,} more" if len(faults) > 3 else ""
-        return Check("tasks", not faults, f"{some}{more}" if faults else "none is stuck")
-
-    async def _persons(self) -> Check:
-        waiting, more = await self._list(state=State.WAITING, limit=LOOK)
-        reasons = collections.Counter(str(task.reason) for task in waiting if task.reason in ASKS_A_PERSON)
-        if not reasons:
-            return Check("people", True, "no task waits for a person")
-        number = reasons.total()
-        some = (
-            f"{number:,} or more tasks wait"
-            if more
-            else f"{count(number, 'task')} {'waits' if number == 1 else 'wait'}"
+        return _tasks(
+            await self._store.census_lately(LOOK), "none is stuck of those looked at (all: onward doctor --deep)"
         )
-        told = ", ".join(f"{many:,} {reason}" for reason, many in sorted(reasons.items()))
-        return Check("people", None, f"{some} for a person ({told}): onward list --state waiting")
 
-    async def _workers_and_queues(self) -> list[Check]:
+    async def _whole_census(self, seen: Seen) -> Check:
+        return _tasks(await self._store.census(seen), "none is stuck")
+
+    async def _workers_and_queues(self, found: list[Queue]) -> list[Check]:
         now = self._clock.now()
         rows = await self._store.workers()
         alive = [row for row in rows if row.lease_until > now]
-        queues = {queue.name: queue for queue in (await self._place.queue("default"), *await self._place.queues())}
+        queues = {queue.name: queue for queue in found}
+        if "default" not in queues:
+            queues["default"] = await self._place.queue("default")
         return [
             _workers(alive, len(rows) - len(alive), sum(queue.waiting for queue in queues.values())),
             *(_queue(queues[name], self._limit) for name in sorted(queues)),
         ]
+
+
+def _tasks(faults: Faults, fine: str) -> Check:
+    some = "; ".join(f"{task_id} {fault}" for task_id, fault in faults[:3])
+    more = f" and {len(faults) - 3:,} more" if len(faults) > 3 else ""
+    return Check("tasks", not faults, f"{some}{more}" if faults else fine)
+
+
+def _persons(queues: list[Queue]) -> Check:
+    reasons: collections.Counter[str] = collections.Counter()
+    for queue in queues:
+        reasons.update({reason: many for reason, many in queue.reasons.items() if reason in ASKS_A_PERSON})
+    if not reasons:
+        return Check("people", True, "no task waits for a person")
+    number = reasons.total()
+    some = f"{count(number, 'task')} {'waits' if number == 1 else 'wait'}"
+    told = ", ".join(f"{many:,} {reason}" for reason, many in sorted(reasons.items()))
+    return Check("people", None, f"{some} for a person ({told}): onward list --state waiting")
 
 
 def _workers(alive: list[WorkerRow], gone: int, waiting: int) -> Check:

@@ -1,22 +1,31 @@
 """The place as a whole: its queues, its workers, its numbers. Part of the one door (service.py).
 
 A queue that is paused stays so, over all workers and restarts, until somebody lets it go on: nobody starts anything of it, and
-what runs goes on. Numbers of what is unfinished are exact; of what has ended they are, up to a bound (`Stats.exact`).
+what runs goes on. Numbers of what is unfinished are exact, and of many thousands a few seconds old at most; of what has ended they are exact
+up to a bound (`Stats.exact`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import dataclasses
+import math
 from collections.abc import Iterable
 
+from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
 from onward.store.overview import Ended, Unfinished
 from onward.store.port import Store, WorkerRow
 from onward.wishes import named
 
-COUNTED = 100_000
+COUNTED = 10_000
 """Ended tasks that are counted; above it they are estimated."""
+
+MANY = 10_000
+"""Unfinished tasks above which a count of them is used again, for ten times as long as it took, and no longer than `STALE`."""
+
+STALE = 5.0
 
 READY = frozenset({Reason.QUEUED, Reason.CANCELLING})
 """Those that a worker may start now."""
@@ -91,12 +100,27 @@ class Stats:
 class Place:
     """All verbs about it."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._counted: list[Unfinished] = []
+        self._fresh_until = -math.inf
+        self._counting = asyncio.Lock()
+
+    async def _unfinished(self) -> list[Unfinished]:
+        """All that is unfinished, by queue and reason. A count reads every unfinished task, and many look at once: they share it."""
+        async with self._counting:
+            began = self._clock.monotonic()
+            if began < self._fresh_until:
+                return self._counted
+            found = await self._store.unfinished()
+            if sum(one.tasks for one in found) > MANY:
+                took = self._clock.monotonic() - began
+                self._counted, self._fresh_until = found, began + min(took * 11, STALE)
+            return found
 
     async def queues(self) -> list[Queue]:
         """All queues that have something unfinished, a limit, or a worker that names them, by name."""
-        unfinished, limits = await self._store.unfinished(), await self._store.queue_limits()
+        unfinished, limits = await self._unfinished(), await self._store.queue_limits()
         workers = await self.workers()
         rows: dict[str, list[Unfinished]] = collections.defaultdict(list)
         for one in unfinished:
@@ -128,7 +152,7 @@ class Place:
 
     async def stats(self) -> Stats:
         """How many tasks there are, by state and reason, and what the workers manage."""
-        unfinished, ended = await self._store.unfinished(), await self._store.ended(COUNTED)
+        unfinished, ended = await self._unfinished(), await self._store.ended(COUNTED)
         reasons: collections.Counter[str] = collections.Counter()
         for one in unfinished:
             reasons[one.reason] += one.tasks

@@ -98,13 +98,13 @@ class Service(Lists):
         self.subscriptions = Subscriptions(store, ids, webhooks)
         self.keys = Keys(store)
         self.audit = Audit(store)
-        self.place = Place(store)
+        self.place = Place(store, clock)
         self.handlers = Handlers(store, offers)
         self.journals = Journals(store)
         self.whys = Whys(store, self.handlers)
         self.prunes = Prunes(store, self.artifacts, clock)
         self.many = Many(self, self.prunes)
-        self.health = Doctor(store, clock, self.place, self.list, queue_limit)
+        self.health = Doctor(store, clock, self.place, queue_limit)
         self.usages = Usages(store, self.is_agent)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -222,9 +222,9 @@ class Service(Lists):
         for queue, count in counts.items():
             gauge = self._depths.setdefault(queue, _Gauge())
             if gauge.stale(self._clock.monotonic(), count, self._limit):
-                asked = gauge.total
+                asked, began = gauge.total, self._clock.monotonic()
                 depth = await self._store.depth(queue)
-                gauge.read(self._clock.monotonic(), depth.waiting, asked)
+                gauge.read(self._clock.monotonic(), depth.waiting, asked, self._clock.monotonic() - began)
                 if gauge.waiting + gauge.added + count > self._limit:
                     raise QueueFull(queue, self._limit, _come_back(self._limit, depth.rate))
             gauge.total += count
@@ -444,16 +444,18 @@ class _Gauge:
 
     def __init__(self) -> None:
         self.at, self.waiting, self.total, self._asked = -math.inf, 0, 0, 0
+        self._lasts = 1.0
 
     @property
     def added(self) -> int:
         return self.total - self._asked
 
-    def read(self, now: float, waiting: int, asked: int) -> None:
+    def read(self, now: float, waiting: int, asked: int, took: float) -> None:
         self.at, self.waiting, self._asked = now, waiting, asked
+        self._lasts = min(max(1.0, 50 * took), 10.0)  # counting a hundred thousand takes a while
 
     def stale(self, now: float, count: int, limit: int) -> bool:
-        return now - self.at > 1 or self.waiting + self.added + count > limit * 0.9
+        return now - self.at > self._lasts or self.waiting + self.added + count > limit * 0.9
 
 
 def _come_back(limit: int, rate: float) -> float:

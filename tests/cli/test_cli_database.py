@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -59,10 +60,19 @@ def test_doctor_finds_a_stuck_task(onward: Run, db: str):
     assert wrong == {"name": "tasks", "fine": False, "detail": f"{task_id} has neither a queue row nor an outcome"}
 
 
+def test_doctor_goes_deep_on_demand(onward: Run, db: str):
+    onward("submit", "x", "--anyway", "--db", db)
+    assert "every page" not in onward("doctor", "--db", db).out
+    assert "quick_check of every page says ok" in onward("doctor", "--deep", "--db", db).out
+
+
 def test_a_database_of_a_newer_version(onward: Run, db: str):
     onward("migrate", "--db", db)
     connection = apsw.Connection(db.removeprefix("sqlite:///"))
     connection.execute("INSERT INTO onward_migrations VALUES (999, 'later', '')")
+    assert onward("list", "--db", db).status == 0, "newer, and of the same major version"
+    assert "a newer program" in onward("doctor", "--db", db).out
+    connection.execute("INSERT INTO onward_schema VALUES ('oldest', 998)")
     for command in (["list"], ["migrate"]):
         said = onward(*command, "--db", db)
         assert said.status == 6
@@ -81,7 +91,12 @@ def test_a_database_that_is_behind_is_migrated_on_demand_alone(onward: Run, fres
     said = onward("list", "--db", url)
     assert said.status == 6
     assert "run `onward migrate`" in said.sentence
-    assert onward("migrate", "--db", url).status == 0
+    said = onward("migrate", "--db", url, "--json")
+    assert said.status == 0
+    assert said.json["migrated"] is True
+    told = [json.loads(line) for line in said.err.splitlines()]
+    assert {"migration": "0002_messages", "said": "done"} in told
+    assert any("index onward_tasks_parent" in one["said"] for one in told)
     assert onward("list", "--db", url).status == 0
 
 

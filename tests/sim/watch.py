@@ -351,7 +351,7 @@ class Watch:
 
     def census(self) -> None:
         """The store's own alarm."""
-        faults = [f"{id_[-4:]} {what}" for id_, what in self.connection.execute(_census_sql())]
+        faults = [f"{id_[-4:]} {what}" for id_, what in self.connection.execute(_census_sql(), ("", "~"))]
         if faults:
             self.fault("the census says: " + "; ".join(faults))
 

@@ -104,19 +104,6 @@ def test_by_many_threads_at_once(fresh_url: str) -> None:
         assert len(set(pool.map(one, range(8)))) == 8
 
 
-@not_memory
-async def test_a_newer_database_is_refused(fresh_url: str) -> None:
-    ahead = plus_one(open_store(fresh_url))
-    await ahead.open(migrate=True)
-    await ahead.close()
-    for wish in (None, True, False):
-        store = open_store(fresh_url)
-        with pytest.raises(SchemaMismatch, match=r"newer Onward.*upgrade this program"):
-            await store.open(migrate=wish)
-        with pytest.raises(StoreUnavailable, match="not open"):
-            await store.get("x")
-
-
 @only_postgres
 async def test_an_older_postgres_is_refused_until_somebody_migrates(fresh_url: str) -> None:
     """Many programs share it, so none of them changes it on its own account."""

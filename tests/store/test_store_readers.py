@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from typing import Any
 
 import pytest
 
 from onward.core import record as r
 from onward.core.task import State, Task
+from onward.errors import StoreUnavailable
+from onward.store import census
 from onward.store.port import Batch, Store
 from tests.kit import Time, begun, claim, completion, entry, join, new, sql, submit, waiting
 
@@ -138,6 +142,7 @@ async def test_the_census_finds_each_fault(store: Store, kind: str, fault: str) 
     assert await store.census() == []
     await sql(store, FAULTS[fault].format(never="'Infinity'" if kind == "postgres" else "9e999"))
     assert await store.census() == [(one.id, fault)]
+    assert await store.census_lately(10) == [(one.id, fault)]
 
 
 async def test_the_census_of_a_journal_that_does_not_begin_at_one(store: Store) -> None:
@@ -147,8 +152,135 @@ async def test_the_census_of_a_journal_that_does_not_begin_at_one(store: Store) 
     assert (one.id, "has a gap in its journal") in await store.census()
 
 
-async def test_the_doctor_finds_a_sound_database_sound(store: Store, kind: str) -> None:
-    found = await store.doctor()
+async def ended_before(store: Store, count: int) -> list[str]:
+    """So many tasks that have ended, before all others."""
+    ids = [f"0{number:025}" for number in range(count)]
+    blob = "'1'" if type(store).__name__ == "PostgresStore" else "CAST('1' AS BLOB)"
+    rows = ", ".join(f"('{id_}', 'old', 'default', 0, 1, 'f', {blob}, {blob})" for id_ in ids)
+    await sql(
+        store,
+        f"INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options) VALUES {rows}",
+    )
+    records = ", ".join(
+        f"('{id_}', {seq}, 0, '{kind}', '', {blob}, 1)"
+        for id_ in ids
+        for seq, kind in ((1, r.SUBMITTED), (2, "approval.requested"), (3, r.COMPLETED))
+    )
+    await sql(store, f"INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES {records}")
+    outcomes = ", ".join(f"('{id_}', 'completed', 1, 3, 1)" for id_ in ids)
+    await sql(store, f"INSERT INTO onward_outcomes VALUES {outcomes}")
+    return ids
+
+
+async def test_the_whole_census_goes_in_slices_and_tells(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census, "RECORDS", 7)
+    ids = await ended_before(store, 20)
+    for broken in (ids[0], ids[9], ids[19]):
+        await sql(store, f"DELETE FROM onward_journal WHERE seq = 2 AND task_id = '{broken}'")
+    await sql(
+        store, "INSERT INTO onward_journal SELECT 'zz', seq, 0, 'progress', '', data, 1 FROM onward_journal LIMIT 1"
+    )
+    seen: list[int] = []
+    found = await store.census(seen.append)
+    assert sorted(found) == [
+        *[(one, "has a gap in its journal") for one in (ids[0], ids[9], ids[19])],
+        ("zz", "has records although there is no such task"),
+    ]
+    assert seen == sorted(set(seen))
+    assert len(seen) >= 6
+
+
+async def test_a_slice_that_takes_too_long_is_made_smaller(store: Store) -> None:
+    await ended_before(store, 3)
+    asked: list[int] = []
+
+    async def bound(low: str, records: int) -> str | None:
+        asked.append(records)
+        return "x" if low < "x" else None
+
+    async def look(low: str, high: str) -> list[tuple[str, str]]:
+        if asked[-1] > 1_000:
+            raise StoreUnavailable("too long")
+        return [(low, high)]
+
+    assert await census.in_slices(bound, look, census.unseen) == [("", "x"), ("x", census.LAST)]
+    assert asked == [20_000, 2_500, 312, 312]
+
+
+async def test_the_quick_census_looks_at_the_oldest_unfinished_and_the_newest(store: Store) -> None:
+    ids = await ended_before(store, 9)
+    for broken in (ids[0], ids[4], ids[8]):
+        await sql(store, f"DELETE FROM onward_journal WHERE seq = 3 AND task_id = '{broken}'")
+    fault = "ended without an ending in its journal"
+    assert await store.census_lately(2) == [(ids[8], fault)], "of history, the newest"
+    assert len(await store.census()) == 3
+    await sql(
+        store,
+        "INSERT INTO onward_queue (task_id, queue, task, priority, reason) VALUES ('"
+        + ids[4]
+        + "', 'q', 'old', 0, 'queued')",
+    )
+    assert (ids[4], "has a queue row although it has ended") in await store.census_lately(2)
+
+
+async def test_the_quick_census_and_the_asks_read_no_history(store: Store, kind: str) -> None:
+    """By the plan: no scan of a table of history without a condition on its index."""
+    await ended_before(store, 400)
+    if kind == "postgres":
+        await sql(store, "ANALYZE")
+        from onward.store.postgres_run import S
+
+        for name in ("census_lately", "asks", "open_asks_by_kind"):
+            values = {"most": 5, "of_all": True, "tenant": ""}
+            async with store._connection() as connection:  # type: ignore[attr-defined]
+                rows = await connection.fetch(
+                    f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {S[name].sql}", *S[name](**values)
+                )
+            assert _read(json.loads(rows[0][0])[0]["Plan"]) < 100, name
+    else:
+        from onward.store.sqlite_run import S as L
+
+        for name in ("census_lately", "asks", "open_asks_by_kind"):
+            plan = await sql(store, "EXPLAIN QUERY PLAN " + re.sub(r"\?\d+", "1", L[name].sql))
+            scans = [row[3] for row in plan if re.match(r"SCAN (t|j|o|u|onward_(tasks|journal|outcomes))\b", row[3])]
+            ends = {  # the first of an index, under a LIMIT
+                "census_lately": ["SCAN onward_tasks USING COVERING INDEX sqlite_autoindex_onward_tasks_1"]
+            }.get(name, ["SCAN j USING INDEX onward_journal_asks"])
+            assert scans == ends, name
+
+
+def _read(plan: dict[str, Any]) -> float:
+    """The rows that a plan reads of the tables of history."""
+    own = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0) if plan.get("Relation Name") in HISTORY else 0
+    return own * plan["Actual Loops"] + sum(_read(part) for part in plan.get("Plans", []))
+
+
+HISTORY = {"onward_tasks", "onward_journal", "onward_outcomes"}
+
+
+async def test_what_is_asked_is_found_among_tasks_that_asked_and_ended(store: Store) -> None:
+    """The hops between those that asked and those that are unfinished meet at every one that is both, wherever it lies."""
+    ids = await ended_before(store, 12)
+    for number, task_id in enumerate(ids):
+        if number in (0, 3, 4, 7, 11):
+            await sql(store, f"DELETE FROM onward_outcomes WHERE task_id = '{task_id}'")
+            await sql(
+                store,
+                f"INSERT INTO onward_queue (task_id, queue, task, priority, reason) VALUES ('{task_id}', 'q', 'old', 0, 'approval')",
+            )
+    for quiet in ("0" * 25 + "a", "1" * 26):
+        await sql(
+            store,
+            f"INSERT INTO onward_queue (task_id, queue, task, priority, reason) VALUES ('{quiet}', 'q', 'old', 0, 'queued')",
+        )
+    assert [ask.task_id for ask in await store.asks()] == [ids[number] for number in (0, 3, 4, 7, 11)]
+    assert (await store.standing()).asks == {"approval.requested": 5}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_the_doctor_finds_a_sound_database_sound(store: Store, kind: str, deep: bool) -> None:
+    found = await store.doctor(deep=deep)
+    assert ("file" in {name for name, _, _ in found}) == (deep and kind != "postgres")
     bad = {name for name, fine, _ in found if not fine}
     assert bad <= ({"fsync"} if kind == "postgres" else set()), "the server of the tests runs without fsync"
     assert all(name and text for name, _, text in found)

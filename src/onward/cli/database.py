@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 
 from rich.text import Text
@@ -9,23 +10,35 @@ from rich.text import Text
 from onward.app import Onward
 from onward.cli import door
 from onward.cli.screen import Screen, indented, sign, verdicts
-from onward.cli.text import safe
+from onward.cli.text import machine_readable, safe
 from onward.cli.timeline import Mark
 from onward.errors import SchemaMismatch, StoreUnavailable
 from onward.health import Check
+from onward.store.census import RECORDS
+from onward.store.migrate import Progress
 from onward.store.sqlite_file import MEMORY
 
 WRONG = 1
+TOLD = 10
+"""Slices of a census between two lines about it."""
 
 
 async def migrate(args: Namespace) -> int:
     """`onward migrate`."""
     screen, store = Screen(args), door.app_of(args).store
+
+    def tell(progress: Progress) -> None:
+        """One line for each thing that goes on: on stderr, with --json as JSON."""
+        if screen.json:
+            print(machine_readable(progress._asdict()), file=sys.stderr, flush=True)
+        else:
+            screen.aside((safe(": ".join(filter(None, progress))), "dim"))
+
     try:
         await store.open(migrate=False)
         behind = False
     except SchemaMismatch:
-        await store.open(migrate=True)
+        await store.open(migrate=True, tell=tell)
         behind = True
     try:
         version, _ = await store.version()
@@ -44,7 +57,7 @@ async def doctor(args: Namespace) -> int:
     screen, app = Screen(args), door.app_of(args)
     where, status = app.store.where, 0
     try:
-        checks = await _examine(app)
+        checks = await _examine(app, screen, deep=args.deep)
     except StoreUnavailable as error:
         checks, status = [Check("database", False, str(error))], error.exit_status
     if any(check.fine is False for check in checks):
@@ -75,7 +88,16 @@ def _print(screen: Screen, where: str, checks: list[Check]) -> None:
     screen.block(indented(grid))
 
 
-async def _examine(app: Onward) -> list[Check]:
+async def _examine(app: Onward, screen: Screen, *, deep: bool) -> list[Check]:
+    def seen(records: int) -> None:
+        """One line now and then: on stderr, with --json as JSON."""
+        if records % (TOLD * RECORDS):
+            return
+        if screen.json:
+            print(machine_readable({"records": records}), file=sys.stderr, flush=True)
+        else:
+            screen.aside((f"{records:,} records looked at", "dim"))
+
     if door.missing(app.store):
         note = Check(
             "database", None, "the file is not there yet; the first submit, worker or `onward migrate` makes it"
@@ -85,6 +107,6 @@ async def _examine(app: Onward) -> list[Check]:
             return [note, *(Check(*entry) for entry in await app.store.doctor() if entry[0] == "SQLite library")]
     await app.open(migrate=False)
     try:
-        return await app.service.health.checks()
+        return await app.service.health.checks(deep=deep, seen=seen)
     finally:
         await app.close()

@@ -286,5 +286,10 @@ def _migrate(commands: Commands) -> None:
 
 def _doctor(commands: Commands) -> None:
     parser = commands.add("doctor", "database:doctor", "check the database, the clock, the workers and the queues")
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="look at every task there ever was, and every page of a file; takes its time",
+    )
     more = Commands(parser.add_subparsers(dest="what", metavar="WHAT", title="or look for something else"))
     of_app(more.add("secrets", "secrets:scan", "look through the whole database for values of the app's secrets"))

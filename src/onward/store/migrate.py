@@ -1,22 +1,85 @@
-"""Migrations: numbered SQL files, each run once, in order, inside a transaction, and only ever additive.
+"""Migrations: numbered SQL files, each run once, in order.
 
-Workers of the version before go on working while a migration runs, so a migration adds tables, columns and indexes and
-leaves what is there. The table `onward_migrations` says which have run; a database that is ahead of the program is refused.
+Workers of the version before go on working while a migration runs, and a program of the version before may be started again after it.
+So a migration expands: it adds tables, columns and indexes, and leaves the others. A file has two parts:
+
+- its script, which runs in one transaction;
+- its indexes on tables that were there before the file. PostgreSQL makes each of them CONCURRENTLY, after the script and outside a
+  transaction, whether the file says CONCURRENTLY or not. Such a statement begins at the start of a line and ends with a semicolon.
+  An index that replaces another one has a new name: the old one serves until the new one is there.
+
+A migration that takes away what older programs use (contract) has a line `-- oldest: 0015`: the newest migration that a program
+has to know to work on these tables. Only a new major version has such a migration. The table `onward_migrations` says which migrations
+have run, and `onward_schema` which programs are too old, and how far an interrupted migration came.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import re
+from collections.abc import Callable
 from importlib.resources import files
+from typing import NamedTuple
 
 from onward.errors import SchemaMismatch
 
-TABLE = "CREATE TABLE IF NOT EXISTS onward_migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL)"
+TABLES = """
+CREATE TABLE IF NOT EXISTS onward_migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS onward_schema (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+"""
 READ = "SELECT number FROM onward_migrations ORDER BY number"
+MARKS = "SELECT name, value FROM onward_schema"
+
+OLDEST = "oldest"
+"""The mark for the newest migration that a program has to know to work on these tables."""
+
+SCRIPTED = "scripted"
+"""The mark for the last migration whose script has run, while its indexes are being made."""
+
+_MADE = re.compile(r"^CREATE TABLE (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
+_INDEX = re.compile(
+    r"^CREATE (?P<unique>UNIQUE )?INDEX (?:CONCURRENTLY )?(?P<name>\w+)(?P<rest> ON (?P<table>\w+)[^;]*);", re.MULTILINE
+)
+_OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+class Progress(NamedTuple):
+    """What a migration is about just now."""
+
+    migration: str
+    said: str
+
+
+Tell = Callable[[Progress], None]
+
+
+def silent(progress: Progress) -> None:
+    """Tells nobody."""
+
+
+class Index(NamedTuple):
+    """An index that is made beside the work of others."""
+
+    name: str
+    sql: str
+
+
+class State(NamedTuple):
+    """How far the tables are: the migrations that have run, and the marks."""
+
+    done: frozenset[int] = frozenset()
+    oldest: int = 0
+    scripted: int = 0
+
+    @property
+    def newest(self) -> int:
+        """The last migration that has run; 0 for none."""
+        return max(self.done, default=0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Migration:
     """One numbered file."""
 
@@ -28,6 +91,38 @@ class Migration:
     def checksum(self) -> str:
         return hashlib.sha256(self.sql.encode()).hexdigest()[:16]
 
+    @property
+    def oldest(self) -> int:
+        """The newest migration that a program has to know to work after this one; 0 where every program can."""
+        found = _OLDEST.search(self.sql)
+        return int(found[1]) if found else 0
+
+    @functools.cached_property
+    def _apart(self) -> list[re.Match[str]]:
+        made = set(_MADE.findall(self.sql))
+        return [match for match in _INDEX.finditer(self.sql) if match["table"] not in made]
+
+    @property
+    def indexes(self) -> list[Index]:
+        """Those that are made beside the work of others, in their order."""
+        return [
+            Index(match["name"], f"CREATE {match['unique'] or ''}INDEX CONCURRENTLY {match['name']}{match['rest']}")
+            for match in self._apart
+        ]
+
+    @property
+    def script(self) -> str:
+        """All the rest."""
+        text = self.sql
+        for match in self._apart:
+            text = text.replace(match[0], "")
+        return text
+
+    @property
+    def whole(self) -> str:
+        """Script and indexes as one, where there is no work of others."""
+        return re.sub(r"^(CREATE (?:UNIQUE )?INDEX) CONCURRENTLY ", r"\1 ", self.sql, flags=re.MULTILINE)
+
 
 def load(dialect: str) -> list[Migration]:
     """All migrations of a database, in order."""
@@ -36,19 +131,26 @@ def load(dialect: str) -> list[Migration]:
     return [Migration(int(f.name[:4]), f.name[:-4], f.read_text(encoding="utf-8")) for f in found]
 
 
-def missing(migrations: list[Migration], done: set[int]) -> list[Migration]:
+def missing(migrations: list[Migration], state: State) -> list[Migration]:
     """Those that have not run."""
-    return [m for m in migrations if m.number not in done]
+    return [m for m in migrations if m.number not in state.done]
 
 
-def check(where: str, migrations: list[Migration], done: set[int]) -> None:
-    """Raise when the tables are of another version than the program."""
-    newest, ours = max(done, default=0), migrations[-1].number
-    if newest > ours:
+def check_age(where: str, migrations: list[Migration], state: State) -> None:
+    """Raise when the tables are for newer programs alone."""
+    ours = migrations[-1].number
+    if state.oldest > ours:
         raise SchemaMismatch(
-            f"{where} was migrated by a newer Onward (table version {newest}, this program knows {ours}); upgrade this program"
+            f"{where} was migrated by a newer Onward of another major version (table version {state.newest}, for programs that know "
+            f"version {state.oldest}; this program knows {ours}); upgrade this program"
         )
-    if missing(migrations, done):
+
+
+def check(where: str, migrations: list[Migration], state: State) -> None:
+    """Raise when the program cannot work on the tables. Newer ones of the same major version will do."""
+    check_age(where, migrations, state)
+    if missing(migrations, state):
         raise SchemaMismatch(
-            f"{where} has table version {newest} and this program needs {ours}; run `onward migrate`, it is safe while workers run"
+            f"{where} has table version {state.newest} and this program needs {migrations[-1].number}; run `onward migrate`, it is "
+            "safe while workers run"
         )

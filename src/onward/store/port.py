@@ -26,6 +26,8 @@ from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task
 from onward.store.access import Access
+from onward.store.census import Census
+from onward.store.migrate import Tell, silent
 from onward.store.outbox import Outbox
 from onward.store.overview import Overview
 from onward.store.purses import Purses
@@ -236,7 +238,7 @@ class Depth:
     rate: float
 
 
-class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
+class Store(Access, Census, Outbox, Overview, Purses, Quotas, Tails, Protocol):
     """The port. See the head of this file for what every verb promises."""
 
     where: str
@@ -256,18 +258,19 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
     inline: bool
     """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""
 
-    async def open(self, *, migrate: bool | None = None) -> None:
-        """Connect and check the tables. `migrate` True brings them up to date, False never touches them; None creates
-        them in an empty database and, on SQLite, brings them up to date. Raises SchemaMismatch when they do not fit."""
+    async def open(self, *, migrate: bool | None = None, tell: Tell = silent) -> None:
+        """Connect and check the tables. `migrate` True brings them up to date and tells how far it is, False never touches them; None
+        creates them in an empty database and, on SQLite, brings them up to date. Raises SchemaMismatch when they do not fit: newer ones
+        of the same major version do."""
         ...
 
     async def close(self) -> None:
         """Let go of everything. Safe to call twice, and before open."""
         ...
 
-    async def migrate(self) -> list[str]:
-        """Bring the tables up to date; the names of the migrations that ran. Safe with workers running and when called
-        by many at once."""
+    async def migrate(self, tell: Tell = silent) -> list[str]:
+        """Bring the tables up to date; the names of the migrations that ran. Safe with workers running, which it does not hold up, and
+        when called by many at once. One that was interrupted goes on."""
         ...
 
     async def version(self) -> tuple[int, int]:
@@ -482,12 +485,9 @@ class Store(Access, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         """The task, or None; where it is another's as well (see `Access` for whose)."""
         ...
 
-    async def census(self) -> list[tuple[str, str]]:
-        """Unfinished tasks that nothing will ever move, with what is wrong. Always empty, or there is a bug."""
-        ...
-
-    async def doctor(self) -> list[tuple[str, bool, str]]:
-        """What is worth checking about this database: name, fine or not, what to do."""
+    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:
+        """What is worth checking about this database: name, fine or not, what to do. `deep` reads all of it, where the database does not
+        look after its own pages."""
         ...
 
     # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────

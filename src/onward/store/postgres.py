@@ -24,14 +24,16 @@ from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, Task
 from onward.errors import StoreUnavailable, TaskNotFound
-from onward.store import limits, migrate, predecessor, rows
+from onward.store import limits, migrate, postgres_migrate, predecessor, rows
 from onward.store import postgres_access as access
 from onward.store import postgres_limits as gates
 from onward.store import postgres_schedules as timed
 from onward.store import postgres_steer as steer
 from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
+from onward.store.census import Faults, Seen, in_slices, unseen
 from onward.store.listener import Listener
+from onward.store.migrate import State, Tell, silent
 from onward.store.nudge import Hub, News
 from onward.store.overview import WHOLE
 from onward.store.pool import Pool
@@ -67,7 +69,6 @@ from onward.store.postgres_trim import PostgresTrimming
 
 T = TypeVar("T")
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
-MIGRATION_LOCK = 7_205_759_403
 
 
 class PostgresStore(
@@ -104,7 +105,7 @@ class PostgresStore(
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def open(self, *, migrate: bool | None = None) -> None:
+    async def open(self, *, migrate: bool | None = None, tell: Tell = silent) -> None:
         if self._pool is not None:
             return
         try:
@@ -113,8 +114,8 @@ class PostgresStore(
             raise plain(error, self.where) from None
         self._pool = Pool(lambda: connect(self.url, pooled=self._pooled), self._most)
         try:
-            if migrate or (migrate is None and not await self._done()):
-                await self.migrate()
+            if migrate or (migrate is None and not (await self._state()).done):
+                await self.migrate(tell)
             await self._check()
         except BaseException:
             await self.close()
@@ -136,31 +137,24 @@ class PostgresStore(
     def twin(self) -> Store:
         return PostgresStore(self.url, connections=1)
 
-    async def _done(self) -> set[int]:
+    async def _state(self) -> State:
         async with self._connection() as connection:
-            if await connection.fetchval("SELECT to_regclass('onward_migrations')") is None:
-                return set()
-            return {row[0] for row in await connection.fetch(migrate.READ)}
+            return await postgres_migrate.state(connection)
 
-    async def migrate(self) -> list[str]:
-        async with self._connection() as connection, connection.transaction():
-            await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
-            await connection.execute(migrate.TABLE)
-            done = {row[0] for row in await connection.fetch(migrate.READ)}
-            if max(done, default=0) > self._migrations[-1].number:
-                migrate.check(self.where, self._migrations, done)
-            for step in (todo := migrate.missing(self._migrations, done)):
-                await connection.execute(step.sql)
-                await connection.execute(
-                    "INSERT INTO onward_migrations VALUES ($1, $2, $3)", step.number, step.name, step.checksum
-                )
-        return [step.name for step in todo]
+    async def migrate(self, tell: Tell = silent) -> list[str]:
+        migrator = postgres_migrate.Migrator(self.url, self.where, self._migrations, tell, pooled=self._pooled)
+        try:
+            return await migrator.run()
+        except Exception as error:
+            if (told := plain(error, self.where)) is error:
+                raise
+            raise told from None
 
     async def version(self) -> tuple[int, int]:
-        return max(await self._done(), default=0), self._migrations[-1].number
+        return (await self._state()).newest, self._migrations[-1].number
 
     async def _check(self) -> None:
-        migrate.check(self.where, self._migrations, await self._done())
+        migrate.check(self.where, self._migrations, await self._state())
 
     # ── connections and errors ───────────────────────────────────────────────────────────────────────────────────
 
@@ -471,10 +465,20 @@ class PostgresStore(
         found = await self._fetch("get", id=task_id, most=WHOLE, **seen_by(whose))
         return rows.task(found[0]) if found else None
 
-    async def census(self) -> list[tuple[str, str]]:
-        return [(row["task_id"], row["fault"]) for row in await self._fetch("census")]
+    async def census(self, seen: Seen = unseen) -> Faults:
+        async def bound(low: str, records: int) -> str | None:
+            found = await self._fetch("census_bound", low=low, records=records)
+            return found[0][0] if found else None
 
-    async def doctor(self) -> list[tuple[str, bool, str]]:
+        async def look(low: str, high: str) -> Faults:
+            return [(row["task_id"], row["fault"]) for row in await self._fetch("census", low=low, high=high)]
+
+        return await in_slices(bound, look, seen)
+
+    async def census_lately(self, most: int) -> Faults:
+        return [(row["task_id"], row["fault"]) for row in await self._fetch("census_lately", most=most)]
+
+    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:  # noqa: ARG002 -- the server looks after its pages
         (row,) = await self._fetch("health")
         return health(row, pooled=self._pooled)
 

@@ -32,7 +32,9 @@ from onward.store import sqlite_schedules as timed
 from onward.store import sqlite_steer as steer
 from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
+from onward.store.census import Faults, Seen, in_slices, unseen
 from onward.store.lane import Inline, Lane, Threaded
+from onward.store.migrate import State, Tell, silent
 from onward.store.nudge import Datagrams, Hub, News
 from onward.store.overview import WHOLE
 from onward.store.port import (
@@ -51,7 +53,7 @@ from onward.store.port import (
     WorkerRow,
 )
 from onward.store.sqlite_access import SqliteAccess
-from onward.store.sqlite_file import MEMORY, Files, health, plainly
+from onward.store.sqlite_file import MEMORY, Files, health, plainly, sound, sound_file
 from onward.store.sqlite_fork import fork
 from onward.store.sqlite_gauges import SqliteGauges
 from onward.store.sqlite_nudges import SqliteNudges
@@ -104,7 +106,7 @@ class SqliteStore(
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def open(self, *, migrate: bool | None = None) -> None:
+    async def open(self, *, migrate: bool | None = None, tell: Tell = silent) -> None:
         if self._write is not None:
             return
         with plainly(self.where):
@@ -113,7 +115,7 @@ class SqliteStore(
             self._read = self._write if self.path == MEMORY or self.inline else self._lane("BEGIN", "onward-reader")
         try:
             if migrate is not False:
-                await self.migrate()
+                await self.migrate(tell)
             await self._check()
             self._files = Files(self.path, self.where)
         except BaseException:
@@ -138,32 +140,46 @@ class SqliteStore(
     def twin(self) -> Store:
         return self
 
-    async def migrate(self) -> list[str]:
-        def job(connection: apsw.Connection) -> list[str]:
-            connection.execute(migrate.TABLE)
-            done = {number for (number,) in connection.execute(migrate.READ)}
-            if max(done, default=0) > self._migrations[-1].number:
-                migrate.check(self.where, self._migrations, done)
-            for step in (todo := migrate.missing(self._migrations, done)):
-                connection.execute(step.sql)
-                connection.execute(
-                    "INSERT INTO onward_migrations VALUES (?, ?, ?)", (step.number, step.name, step.checksum)
-                )
-            return [step.name for step in todo]
+    async def migrate(self, tell: Tell = silent) -> list[str]:
+        names: list[str] = []
+        while done := await self._writing(self._migrate_some):
+            for name in done:
+                tell(migrate.Progress(name, "done"))
+            names += done
+        return names
 
-        return await self._writing(job)
+    def _migrate_some(self, connection: apsw.Connection) -> list[str]:
+        """The next migration that is missing, so that others write in between; all of them in an empty database."""
+        state = self._state(connection)
+        migrate.check_age(self.where, self._migrations, state)
+        todo = migrate.missing(self._migrations, state)
+        todo = todo[:1] if state.done else todo
+        if todo:
+            connection.execute(migrate.TABLES)
+        for step in todo:
+            connection.execute(step.whole)
+            row = (step.number, step.name, step.checksum)
+            connection.execute("INSERT INTO onward_migrations (number, name, checksum) VALUES (?, ?, ?)", row)
+            if step.oldest:
+                connection.execute(
+                    "INSERT INTO onward_schema (name, value) VALUES (?, ?) "
+                    "ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
+                    (migrate.OLDEST, step.oldest),
+                )
+        return [step.name for step in todo]
 
     async def version(self) -> tuple[int, int]:
-        return max(await self._reading(self._done), default=0), self._migrations[-1].number
+        return (await self._reading(self._state)).newest, self._migrations[-1].number
 
     @staticmethod
-    def _done(connection: apsw.Connection) -> set[int]:
-        if not list(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'onward_migrations'")):
-            return set()
-        return {number for (number,) in connection.execute(migrate.READ)}
+    def _state(connection: apsw.Connection) -> State:
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        done = connection.execute(migrate.READ) if "onward_migrations" in there else ()
+        marks = dict(connection.execute(migrate.MARKS)) if "onward_schema" in there else {}
+        return State(frozenset(number for (number,) in done), marks.get(migrate.OLDEST, 0))
 
     async def _check(self) -> None:
-        migrate.check(self.where, self._migrations, await self._reading(self._done))
+        migrate.check(self.where, self._migrations, await self._reading(self._state))
 
     # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -477,11 +493,27 @@ class SqliteStore(
         found = await self._reading(lambda c: views(run(c, "get", id=task_id, most=WHOLE, **seen_by(whose))))
         return rows.task(found[0]) if found else None
 
-    async def census(self) -> list[tuple[str, str]]:
-        return await self._reading(lambda c: [(row[0], row[1]) for row in run(c, "census")])
+    async def census(self, seen: Seen = unseen) -> Faults:
+        async def bound(low: str, records: int) -> str | None:
+            found = await self._reading(lambda c: first(c, "census_bound", low=low, records=records))
+            return found[0] if found else None
 
-    async def doctor(self) -> list[tuple[str, bool, str]]:
-        return await self._reading(lambda c: health(c, self.path))
+        async def look(low: str, high: str) -> Faults:
+            return await self._reading(lambda c: [(row[0], row[1]) for row in run(c, "census", low=low, high=high)])
+
+        return await in_slices(bound, look, seen)
+
+    async def census_lately(self, most: int) -> Faults:
+        return await self._reading(lambda c: [(row[0], row[1]) for row in run(c, "census_lately", most=most)])
+
+    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:
+        found = await self._reading(lambda c: health(c, self.path))
+        if deep and (self.path == MEMORY or self.inline):
+            return [*found, await self._reading(sound)]
+        if deep:  # a connection of its own: it reads every page, and nobody waits behind it
+            with plainly(self.where):
+                return [*found, await asyncio.to_thread(sound_file, self.path, self._clock)]
+        return found
 
 
 def _look(connection: apsw.Connection, names: Sequence[str] | None, *, woken: bool) -> Outlook:

@@ -101,12 +101,26 @@ def plainly(where: str) -> Iterator[None]:
         raise StoreUnavailable(f"{where} cannot be read or written ({error}); check the disk") from None
 
 
+def sound(connection: apsw.Connection) -> tuple[str, bool, str]:
+    """Whether every page of the file is as it should be. Reads all of them."""
+    said = next(connection.execute("PRAGMA quick_check(1)"))[0]
+    return "file", said == "ok", f"quick_check of every page says {said}"
+
+
+def sound_file(path: str, clock: Clock) -> tuple[str, bool, str]:
+    """The same, over a connection of its own."""
+    connection = connect(path, clock)
+    try:
+        return sound(connection)
+    finally:
+        connection.close()
+
+
 def health(connection: apsw.Connection, path: str) -> list[tuple[str, bool, str]]:
     """What `onward doctor` looks at: name, fine or not, and what it means."""
     version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
     mode = next(connection.execute("PRAGMA journal_mode"))[0]
     sync = next(connection.execute("PRAGMA synchronous"))[0]
-    sound = next(connection.execute("PRAGMA quick_check(1)"))[0]
     return [
         (
             "SQLite library",
@@ -119,5 +133,4 @@ def health(connection: apsw.Connection, path: str) -> list[tuple[str, bool, str]
             f"{mode} (wal lets readers and the writer work side by side)",
         ),
         ("synchronous", sync == 2, f"{sync} (2 is FULL: an acknowledged write survives a power cut)"),
-        ("file", sound == "ok", f"quick_check says {sound}"),
     ]

@@ -57,7 +57,7 @@ export async function show(root, place) {
 
 // ── health ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Read when somebody looks, and not again by itself: it reads the whole file of a small database. */
+/** Read when somebody looks, and not again by itself. */
 async function wellness(box, signal, _place, again) {
   const found = await get("/api/system", {}, { signal });
   put(box, drawn(found, again));
@@ -68,13 +68,13 @@ const STORES = { sqlite: "SQLite", postgres: "PostgreSQL" };
 
 function drawn(found, again) {
   const wrong = found.checks.filter((one) => one.fine === false).length;
-  const old = found.tables !== found.tables_wanted;
+  const old = found.tables < found.tables_wanted;
   const all = Object.values(found.stats.states).reduce((sum, n) => sum + n, 0);
   return [
     tiles(
       tile("Health", wrong ? count(wrong, "thing") : "well", { note: wrong ? "to look at" : `${count(found.checks.length, "check")}, nothing wrong`, tone: wrong ? "bad" : "good" }),
       tile("Store", STORES[found.store] || line(found.store, 20), { note: `${bytes(found.bytes)} for ${found.stats.exact ? "" : "about "}${count(all, "task")}` }),
-      tile("Tables", `v${found.tables}`, { note: old ? `this program wants ${found.tables_wanted}: onward migrate` : "as this program wants them", tone: old ? "bad" : "" }),
+      tile("Tables", `v${found.tables}`, { note: old ? `this program wants ${found.tables_wanted}: onward migrate` : found.tables > found.tables_wanted ? `newer than this program's (${found.tables_wanted}), which works with them` : "as this program wants them", tone: old ? "bad" : "" }),
       tile("Onward", line(found.version, 20), { note: `on Python ${line(found.python, 20)}` }),
     ),
     h(

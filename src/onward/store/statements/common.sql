@@ -358,22 +358,44 @@ SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id A
 
 -- name: asks
 -- What is asked of people, of all tasks that the reader may see.
-{open_asks} AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
+{asked_tasks}
+{ask_columns} {open_asks} AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 ORDER BY j.at, j.task_id, j.seq
 
 -- name: asks_of
 -- The same of one task. (A statement of its own: the planner must know that it may go by the task.)
-{open_asks} AND j.task_id = :id
+{ask_columns} FROM onward_journal j JOIN onward_queue q ON q.task_id = j.task_id JOIN onward_tasks t ON t.id = j.task_id
+WHERE j.kind IN ('question.asked', 'approval.requested') AND {still_asked} AND j.task_id = :id
 ORDER BY j.seq
 
+-- name: ask_columns
+-- What is told of an ask.
+SELECT j.task_id, j.seq, j.kind, j.key, j.data, j.at, t.task, onward_now()
+
+-- name: asked_tasks
+-- Among them all unfinished tasks that ever asked a person. It hops through two indexes in turns: from one that asked to the next that is
+-- unfinished, and from there to the next that asked. So it costs as much as the shorter of both, and those that asked and have ended
+-- are passed over.
+WITH RECURSIVE hop(ask) AS (
+    SELECT (SELECT j.task_id FROM onward_journal j WHERE j.kind IN ('question.asked', 'approval.requested') ORDER BY j.task_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.task_id FROM onward_journal j WHERE j.kind IN ('question.asked', 'approval.requested')
+              AND j.task_id >= COALESCE((SELECT q.task_id FROM onward_queue q WHERE q.task_id > hop.ask ORDER BY q.task_id LIMIT 1), '~')
+            ORDER BY j.task_id LIMIT 1)
+    FROM hop WHERE hop.ask IS NOT NULL
+)
+
 -- name: open_asks
+-- Their asks that nobody has answered. (CROSS JOIN has SQLite keep this order.)
+FROM hop CROSS JOIN onward_journal j CROSS JOIN onward_tasks t
+WHERE j.task_id = hop.ask AND t.id = j.task_id AND (SELECT q.attempt FROM onward_queue q WHERE q.task_id = hop.ask LIMIT 1) IS NOT NULL
+  AND j.kind IN ('question.asked', 'approval.requested') AND {still_asked}
+
+-- name: still_asked
 -- What is asked of people and not answered: questions and approvals of unfinished tasks. What was asked inside a saga that
 -- was given up since (its path is the key of the saga without the brackets), or before a cancel or a deadline from which
 -- nobody has resumed the task, is not waited for any more.
-SELECT j.task_id, j.seq, j.kind, j.key, j.data, j.at, t.task, onward_now() FROM onward_journal j
-JOIN onward_queue q ON q.task_id = j.task_id JOIN onward_tasks t ON t.id = j.task_id
-WHERE j.kind IN ('question.asked', 'approval.requested')
-  AND NOT EXISTS (SELECT 1 FROM onward_inbox i WHERE i.task_id = j.task_id AND i.ref = j.seq)
+NOT EXISTS (SELECT 1 FROM onward_inbox i WHERE i.task_id = j.task_id AND i.ref = j.seq)
   AND NOT EXISTS (
     SELECT 1 FROM (SELECT u.kind, u.seq, CASE WHEN u.key LIKE '[%' THEN replace(u.key, ']', '/') ELSE '[' || u.key END AS path
                    FROM onward_journal u WHERE u.task_id = j.task_id AND u.seq > j.seq AND u.kind IN ('cancel.requested', 'deadline.passed', 'saga.undoing')) g
@@ -693,7 +715,8 @@ SELECT id, machine, host, pid, slots, names, queues, address, version, lease_unt
 
 -- name: open_asks_by_kind
 -- How much is asked of people, by kind.
-SELECT kind, count(*) AS asked FROM ({open_asks}) o GROUP BY kind
+{asked_tasks}
+SELECT kind, count(*) AS asked FROM ({ask_columns} {open_asks}) o GROUP BY kind
 
 -- name: crew
 -- The workers, their slots, and how many of them have let their lease end.
@@ -705,32 +728,80 @@ FROM onward_workers
 SELECT count(*) AS events, COALESCE(onward_now() - min(at), 0.0) AS oldest FROM onward_outbox WHERE state = 'pending'
 
 -- name: census
--- Unfinished tasks that nothing will ever move. Each of the four halves of the sentence "every unfinished task is due, held
--- under a lease that somebody watches, or waiting with something that will wake it" has a line that catches its opposite.
+-- Tasks of which something is wrong, among those with ids above one and up to another: all of it in slices. Each of the four halves of
+-- the sentence "every unfinished task is due, held under a lease that a worker prolongs, or waiting with something that will wake it" has a
+-- line that catches its opposite.
 SELECT t.id AS task_id, 'has neither a queue row nor an outcome' AS fault FROM onward_tasks t
- WHERE NOT EXISTS (SELECT 1 FROM onward_queue q WHERE q.task_id = t.id) AND NOT EXISTS (SELECT 1 FROM onward_outcomes o WHERE o.task_id = t.id)
+ WHERE t.id > :low AND t.id <= :high AND (SELECT q.attempt FROM onward_queue q WHERE q.task_id = t.id LIMIT 1) IS NULL
+   AND (SELECT o.seq FROM onward_outcomes o WHERE o.task_id = t.id LIMIT 1) IS NULL
 UNION ALL
-SELECT q.task_id, 'has a queue row although it has ended' FROM onward_queue q JOIN onward_outcomes o ON o.task_id = q.task_id
+SELECT q.task_id, 'has a queue row although it has ended' FROM onward_queue q
+ WHERE q.task_id > :low AND q.task_id <= :high AND (SELECT o.seq FROM onward_outcomes o WHERE o.task_id = q.task_id LIMIT 1) IS NOT NULL
 UNION ALL
 SELECT q.task_id, 'is held by a worker that does not exist' FROM onward_queue q
- WHERE q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker)
+ WHERE q.task_id > :low AND q.task_id <= :high AND q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker)
 UNION ALL
 SELECT q.task_id, 'sleeps for ever although no person was asked' FROM onward_queue q
- WHERE q.worker IS NULL AND q.due_at > 1e15 AND q.reason NOT IN ('parked', 'quarantined', 'signal', 'question', 'approval', 'child', 'in_doubt', 'paused', 'quota', 'budget')
+ WHERE q.task_id > :low AND q.task_id <= :high AND q.worker IS NULL AND q.due_at > 1e15 AND q.reason NOT IN ({moved_by_others})
 UNION ALL
 SELECT o.task_id, 'ended without an ending in its journal' FROM onward_outcomes o
- WHERE NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = o.task_id AND j.seq = o.seq
-                   AND j.kind IN ('task.completed', 'task.failed', 'task.cancelled'))
+ WHERE o.task_id > :low AND o.task_id <= :high AND (
+     SELECT j.kind IN ('task.completed', 'task.failed', 'task.cancelled') FROM onward_journal j WHERE j.task_id = o.task_id AND j.seq = o.seq LIMIT 1) IS NOT TRUE
 UNION ALL
-SELECT task_id, 'has a gap in its journal' FROM onward_journal WHERE kind <> 'pruned' GROUP BY task_id HAVING count(*) <> max(seq) OR min(seq) <> 1
+SELECT task_id, 'has a gap in its journal' FROM onward_journal
+ WHERE task_id > :low AND task_id <= :high AND kind <> 'pruned' GROUP BY task_id HAVING count(*) <> max(seq) OR min(seq) <> 1
 UNION ALL
-SELECT DISTINCT j.task_id, 'has records although there is no such task' FROM onward_journal j
- WHERE j.kind <> 'pruned' AND NOT EXISTS (SELECT 1 FROM onward_tasks t WHERE t.id = j.task_id)
+SELECT j.task_id, 'has records although there is no such task' FROM (
+    SELECT DISTINCT task_id FROM onward_journal WHERE task_id > :low AND task_id <= :high AND kind <> 'pruned') j
+ WHERE (SELECT t.id FROM onward_tasks t WHERE t.id = j.task_id LIMIT 1) IS NULL
 UNION ALL
-SELECT t.id, 'was pruned, and is still there' FROM onward_tasks t WHERE EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = t.id AND j.kind = 'pruned')
+SELECT j.task_id, 'was pruned, and is still there' FROM (
+    SELECT DISTINCT task_id FROM onward_journal WHERE task_id > :low AND task_id <= :high AND kind = 'pruned') j
+ WHERE (SELECT t.id FROM onward_tasks t WHERE t.id = j.task_id LIMIT 1) IS NOT NULL
 UNION ALL
 SELECT t.id, 'is a child of a task that is not there' FROM onward_tasks t
- WHERE t.parent IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_tasks p WHERE p.id = t.parent)
+ WHERE t.id > :low AND t.id <= :high AND t.parent IS NOT NULL AND (SELECT p.id FROM onward_tasks p WHERE p.id = t.parent LIMIT 1) IS NULL
+
+-- name: moved_by_others
+-- The reasons of tasks that sleep until a person, another task or a limit moves them.
+'parked', 'quarantined', 'signal', 'question', 'approval', 'child', 'in_doubt', 'paused', 'quota', 'budget'
+
+-- name: census_bound
+-- The last task of the slice of a census that begins after an id and has about so many records.
+SELECT task_id FROM onward_journal WHERE task_id > :low ORDER BY task_id, seq LIMIT 1 OFFSET :records
+
+-- name: census_lately
+-- The same of so many tasks of each kind in which a fault shows first: the oldest that are unfinished, those that are held, those that
+-- sleep for ever, and the newest. Every one is looked up by its id, and of its journal the end alone is read: history does not count.
+WITH near AS (
+    SELECT id FROM (SELECT task_id AS id FROM onward_queue ORDER BY task_id LIMIT :most) a
+    UNION SELECT id FROM (SELECT task_id AS id FROM onward_queue WHERE worker IS NOT NULL ORDER BY worker LIMIT :most) b
+    UNION SELECT id FROM (SELECT task_id AS id FROM onward_queue WHERE due_at IS NOT NULL AND due_at > 1e15 ORDER BY due_at LIMIT :most) c
+    UNION SELECT id FROM (SELECT id FROM onward_tasks ORDER BY id DESC LIMIT :most) d
+), seen AS (
+    SELECT s.id, (SELECT t.queue FROM onward_tasks t WHERE t.id = s.id LIMIT 1) AS asked,
+           (SELECT t.parent FROM onward_tasks t WHERE t.id = s.id LIMIT 1) AS parent,
+           (SELECT q.reason FROM onward_queue q WHERE q.task_id = s.id LIMIT 1) AS reason,
+           (SELECT q.due_at FROM onward_queue q WHERE q.task_id = s.id LIMIT 1) AS due_at,
+           (SELECT q.worker FROM onward_queue q WHERE q.task_id = s.id LIMIT 1) AS worker,
+           (SELECT o.seq FROM onward_outcomes o WHERE o.task_id = s.id LIMIT 1) AS ended,
+           (SELECT j.seq FROM onward_journal j WHERE j.task_id = s.id ORDER BY j.seq DESC LIMIT 1) AS head
+    FROM near s
+)
+SELECT id AS task_id, 'has neither a queue row nor an outcome' AS fault FROM seen WHERE asked IS NOT NULL AND reason IS NULL AND ended IS NULL
+UNION ALL
+SELECT id, 'has a queue row although it has ended' FROM seen WHERE reason IS NOT NULL AND ended IS NOT NULL
+UNION ALL
+SELECT id, 'is held by a worker that does not exist' FROM seen WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = seen.worker)
+UNION ALL
+SELECT id, 'sleeps for ever although no person was asked' FROM seen WHERE worker IS NULL AND due_at > 1e15 AND reason NOT IN ({moved_by_others})
+UNION ALL
+SELECT id, 'ended without an ending in its journal' FROM seen WHERE ended IS NOT NULL AND (
+    SELECT j.kind IN ('task.completed', 'task.failed', 'task.cancelled') FROM onward_journal j WHERE j.task_id = seen.id AND j.seq = seen.ended LIMIT 1) IS NOT TRUE
+UNION ALL
+SELECT id, 'has a gap in its journal' FROM seen WHERE head > 1 AND (SELECT j.seq FROM onward_journal j WHERE j.task_id = seen.id AND j.seq = seen.head - 1 LIMIT 1) IS NULL
+UNION ALL
+SELECT id, 'is a child of a task that is not there' FROM seen WHERE parent IS NOT NULL AND (SELECT p.id FROM onward_tasks p WHERE p.id = seen.parent LIMIT 1) IS NULL
 
 -- name: quota_of
 -- What is known of a quota that was used up.

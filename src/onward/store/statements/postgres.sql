@@ -317,8 +317,10 @@ SELECT id, state, attempt, seq, onward_now() FROM unnest(:end_ids::text[], :stat
 WHERE (SELECT count(*) FROM written) >= 0
 
 -- name: ended_estimate
--- What the server's statistics say that there are in all.
-SELECT GREATEST(reltuples, 0)::bigint FROM pg_class WHERE oid = 'onward_outcomes'::regclass
+-- What there may be in all: the table's size now, by the rows that a page had when the server last counted, or by their usual width.
+SELECT (pg_relation_size(oid) / current_setting('block_size')::int
+        * CASE WHEN reltuples > 0 AND relpages > 0 THEN reltuples / relpages ELSE 80 END)::bigint
+FROM pg_class WHERE oid = 'onward_outcomes'::regclass
 
 -- name: offspring
 -- The children of these tasks, and how their last records begin.

@@ -1,0 +1,299 @@
+"""migrate on a database that is large or at work: others are not stalled, limits do not end it, it goes on where it was interrupted,
+and a program of the version before works on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from onward.app import open_store
+from onward.core.task import State
+from onward.errors import SchemaMismatch, StoreUnavailable
+from onward.store import migrate, postgres_migrate, postgres_session
+from onward.store.migrate import Progress
+from onward.store.port import Store
+from tests.kit import claim, completion, eventually, join, new, not_memory, only_postgres, sql, submit
+from tests.store.test_store_migrate import NEXT, open_and_close, plus_one
+
+INDEX = "CREATE INDEX CONCURRENTLY onward_extra ON onward_tasks (created_at);"
+ALTER = "ALTER TABLE onward_tasks ADD COLUMN extra text;"
+
+
+@contextlib.asynccontextmanager
+async def reader(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """A session that has read the tasks and leaves its transaction open."""
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        await connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+        await connection.execute("SELECT count(*) FROM onward_tasks")
+        yield connection
+
+
+class Told(list[Progress]):
+    """All that a migration tells."""
+
+    __call__ = list.append
+
+    def has(self, part: str) -> bool:
+        return any(part in one.said for one in self)
+
+    async def waits_for(self, part: str, running: asyncio.Future[None]) -> None:
+        async def look() -> bool:
+            return self.has(part) or running.done()
+
+        await eventually(look)
+        if running.done():
+            running.result()
+        assert self.has(part)
+
+
+async def valid(store: Store) -> list[tuple[Any, ...]]:
+    return await sql(store, "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('onward_extra')")
+
+
+@only_postgres
+async def test_an_open_read_stalls_nobody_for_longer_than_the_lock_timeout(fresh_url: str) -> None:
+    old = open_store(fresh_url)
+    await old.open()
+    ahead, told = plus_one(open_store(fresh_url), ALTER), Told()
+    async with reader(fresh_url):
+        running = asyncio.ensure_future(ahead.open(migrate=True, tell=told))
+        longest = 0.0
+        while sum("lock" in one.said for one in told) < 3 and not running.done():
+            began = time.monotonic()
+            await submit(old)
+            longest = max(longest, time.monotonic() - began)
+        assert not running.done(), "it tries again for as long as the reader is there"
+        assert longest < 10, "it was 15 s; the timeout is a fraction of a second"
+        assert told.has("pid"), "and says who is in the way"
+    await asyncio.wait_for(running, 60)
+    assert await sql(ahead, "SELECT count(extra) FROM onward_tasks") == [(0,)]
+    await ahead.close()
+    await old.close()
+
+
+@only_postgres
+async def test_a_reader_that_never_leaves_ends_it_with_a_sentence(
+    fresh_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await open_and_close(fresh_url)
+    monkeypatch.setattr(postgres_migrate, "PATIENCE", 1.0)
+    async with reader(fresh_url):
+        with pytest.raises(StoreUnavailable, match=r"waited .* for a lock .*run `onward migrate` again"):
+            await plus_one(open_store(fresh_url), ALTER).open(migrate=True)
+    again = plus_one(open_store(fresh_url), ALTER)
+    await again.open(migrate=True)
+    await again.close()
+
+
+@only_postgres
+async def test_no_limit_of_a_statement_ends_it(fresh_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the server's for the database, nor that of our own connections."""
+    await open_and_close(fresh_url)
+    with psycopg.connect(fresh_url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options) "
+            "SELECT lpad(n::text, 26, '0'), 'work', 'default', 0, n, '', '1', '{}' FROM generate_series(1, 200000) n"
+        )
+        connection.execute("ALTER DATABASE fresh SET statement_timeout = '40ms'")
+    monkeypatch.setattr(postgres_session, "PATIENCE", 0.5)
+    ahead = plus_one(open_store(fresh_url), f"{ALTER}\nSELECT pg_sleep(1);\n{INDEX}")
+    told = Told()
+    await ahead.open(migrate=True, tell=told)
+    assert await ahead.version() == (NEXT, NEXT)
+    assert await valid(ahead) == [(True,)]
+    assert told.has("onward_extra")
+    await ahead.close()
+
+
+@only_postgres
+async def test_an_index_is_made_while_others_write(fresh_url: str) -> None:
+    """Also one for which nobody wrote CONCURRENTLY, as in the migrations that there are: its table was there before."""
+    old = open_store(fresh_url)
+    await old.open()
+    await join(old, "w1")
+    ahead, told = plus_one(open_store(fresh_url), INDEX.replace("CONCURRENTLY ", "")), Told()
+    async with reader(fresh_url):
+        running = asyncio.ensure_future(ahead.open(migrate=True, tell=told))
+        await told.waits_for("waiting for", running)
+        for _ in range(20):
+            await submit(old)
+        (held, *_) = await claim(old, room=1)
+        assert await old.save("w1", completion(held)) == set()
+        assert not running.done()
+        assert await valid(old) == [(False,)]
+    await asyncio.wait_for(running, 60)
+    assert await valid(ahead) == [(True,)]
+    await ahead.close()
+    await old.close()
+
+
+@only_postgres
+async def test_interrupted_it_goes_on(fresh_url: str) -> None:
+    """Its script ran and is not run again; the index that was being made is no good, and is made anew."""
+    await open_and_close(fresh_url)
+    script = f"CREATE TABLE onward_made (n INTEGER);\n{INDEX}"
+    first, told = plus_one(open_store(fresh_url), script), Told()
+    async with reader(fresh_url):
+        running = asyncio.ensure_future(first.open(migrate=True, tell=told))
+        await told.waits_for("waiting for", running)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        old = open_store(fresh_url)
+        await old.open()  # the version before goes on
+        assert await valid(old) == [(False,)]
+        assert await sql(old, "SELECT count(*) FROM onward_made") == [(0,)]
+        assert await old.version() == (NEXT - 1, NEXT - 1), "a migration without its indexes has not run"
+        await old.close()
+    with pytest.raises(SchemaMismatch, match="onward migrate"):
+        await plus_one(open_store(fresh_url), script).open()
+    again = plus_one(open_store(fresh_url), script)
+    await again.open(migrate=True)
+    assert await valid(again) == [(True,)]
+    assert await again.version() == (NEXT, NEXT)
+    await again.close()
+
+
+@only_postgres
+async def test_an_index_that_failed_is_made_anew(fresh_url: str) -> None:
+    await open_and_close(fresh_url)
+    with psycopg.connect(fresh_url, autocommit=True) as connection:
+        connection.execute("INSERT INTO onward_handlers VALUES ('a', '', 1), ('b', '', 1)")
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            connection.execute("CREATE UNIQUE INDEX CONCURRENTLY onward_extra ON onward_handlers (offered_at)")
+    ahead = plus_one(open_store(fresh_url), INDEX)
+    await ahead.open(migrate=True)
+    assert await valid(ahead) == [(True,)]
+    assert "onward_tasks" in str(await sql(ahead, "SELECT pg_get_indexdef('onward_extra'::regclass)"))
+    await ahead.close()
+
+
+@only_postgres
+async def test_an_index_that_another_session_builds_is_waited_for(fresh_url: str) -> None:
+    """A `migrate` that was killed leaves the server at work, which has not heard of it."""
+    await open_and_close(fresh_url)
+    ahead, told = plus_one(open_store(fresh_url), INDEX), Told()
+    async with await psycopg.AsyncConnection.connect(fresh_url, autocommit=True) as builder:
+        async with reader(fresh_url):
+            left = asyncio.ensure_future(builder.execute(INDEX))
+            watch = open_store(fresh_url)
+            await watch.open()
+
+            async def begun() -> Any:
+                return await valid(watch)
+
+            await eventually(begun)
+            ((made,),) = await sql(watch, "SELECT to_regclass('onward_extra')::oid")
+            await watch.close()
+            running = asyncio.ensure_future(ahead.open(migrate=True, tell=told))
+            await told.waits_for("another session", running)
+        await asyncio.wait_for(left, 60)
+    await asyncio.wait_for(running, 60)
+    assert await sql(ahead, "SELECT to_regclass('onward_extra')::oid") == [(made,)]
+    assert await valid(ahead) == [(True,)]
+    await ahead.close()
+
+
+@only_postgres
+async def test_two_at_once(fresh_url: str) -> None:
+    await open_and_close(fresh_url)
+    script = f"CREATE TABLE onward_made (n INTEGER);\n{INDEX}"
+    stores = [plus_one(open_store(fresh_url), script) for _ in range(2)]
+    told = [Told(), Told()]
+    async with reader(fresh_url):
+        running = [asyncio.ensure_future(s.open(migrate=True, tell=t)) for s, t in zip(stores, told, strict=True)]
+
+        async def one_waits() -> bool:
+            return any(t.has("another `onward migrate`") for t in told) and any(t.has("waiting for") for t in told)
+
+        await eventually(one_waits)
+    await asyncio.wait_for(asyncio.gather(*running), 60)
+    for store in stores:
+        assert await store.version() == (NEXT, NEXT)
+        assert await valid(store) == [(True,)]
+        await store.close()
+
+
+@not_memory
+async def test_several_migrations_and_what_they_tell(fresh_url: str) -> None:
+    await open_and_close(fresh_url)
+    ahead = plus_one(plus_one(open_store(fresh_url), ALTER), f"CREATE TABLE onward_made (n INTEGER);\n{INDEX}")
+    told = Told()
+    await ahead.open(migrate=True, tell=told)
+    assert await ahead.version() == (NEXT + 1, NEXT + 1)
+    assert [one.migration for one in told if one.said == "done"] == [f"{n:04}_extra" for n in (NEXT, NEXT + 1)]
+    assert await ahead.migrate() == []
+    await ahead.close()
+
+
+# ── a program of the version before ──────────────────────────────────────────────────────────────────────────────────
+
+
+@not_memory
+async def test_an_older_program_works_on_newer_tables(fresh_url: str) -> None:
+    """Expand: so an upgrade can be taken back."""
+    ahead = plus_one(open_store(fresh_url), f"{ALTER}\n{INDEX}")
+    await ahead.open(migrate=True)
+    await submit(ahead, new(key="a"))
+    await ahead.close()
+    for wish in (None, True, False):
+        old = open_store(fresh_url)
+        await old.open(migrate=wish)
+        assert await old.version() == (NEXT, NEXT - 1)
+        await join(old, "w1")
+        (task_id,) = await submit(old)
+        held = {one.id: one for one in await claim(old)}
+        assert await old.save("w1", completion(held[task_id])) == set()
+        assert (await old.get(task_id)).state is State.COMPLETED  # type: ignore[union-attr]
+        assert await old.migrate() == []
+        await old.leave("w1")
+        await old.close()
+
+
+@not_memory
+async def test_a_program_that_is_too_old_is_told_so(fresh_url: str) -> None:
+    """Contract: what programs before it use is gone."""
+    ahead = plus_one(
+        plus_one(open_store(fresh_url)), f"-- oldest: {NEXT:04}\nALTER TABLE onward_extra RENAME TO onward_rest"
+    )
+    await ahead.open(migrate=True)
+    await ahead.close()
+    for wish in (None, True, False):
+        old = open_store(fresh_url)
+        with pytest.raises(
+            SchemaMismatch, match=rf"newer Onward.*{NEXT + 1}.*{NEXT}.*{NEXT - 1}.*upgrade this program"
+        ):
+            await old.open(migrate=wish)
+        with pytest.raises(StoreUnavailable, match="not open"):
+            await old.get("x")
+    almost = plus_one(open_store(fresh_url))
+    await almost.open()
+    await almost.close()
+
+
+def test_no_migration_of_this_major_version_shuts_older_programs_out() -> None:
+    for dialect in ("sqlite", "postgres"):
+        assert [m.name for m in migrate.load(dialect) if m.oldest] == []
+
+
+def test_which_indexes_are_made_beside_the_script() -> None:
+    one = migrate.Migration(
+        12,
+        "0012_x",
+        "CREATE TABLE a (n int);\nCREATE INDEX a_n ON a (n);\n"
+        "CREATE INDEX b_n ON b (n)\n    WHERE n > 1;\n-- why\nCREATE UNIQUE INDEX CONCURRENTLY c_n ON c (n);\nDROP INDEX d;",
+    )
+    assert [index.name for index in one.indexes] == ["b_n", "c_n"]
+    assert one.indexes[0].sql == "CREATE INDEX CONCURRENTLY b_n ON b (n)\n    WHERE n > 1"
+    assert one.indexes[1].sql == "CREATE UNIQUE INDEX CONCURRENTLY c_n ON c (n)"
+    assert "CREATE INDEX a_n ON a (n);" in one.script
+    assert "DROP INDEX d;" in one.script
+    assert "b_n" not in one.script + "c_n" not in one.script
+    assert "CONCURRENTLY" not in one.whole
+    assert one.whole.count("INDEX") == 4

@@ -1,0 +1,102 @@
+"""The doctor and the numbers of a place in databases that have grown: what is counted, how often, and what `deep` adds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from onward import Onward, place
+from onward.health import Doctor
+from onward.place import Place
+from onward.store import census
+from onward.store.overview import Unfinished
+from onward.store.port import Store
+from tests.kit import HandClock, Through, begun, eventually, not_memory, sql, submit
+from tests.store.test_store_readers import ended_before
+
+
+class Counts:
+    """A store whose count of unfinished tasks takes a second of a clock moved by hand."""
+
+    def __init__(self, clock: HandClock, tasks: int) -> None:
+        self.asked, self._clock, self._tasks = 0, clock, tasks
+
+    async def unfinished(self) -> list[Unfinished]:
+        self.asked += 1
+        await asyncio.sleep(0)
+        self._clock.time += 0.1
+        return [Unfinished("default", "queued", self._tasks, 1.0)]
+
+
+@pytest.mark.parametrize(("tasks", "asked"), [(place.MANY, 10), (place.MANY + 1, 1)])
+async def test_many_who_look_at_many_tasks_share_a_count(clock: HandClock, tasks: int, asked: int) -> None:
+    """A few are counted anew for each, so that everybody sees what they did."""
+    counts = Counts(clock, tasks)
+    there: Any = Place(counts, clock)  # type: ignore[arg-type]
+    await asyncio.gather(*[there._unfinished() for _ in range(10)])
+    assert counts.asked == asked
+    clock.time += 1.05
+    await there._unfinished()
+    assert counts.asked == asked + 1, "and no count is used for much longer than ten times what it took"
+
+
+def doctor(store: Store, clock: Any) -> Doctor:
+    return Doctor(store, clock, Place(store, clock), 1000)
+
+
+async def test_the_doctor_reads_no_history_unless_it_goes_deep(store: Store, clock: HandClock) -> None:
+    async def refused(*_: Any) -> Any:
+        raise AssertionError("that reads all of history")
+
+    await begun(store)
+    ids = await ended_before(store, 500)
+    await sql(store, f"DELETE FROM onward_journal WHERE seq = 3 AND task_id = '{ids[5]}'")
+    quick: Any = Through(store, census=refused, list=refused)
+    (tasks,) = [check for check in await doctor(quick, clock).checks() if check.name == "tasks"]
+    assert (tasks.fine, "--deep" in tasks.detail) == (True, True)
+    seen: list[int] = []
+    (tasks,) = [
+        check for check in await doctor(store, clock).checks(deep=True, seen=seen.append) if check.name == "tasks"
+    ]
+    assert (tasks.fine, tasks.detail) == (False, f"{ids[5]} ended without an ending in its journal")
+    assert seen == [census.RECORDS]
+
+
+@not_memory
+async def test_others_read_between_the_slices_of_a_census(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census, "RECORDS", 5)
+    await ended_before(store, 100)
+    (task_id,) = await submit(store)
+    first = asyncio.Event()
+    whole = asyncio.ensure_future(store.census(lambda _: first.set()))
+    await first.wait()
+    assert await store.get(task_id) is not None
+    assert not whole.done(), "a reader came in between"
+    assert await whole == []
+
+
+async def test_what_waits_for_people_is_counted_not_listed(app: Onward) -> None:
+    @app.task
+    async def asks(ctx: Any) -> Any:
+        return await ctx.ask("What?")
+
+    async with app.worker():
+        for _ in range(3):
+            await app.submit(asks)
+
+        async def waits() -> bool:
+            return (await app.service.place.stats()).people == 3
+
+        await eventually(waits)
+        (people,) = [check for check in await app.service.health.checks() if check.name == "people"]
+    assert (people.fine, people.detail) == (None, "3 tasks wait for a person (3 question): onward list --state waiting")
+
+
+async def test_more_ended_tasks_than_are_counted_are_estimated(store: Store) -> None:
+    await ended_before(store, 400)
+    assert await store.ended(1000) == (400, 0, 0, True)
+    completed, *_, exact = await store.ended(100)
+    assert not exact
+    assert 100 <= completed <= 1600, "by the size of the table, also before the server has counted its rows"
