@@ -23,6 +23,7 @@
     ├── UnfitCheckpoint       why a task parked: its last checkpoint is not one to go on from
     └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
         ├── BudgetSpent       there is not enough left of a budget
+        ├── TimeUp            a part of an agent's work was cut off, so that it can still answer within its deadline
         └── NoAnswer          an agent's model gave none; TooDeep: agents that hand work on to agents without an end
 
 `code` is stable and meant for programs, `status` is the HTTP status and `exit_status` that of the command line.
@@ -237,12 +238,12 @@ class SchemaMismatch(StoreUnavailable):
 
 
 class TaskFailed(OnwardError):
-    """The task whose result was awaited has failed."""
+    """The task whose result was awaited has failed. `partial` is the best result that it had by then, where it had one."""
 
     code = "task_failed"
 
-    def __init__(self, task_id: str, task: str, error: dict[str, object]) -> None:
-        self.task_id, self.error = task_id, error
+    def __init__(self, task_id: str, task: str, error: dict[str, object], partial: object = None) -> None:
+        self.task_id, self.error, self.partial = task_id, error, partial
         super().__init__(f"task {task_id} ({task}) failed: {error.get('message', 'unknown error')}")
 
 
@@ -360,6 +361,16 @@ class BudgetSpent(Fatal):
 
 BUDGET_OPTIONS = {"llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
 """The options of `onward budget`, where they are not called as what they limit."""
+
+
+class TimeUp(Fatal):
+    """So much of a task's time is gone that an agent starts nothing new and cuts off what it waits for: the rest is for its
+    answer."""
+
+    code = "time_up"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: most of the task's time until its deadline is gone")
 
 
 class NoAnswer(Fatal):

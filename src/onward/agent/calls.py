@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import functools
 import json
+import math
 import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
@@ -31,7 +32,8 @@ from onward.engine.leaving import leave, taken
 from onward.engine.plain import PlainContext
 from onward.engine.scope import SCOPE
 from onward.engine.secrets import by_default
-from onward.errors import Denied, InvalidInput, StepFailed, TooDeep
+from onward.engine.surroundings import LAST
+from onward.errors import Denied, InvalidInput, StepFailed, TimeUp, TooDeep
 
 NOTHING = StatePatch()
 SHOWN = 4_000
@@ -89,6 +91,7 @@ class Calls:
         *,
         brief: bool = False,
         secrets: frozenset[str] = frozenset(),
+        undoes: bool = False,
     ) -> None:
         self._ctx, self._tools, self._approvals, self._write, self._shown = ctx, tools, approvals, write, shown
         self._brief = brief
@@ -97,6 +100,8 @@ class Calls:
         """Tools of which a person said that they need no approval in this task any more."""
         self.secrets = secrets
         """The secrets that the model may name."""
+        self.undoes = undoes
+        """Whether finished calls are undone when the task fails."""
         self.made: dict[str, list[Any]] = {}
         """Those that its tools made, with the tool, the arguments and the step: what it takes to make them again."""
 
@@ -163,6 +168,8 @@ class Calls:
             )
         except Denied as denied:
             return f"denied: {denied.reason or 'a person said no'}"
+        except TimeUp as error:
+            return f"error: it was not done, because nobody had decided in time; {error}"
         if decided.get("always"):
             self.always.add(tool.name)
         return _with_changes(wanted, decided)
@@ -181,7 +188,7 @@ class Calls:
         args, kwargs = wanted.tool.takes.by_name(wanted.arguments)
         try:
             output = await wanted.tool.function(self._ctx, *args, **kwargs)
-        except TooDeep as error:
+        except (TooDeep, TimeUp) as error:
             return self._said(wanted.call, f"{wanted.note}error: {error}")
         patch, text = output if isinstance(output, tuple) else (NOTHING, output)
         return dataclasses.replace(self._said(wanted.call, f"{wanted.note}{text}"), patch=patch)
@@ -198,17 +205,27 @@ class Calls:
             "effect": tool.effect,
             "retry": tool.retry or _PATIENCE[tool.effect],
         }
-        if tool.timeout is not None:
-            options["timeout"] = tool.timeout
+        work = self._tool_step(wanted)
+        options["timeout"] = self._within_time(tool, work)
         if tool.undo is not None:
             options["undo"] = _by_name(self._revealing(tool.undo, wanted.arguments))
         if tool.reconcile is not None:
             options["reconcile"] = self._reconcile_step(tool, tool.reconcile, wanted)
-        told = await ctx.step(self._tool_step(wanted), wanted.arguments, **options)
+        told = await ctx.step(work, wanted.arguments, **options)
         if tool.makes is not None:
             scope = SCOPE.get()
             self.remember({tool.makes: [tool.name, wanted.arguments, scope.prefix + scope.last]})
         return told
+
+    def _within_time(self, tool: Tool, work: Any) -> float | None:
+        """See to it that the agent has time left for its answer, and give the timeout of an attempt. A call that may be repeated
+        is cut off for that. One that must not happen twice, or would have to be undone, is not: it ends with the deadline."""
+        left = self._ctx.host.time_left(LAST)
+        if left == math.inf:
+            return tool.timeout
+        work.until = self._ctx.host.now() + left
+        work.cut = tool.effect != "once" and tool.reconcile is None and not (self.undoes and tool.undo is not None)
+        return max(left, 1.0) if tool.timeout is None and work.cut else tool.timeout
 
     def _tool_step(self, wanted: Allowed) -> Callable[[dict[str, Any]], Any]:
         """The function that the step runs, of the same colour as the tool's, so that a plain one gets a thread."""

@@ -100,6 +100,9 @@ class TaskShape(Shape):
     input: Any
     result: Any
     error: dict[str, Any] | None
+    partial: Any = Field(
+        description="Of a task that failed: the best result that it had by then, which is not finished. Agents have one."
+    )
     priority: int
     queue: str
     attempt: int

@@ -21,7 +21,11 @@ UNDO_RETRY = Retry(attempts=6)
 
 
 class Call:
-    """A step as the host is asked to run it. What most steps leave alone stands in the class: they pay nothing for it."""
+    """A step as the host is asked to run it. What most steps leave alone stands in the class: they pay nothing for it.
+
+    A function may have an attribute `until`, in the database's time: no attempt begins after it. With `cut` an attempt under way
+    is cut off then, and not made again; a step without a `timeout` is not cut off.
+    """
 
     retry: Retry = NO_RETRY
     timeout: float | None = None
@@ -58,6 +62,8 @@ class Host(Surroundings, Protocol):
     rng: random.Random
     usage: Usage | None
     """What the task has taken of models so far: for its last record."""
+    partial: Any
+    """The best result so far: for its last record, should it fail."""
 
     async def run(self, call: Call) -> Any:
         """The recorded result of the step, or the result of running it now, recorded. Raises StepFailed."""
@@ -81,8 +87,8 @@ class Host(Surroundings, Protocol):
         """Run several lines at once, each in a scope of its own."""
         ...
 
-    def saga(self, name: str) -> Any:
-        """A block that is undone when it fails."""
+    def saga(self, name: str, *, whole: bool = False) -> Any:
+        """A block that is undone when it fails. A `whole` one is completed by the task's completion, and by nothing else."""
         ...
 
     async def version(self, name: str) -> bool:

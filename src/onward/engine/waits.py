@@ -20,7 +20,7 @@ from onward.engine.desk import Desk
 from onward.engine.pen import Pen
 from onward.engine.replay import SAID as ASKED
 from onward.engine.scope import SCOPE, refuse
-from onward.errors import UsageError
+from onward.errors import TimeUp, UsageError
 
 LINGER = 1.0
 """A pause of up to this many seconds is spent in memory: leaving and coming back would cost more than the slot."""
@@ -70,6 +70,8 @@ class Waits:
         self._desk, self._pen, self._task_id = desk, pen, task_id
         self._there = self._began = messages
         self.deadline = NEVER
+        self.cut_at = NEVER
+        """When the waits of an agent are cut off: it needs the rest of its time for its answer."""
         self._open: list[_Open] = []
         self.heard: int | None = None
         """How many messages there were when the handler asked for the last time; None when it may complete without them."""
@@ -91,14 +93,18 @@ class Waits:
         if known is not None and wait.kind in ASKED:
             pen.check(pen.replay.check_said, known, wire.decode(wire.encode(wait.data, "the question")))
         if known is not None and known.over:
-            return known.data if "n" in known.data and not known.data.get("expired") else None
+            found = known.data if "n" in known.data and not known.data.get("expired") else None
+            return _unless_cut(wait, found, cut="cut" in known.data)
         await pen.may_go_on()
         if known is None:
             until = NEVER if wait.timeout is None else self._desk.now() + wait.timeout
-            told = wait.data | ({} if until == NEVER else {"until": until})
+            cut = {"cut": True} if self.cut_at < until and wait.kind != r.SLEEP else {}
+            until = self.cut_at if cut else until
+            told = wait.data | ({} if until == NEVER else {"until": until}) | cut
             open_ = _Open(wait, pen.mention(wait.kind, key, told), until, REASONS[wait.kind])
         else:
             open_ = _Open(wait, known.seq, known.data.get("until", NEVER), REASONS[wait.kind])
+            cut = {"cut": True} if "cut" in known.data else {}
         scope.key, scope.told = key, True
         try:
             message = await self._until(open_)
@@ -107,7 +113,7 @@ class Waits:
         scope.resumed = False
         ended = {"expired": True} if message is None else {"n": message["n"]}
         pen.mention(r.SLEPT if wait.kind == r.SLEEP else r.WAITED, key, {} if wait.kind == r.SLEEP else ended)
-        return message
+        return _unless_cut(wait, message, cut=bool(cut))
 
     async def messages(self, *, last: bool) -> list[Any]:
         """What people said since this was asked last. Where nobody did nothing is recorded: a replay that has no record in this
@@ -269,6 +275,13 @@ class Waits:
         if self.active == 0 and self._open:
             with contextlib.suppress(Suspend):
                 self.leave()
+
+
+def _unless_cut(wait: Wait, message: dict[str, Any] | None, *, cut: bool) -> dict[str, Any] | None:
+    """What ended a wait. Raises TimeUp where that was the end of the time that an agent has for waiting."""
+    if message is None and cut:
+        raise TimeUp(f"the wait for {wait.name!r} was cut off")
+    return message
 
 
 def _said(message: dict[str, Any]) -> bool:
