@@ -28,6 +28,7 @@ from onward.core.secret import UnknownSecret
 from onward.core.state import ArtifactRef, StatePatch
 from onward.engine.arguments import is_async
 from onward.engine.context import Context
+from onward.engine.host import takes_result
 from onward.engine.leaving import leave, taken
 from onward.engine.plain import PlainContext
 from onward.engine.scope import SCOPE
@@ -38,6 +39,9 @@ from onward.errors import Denied, InvalidInput, StepFailed, TimeUp, TooDeep
 NOTHING = StatePatch()
 SHOWN = 4_000
 """Bytes of an output that a model is shown; what is longer is an artifact, and it sees both ends."""
+
+FOR_UNDO = 64_000
+"""Bytes of an output that the record keeps for an undo that asks for it."""
 
 SMALLEST = 1_000
 """The least of that: below it there would be little room beside the notes on what was left out."""
@@ -243,14 +247,14 @@ class Calls:
             with traced.tool(tool.name, call_id, arguments) as called:
                 output = await tool.function(*args, **kwargs)
                 traced.returned(called, output)
-            return await self._kept(call_id, tool.name, tool.observed(output))
+            return await self._kept(call_id, tool.name, tool.observed(output), whole=self._undo_reads(tool))
 
         def run_plainly(arguments: dict[str, Any]) -> _Later:
             args, kwargs = bound(arguments, plain)
             with traced.tool(tool.name, call_id, arguments) as called:
                 output = tool.function(*args, **kwargs)
                 traced.returned(called, output)
-            return _Later(self._kept, call_id, tool.name, tool.observed(output))
+            return _Later(self._kept, call_id, tool.name, tool.observed(output), self._undo_reads(tool))
 
         return run if is_async(tool.function) else run_plainly
 
@@ -262,7 +266,7 @@ class Calls:
             with traced.tool(tool.name, call_id, arguments) as called:
                 output = await self._with_secrets(tool, arguments)
                 traced.returned(called, output)
-            return await self._kept(call_id, tool.name, tool.observed(output))
+            return await self._kept(call_id, tool.name, tool.observed(output), whole=self._undo_reads(tool))
 
         return run
 
@@ -303,7 +307,8 @@ class Calls:
         call_id, reconcile = wanted.call.id, self._revealing(reconcile, wanted.arguments)
 
         async def told(found: Any) -> Any:
-            return None if found is None else await self._kept(call_id, "reconciled", tool.observed(found))
+            whole = self._undo_reads(tool)
+            return None if found is None else await self._kept(call_id, "reconciled", tool.observed(found), whole)
 
         async def ask(arguments: dict[str, Any]) -> Any:
             return await told(await reconcile(**arguments))
@@ -313,14 +318,21 @@ class Calls:
 
         return ask if is_async(reconcile) else ask_plainly
 
-    async def _kept(self, call_id: str, tool: str, output: Any) -> dict[str, Any]:
-        """An output as the record has it: the message by its name, and what is too large as an artifact."""
+    def _undo_reads(self, tool: Tool) -> bool:
+        """Whether the undo of this tool will ask for what the tool returned."""
+        return self.undoes and tool.undo is not None and takes_result(tool.undo)
+
+    async def _kept(self, call_id: str, tool: str, output: Any, whole: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
+        """An output as the record has it: the message by its name, and what is too large as an artifact. With `whole` the record
+        has the output itself as well, for an undo; of a large or binary one, what the model is shown."""
         patch, output = output if isinstance(output, tuple) and isinstance(output[0], StatePatch) else (None, output)
         data, kind = _bytes(output)
         large = len(data) > self._shown or kind == "binary"
         text = await self._left(tool, data, kind) if large else data.decode()
         message = wire.encode(result_message(call_id, text))
         told: dict[str, Any] = {"id": self._ctx.keep(message), "bytes": len(message)}
+        if whole:
+            told["output"] = wire.decode(data) if kind == "json" and len(data) <= FOR_UNDO else text
         if artifacts := taken(self._ctx):
             told["artifacts"] = [one.model_dump(mode="json") for one in artifacts]
         if self._brief and (large or tool == "read_artifact"):
@@ -392,6 +404,9 @@ def _by_name(undo: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(undo)
     def take_back(arguments: dict[str, Any], **result: Any) -> Any:
+        kept = result.get("result")
+        if isinstance(kept, dict) and {"id", "bytes", "output"} <= kept.keys():
+            result = {"result": kept["output"]}
         return undo(**arguments, **result)
 
     return take_back

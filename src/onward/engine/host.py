@@ -43,7 +43,7 @@ class Call:
     def as_undo(self, result: Any) -> Call:
         """The call that takes this one back: with the same arguments, and the result where it asks for it by name."""
         assert self.undo is not None
-        kwargs = dict(self.kwargs) | ({"result": result} if _takes_result(self.undo) else {})
+        kwargs = dict(self.kwargs) | ({"result": result} if takes_result(self.undo) else {})
         call = Call(self.name, self.undo, self.args, kwargs)
         call.retry = UNDO_RETRY
         return call
@@ -146,7 +146,8 @@ class Host(Surroundings, Protocol):
         ...
 
 
-def _takes_result(function: Callable[..., Any]) -> bool:
+def takes_result(function: Callable[..., Any]) -> bool:
+    """Whether an undo asks for the result of what it takes back."""
     try:
         return "result" in inspect.signature(function).parameters
     except (TypeError, ValueError):
