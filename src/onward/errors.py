@@ -31,6 +31,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 class OnwardError(Exception):
     """Everything Onward raises on purpose."""
@@ -351,12 +353,30 @@ class BudgetSpent(Fatal):
     code = "budget_spent"
     status = 409
 
-    def __init__(self, task_id: str, kind: str, used: float, limit: float | None) -> None:
-        self.task_id, self.kind = task_id, kind
+    def __init__(
+        self, task_id: str, kind: str, used: float, limit: float | None, needs: float | None = None, held: float = 0
+    ) -> None:
+        self.task_id, self.kind, self.needs = task_id, kind, needs
         asked = BUDGET_OPTIONS.get(kind, kind)
-        gone = "its time is up" if kind == "wall_time" else f"{used:,.6g} of {limit or 0:,.6g} are gone"
-        self.what = f"the budget of task {task_id} has not enough {asked} for the next call ({gone})"
-        super().__init__(f"{self.what}; `onward budget {task_id[-8:]} --{asked} N` raises it")
+        self.left = None if limit is None or kind == "wall_time" else max(limit - used, 0)
+        self.enough = None if needs is None else _rounded_up(used + needs, kind)
+        """The limit with which the next call would fit."""
+        gone = "its time is up"
+        if self.left is not None:
+            by_others = f" ({_amount(held, kind)} more are reserved by calls under way)" if held > 0 else ""
+            need = "an unknown amount" if needs is None else _amount(needs, kind)
+            gone = f"it needs {need}, and {_amount(self.left, kind)} of {_amount(limit or 0, kind)} are left{by_others}"
+        self.what = f"the budget of task {task_id} has not enough {asked} for the next call: {gone}"
+        raised = "N" if self.enough is None else f"{self.enough:.10g}"
+        super().__init__(f"{self.what}; `onward budget {task_id[-8:]} --{asked} {raised}` raises it")
+
+
+def _amount(value: float, kind: str) -> str:
+    return f"${value:,.6g}" if kind == "cost_usd" else f"{value:,.0f}"
+
+
+def _rounded_up(value: float, kind: str) -> float:
+    return math.ceil(value * 10_000) / 10_000 if kind == "cost_usd" else math.ceil(value)
 
 
 BUDGET_OPTIONS = {"llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}

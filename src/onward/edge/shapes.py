@@ -258,6 +258,9 @@ class BudgetShape(Shape):
     task_id: str
     meters: dict[str, Meter]
     waiting: list[str]
+    needs: dict[str, dict[str, float | None]] = Field(
+        description="For each task that waits, how much of each kind its next call needs at least."
+    )
 
 
 class ArtifactShape(Shape):
