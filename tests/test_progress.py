@@ -249,7 +249,10 @@ def test_text_is_void_when_its_shift_ends(kind: str) -> None:
 
 
 def test_what_was_never_shown_is_not_withdrawn() -> None:
-    text, shift = Record(2, 1, r.PROGRESS, "", b'{"text":"half","turn":1,"attempt":2}', 0.0), Record(3, 3, r.SHIFT, "", b"{}", 0.0)
+    text, shift = (
+        Record(2, 1, r.PROGRESS, "", b'{"text":"half","turn":1,"attempt":2}', 0.0),
+        Record(3, 3, r.SHIFT, "", b"{}", 0.0),
+    )
     first = Teller("t")
     first.tell(text)
     first.tell(shift)

@@ -44,7 +44,9 @@ class Spent:
     @property
     def needs(self) -> dict[str, dict[str, Any]]:
         """What the next call of each task that waits needs at least."""
-        return {task_id: {kind: getattr(amount, kind) for kind in KINDS} for task_id, amount in self.purse.waiting.items()}
+        return {
+            task_id: {kind: getattr(amount, kind) for kind in KINDS} for task_id, amount in self.purse.waiting.items()
+        }
 
 
 class Budgets:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pydantic
 import pytest
 
 from onward import Budget, Context, State, tool
@@ -67,8 +68,9 @@ async def test_a_last_question_without_an_answer_fails_with_what_there_is(lab: L
         await lab.clock.sleep(60)
         return "lingered"
 
-    model = ScriptedModel([says(f"Part {number}.", ("linger", "{}")) for number in range(3)] + [says("", ("linger", "{}"))])
-    model.asked_twice = True  # type: ignore[attr-defined]
+    model = ScriptedModel(
+        [says(f"Part {number}.", ("linger", "{}")) for number in range(3)] + [says("", ("linger", "{}"))]
+    )
     lab.app.agent("late", model=model, tools=[linger], deadline=DEADLINE)
     task = await lab.run("late", "go")
     assert (task.state, task.result) == (State.COMPLETED, "Part 2."), "calls that nobody offered are left alone"
@@ -171,7 +173,9 @@ async def test_an_agent_answers_with_what_its_agents_had_by_then(lab: Lab) -> No
         await lab.clock.sleep(10_000)
         return "hung"
 
-    lab.app.agent("digger", model=ScriptedModel([says("Dug 3 m.", ("hang", "{}")), says("Dug 3 m in all.")]), tools=[hang])
+    lab.app.agent(
+        "digger", model=ScriptedModel([says("Dug 3 m.", ("hang", "{}")), says("Dug 3 m in all.")]), tools=[hang]
+    )
     boss = ScriptedModel([says("", ("digger", '{"goal": "dig"}')), says("We dug.")])
     lab.app.agent("boss", model=boss, tools=["digger"], deadline=DEADLINE)
     task = await lab.run("boss", "go")
@@ -192,8 +196,6 @@ async def test_a_spent_budget_keeps_what_children_answered(lab: Lab) -> None:
 
 
 async def test_a_promised_form_fails_with_what_it_had(lab: Lab) -> None:
-    import pydantic  # noqa: PLC0415
-
     class Report(pydantic.BaseModel):
         size: int
 

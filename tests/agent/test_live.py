@@ -93,7 +93,9 @@ async def test_a_replay_tells_nothing_twice() -> None:
         for one in await app.service.journal(handle.id, limit=1000):
             if one.kind == r.PROGRESS and "text" in one.value:
                 shifts.setdefault(one.shift, []).append(one.value["text"])
-                assert numbers.setdefault(one.value["attempt"], one.shift) == one.shift, "another attempt had this number"
+                assert numbers.setdefault(one.value["attempt"], one.shift) == one.shift, (
+                    "another attempt had this number"
+                )
         for pieces in shifts.values():
             assert "".join(WORDS).startswith("".join(pieces)), app.killed_at
         assert list(numbers) == sorted(numbers), "numbers grow over the whole task"

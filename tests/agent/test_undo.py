@@ -92,7 +92,9 @@ async def test_a_cancel_and_a_deadline_undo_too(lab: Lab, way: str) -> None:
     waits = [("ask_user", {"question": "well?"})] if "waits" in way else [("look", {})]
     script = [[("book", {"name": "flight"})], [("book", {"name": "hotel"})], waits, "done"]
     tools = world.tools(hang)
-    lab.app.agent("trip", model=ScriptedModel(script), tools=tools, undo=True, deadline=100 if "deadline" in way else None)
+    lab.app.agent(
+        "trip", model=ScriptedModel(script), tools=tools, undo=True, deadline=100 if "deadline" in way else None
+    )
     await lab.start()
     task_id = await lab.submit("trip", "go")
     if way == "cancel":

@@ -18,7 +18,7 @@ import pytest
 
 from onward import Client, State
 from rig.processes import Child
-from tests.kit import not_memory
+from tests.kit import eventually, not_memory
 from tests.outside.talker import GOOD
 
 ROOT = Path(__file__).parents[2]
@@ -98,8 +98,7 @@ async def test_after_many_failed_attempts_the_good_text_is_shown_once(url: str, 
                 if wanted > paused:
                     paused = wanted
                     await client.pause(handle.id)
-                    while (await client.get(handle.id)).state is State.RUNNING:
-                        await asyncio.sleep(0.05)
+                    await eventually(lambda: _rests(client, handle.id))
                     await client.resume(handle.id)
                 elif (await client.get(handle.id)).reason == "quarantined":
                     await client.resume(handle.id)
@@ -118,6 +117,10 @@ async def test_after_many_failed_attempts_the_good_text_is_shown_once(url: str, 
     assert len(watcher.withdrawn) >= failures // 2
     assert watcher.order == sorted(watcher.order), "numbers grow"
     assert paused
+
+
+async def _rests(client: Client, task_id: str) -> bool:
+    return (await client.get(task_id)).state is not State.RUNNING
 
 
 async def _submitted(client: Client) -> Any:

@@ -322,7 +322,7 @@ class Calls:
         """Whether the undo of this tool will ask for what the tool returned."""
         return self.undoes and tool.undo is not None and takes_result(tool.undo)
 
-    async def _kept(self, call_id: str, tool: str, output: Any, whole: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
+    async def _kept(self, call_id: str, tool: str, output: Any, whole: bool = False) -> dict[str, Any]:
         """An output as the record has it: the message by its name, and what is too large as an artifact. With `whole` the record
         has the output itself as well, for an undo; of a large or binary one, what the model is shown."""
         patch, output = output if isinstance(output, tuple) and isinstance(output[0], StatePatch) else (None, output)

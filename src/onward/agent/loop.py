@@ -57,7 +57,9 @@ PATIENCE = Retry(attempts=6, first=1.0, cap=60.0)
 """For a provider that is busy or away. What it says about when to come back is obeyed."""
 
 HURRY = "Your {what} is nearly over: finish what is open, and come to an answer with what you have."
-LAST_WORDS = "Your time is over. This is the last question, and you have no tools any more: answer now, with what you have."
+LAST_WORDS = (
+    "Your time is over. This is the last question, and you have no tools any more: answer now, with what you have."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +106,9 @@ class Agent:
             return await self._worked(run, ctx, goal)
         async with ctx.host.saga("run", whole=True):
             answer = await self._worked(run, ctx, goal)
-            wire.encode(answer, "the result of the task")  # a result that cannot be kept is a failure, and undone like one
+            wire.encode(
+                answer, "the result of the task"
+            )  # a result that cannot be kept is a failure, and undone like one
             return answer
 
     async def _worked(self, run: _Run, ctx: Context, goal: str) -> Any:
@@ -163,7 +167,9 @@ class _Run:
         self._specs: list[dict[str, Any]] = []
         people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
         brief = self._artifact_bytes is not None
-        self._calls = Calls(ctx, self._tools, people, self._write, most, brief=brief, secrets=agent.secrets, undoes=agent.undo)
+        self._calls = Calls(
+            ctx, self._tools, people, self._write, most, brief=brief, secrets=agent.secrets, undoes=agent.undo
+        )
         self._kept_servers: dict[str, str] = {}
         """Under which names it keeps what MCP servers offered when it began."""
         self._talk = Conversation()
@@ -233,7 +239,9 @@ class _Run:
         if self._agent.checkpoint == EVERY_ITERATION:
             await self._ctx.flush()
         new = self._talk.turns[self._saved :]
-        if self._reply is not None or self._moves < EVERY or self._agent.undo:  # a checkpoint would stand for what is owed
+        if (
+            self._reply is not None or self._moves < EVERY or self._agent.undo
+        ):  # a checkpoint would stand for what is owed
             return
         await self.account.settle()  # a replay does not come past what is behind a checkpoint
         page = [self._ctx.keep(page_of(new)), len(new), sum(turn.bytes for turn in new)]

@@ -38,7 +38,9 @@ async def budget(args: Namespace) -> int:
         else:
             spent = await app.budget(task_id)
     if screen.json:
-        screen.document({"task_id": spent.task_id, "budget": spent.meters, "waiting": list(spent.waiting), "needs": spent.needs})
+        screen.document(
+            {"task_id": spent.task_id, "budget": spent.meters, "waiting": list(spent.waiting), "needs": spent.needs}
+        )
     else:
         _show(screen, task_id, spent)
     return 0
