@@ -16,6 +16,7 @@ from onward import Budget, Onward
 from onward.agent.models.scripted import ScriptedModel
 from onward.cli.parser import parse
 from onward.core.task import State
+from onward.errors import Fatal
 from onward.testing import crashes, drain, memory_app
 from tests.kit import sql
 
@@ -179,6 +180,18 @@ async def test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "janitor", module)
     await code_of("agents.md", "test_janitor.py")["test_it_deletes_once"]()
     assert len(set(names["deleted"])) == 1
+
+
+async def test_an_agent_that_takes_back_what_it_did() -> None:
+    names = code_of("agents.md", "trips.py")
+    async for app in crashes():
+        names["booked"].clear()
+        model = ScriptedModel([[("book", {"name": name})] for name in ("flight", "hotel")] + [Fatal("no seats")])
+        task = await app.submit(app.agent("trip", model=model, tools=[names["book"]], undo=True), "Off to the sea.")
+        await drain(app)
+        assert names["booked"] == set(), app.killed_at
+        undone = ((await app.get(task.id)).error or {})["undone"]
+        assert [key.rpartition("]")[2] for key in undone] == ["book#2", "book"]
 
 
 async def test_budgets() -> None:

@@ -211,9 +211,11 @@ async def test_what_a_model_says_comes_in_pieces_and_is_withdrawn(lab: Lab) -> N
             before = shown.get((said.turn, said.attempt), "")
             assert len(before) == said.offset
             shown[said.turn, said.attempt] = before + said.text
-    assert withdrawn == [(1, 1)]
-    assert task.result.startswith(shown[1, 2])
-    assert len(shown[1, 2]) > 50
+    (failed, good) = shown
+    assert withdrawn == [failed]
+    assert failed < good
+    assert task.result.startswith(shown[good])
+    assert len(shown[good]) > 50
     live = [one.seq for one in records if one.kind == r.PROGRESS and "text" in one.value]
     for cut in range(len(records) + 1):
         late = Teller(task.task_id, progress.lead(records[:cut])).said()
@@ -235,6 +237,33 @@ async def test_text_from_before_another_shift_is_void() -> None:
     teller.tell(Record(3, 3, r.SHIFT, "", b"{}", 0.0))
     assert teller.withdrawn() == [Said("t", 1, 1, 0, "", withdrawn=True)]
     assert teller.said() is None
+
+
+@pytest.mark.parametrize("kind", sorted(progress.BREAKS - {r.STEP_DONE, r.STEP_FAILED}))
+def test_text_is_void_when_its_shift_ends(kind: str) -> None:
+    teller = Teller("t")
+    teller.tell(Record(2, 1, r.PROGRESS, "", b'{"text":"half a sen","turn":1,"attempt":2,"step":1}', 0.0))
+    assert teller.said() == Said("t", 1, 2, 0, "half a sen")
+    teller.tell(Record(3, 1, kind, "", b"{}", 0.0))
+    assert teller.withdrawn() == [Said("t", 1, 2, 0, "", withdrawn=True)]
+
+
+def test_what_was_never_shown_is_not_withdrawn() -> None:
+    text, shift = (
+        Record(2, 1, r.PROGRESS, "", b'{"text":"half","turn":1,"attempt":2}', 0.0),
+        Record(3, 3, r.SHIFT, "", b"{}", 0.0),
+    )
+    first = Teller("t")
+    first.tell(text)
+    first.tell(shift)
+    assert first.withdrawn() == [], "the reader has not been told of it"
+    back = Teller("t", again=True)
+    back.tell(text)
+    back.tell(shift)
+    assert [one.attempt for one in back.withdrawn()] == [2], "the reader may have seen it before it was cut off"
+    back.tell(Record(4, 3, r.PROGRESS, "", b'{"text":"half","turn":1,"attempt":4}', 0.0))
+    back.tell(Record(5, 5, r.SHIFT, "", b"{}", 0.0))
+    assert back.withdrawn() == [], "this came after an update that is new to the reader"
 
 
 # ── the store's verb ─────────────────────────────────────────────────────────────────────────────────────────────────

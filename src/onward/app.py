@@ -402,9 +402,11 @@ class Handle:
     def __repr__(self) -> str:
         return f"<task {self.id}>"
 
-    async def result(self, timeout: Duration | None = None) -> Any:
-        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless."""
-        return await self._app.service.result(self.id, None if timeout is None else seconds(timeout, "timeout"))
+    async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Any:
+        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. With
+        `partial`, a task that failed gives the best result that it had by then, where it had one: an agent that ran out of time."""
+        within = None if timeout is None else seconds(timeout, "timeout")
+        return await self._app.service.result(self.id, within, partial=partial)
 
     async def get(self) -> Task:
         """The task as it is now."""

@@ -41,6 +41,13 @@ class Spent:
         """Tasks that wait for more."""
         return tuple(self.purse.waiting)
 
+    @property
+    def needs(self) -> dict[str, dict[str, Any]]:
+        """What the next call of each task that waits needs at least."""
+        return {
+            task_id: {kind: getattr(amount, kind) for kind in KINDS} for task_id, amount in self.purse.waiting.items()
+        }
+
 
 class Budgets:
     """The verbs."""

@@ -24,12 +24,15 @@
     ├── UnfitCheckpoint       why a task parked: its last checkpoint is not one to go on from
     └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
         ├── BudgetSpent       there is not enough left of a budget
+        ├── TimeUp            a part of an agent's work was cut off, so that it can still answer within its deadline
         └── NoAnswer          an agent's model gave none; TooDeep: agents that hand work on to agents without an end
 
 `code` is stable and meant for programs, `status` is the HTTP status and `exit_status` that of the command line.
 """
 
 from __future__ import annotations
+
+import math
 
 
 class OnwardError(Exception):
@@ -276,12 +279,12 @@ class SchemaMismatch(StoreUnavailable):
 
 
 class TaskFailed(OnwardError):
-    """The task whose result was awaited has failed."""
+    """The task whose result was awaited has failed. `partial` is the best result that it had by then, where it had one."""
 
     code = "task_failed"
 
-    def __init__(self, task_id: str, task: str, error: dict[str, object]) -> None:
-        self.task_id, self.error = task_id, error
+    def __init__(self, task_id: str, task: str, error: dict[str, object], partial: object = None) -> None:
+        self.task_id, self.error, self.partial = task_id, error, partial
         super().__init__(f"task {task_id} ({task}) failed: {error.get('message', 'unknown error')}")
 
 
@@ -389,16 +392,44 @@ class BudgetSpent(Fatal):
     code = "budget_spent"
     status = 409
 
-    def __init__(self, task_id: str, kind: str, used: float, limit: float | None) -> None:
-        self.task_id, self.kind = task_id, kind
+    def __init__(
+        self, task_id: str, kind: str, used: float, limit: float | None, needs: float | None = None, held: float = 0
+    ) -> None:
+        self.task_id, self.kind, self.needs = task_id, kind, needs
         asked = BUDGET_OPTIONS.get(kind, kind)
-        gone = "its time is up" if kind == "wall_time" else f"{used:,.6g} of {limit or 0:,.6g} are gone"
-        self.what = f"the budget of task {task_id} has not enough {asked} for the next call ({gone})"
-        super().__init__(f"{self.what}; `onward budget {task_id[-8:]} --{asked} N` raises it")
+        self.left = None if limit is None or kind == "wall_time" else max(limit - used, 0)
+        self.enough = None if needs is None else _rounded_up(used + needs, kind)
+        """The limit with which the next call would fit."""
+        gone = "its time is up"
+        if self.left is not None:
+            by_others = f" ({_amount(held, kind)} more are reserved by calls under way)" if held > 0 else ""
+            need = "an unknown amount" if needs is None else _amount(needs, kind)
+            gone = f"it needs {need}, and {_amount(self.left, kind)} of {_amount(limit or 0, kind)} are left{by_others}"
+        self.what = f"the budget of task {task_id} has not enough {asked} for the next call: {gone}"
+        raised = "N" if self.enough is None else f"{self.enough:.10g}"
+        super().__init__(f"{self.what}; `onward budget {task_id[-8:]} --{asked} {raised}` raises it")
+
+
+def _amount(value: float, kind: str) -> str:
+    return f"${value:,.6g}" if kind == "cost_usd" else f"{value:,.0f}"
+
+
+def _rounded_up(value: float, kind: str) -> float:
+    return math.ceil(value * 10_000) / 10_000 if kind == "cost_usd" else math.ceil(value)
 
 
 BUDGET_OPTIONS = {"llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
 """The options of `onward budget`, where they are not called as what they limit."""
+
+
+class TimeUp(Fatal):
+    """So much of a task's time is gone that an agent starts nothing new and cuts off what it waits for: the rest is for its
+    answer."""
+
+    code = "time_up"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: most of the task's time until its deadline is gone")
 
 
 class NoAnswer(Fatal):

@@ -124,6 +124,7 @@ class Registry:
         policy: Policy | None = None,
         shown_bytes: int | None = None,
         secrets: Iterable[Secret | str] = (),
+        undo: bool = False,
         deadline: Duration | None = None,
         retry: Retry | int | None = None,
         queue: str = "default",
@@ -143,7 +144,8 @@ class Registry:
 
         A `McpServer` among the tools (`onward.agent.mcp`) brings those of another program. An agent among them (what this returned, or its
         name) is called as a child task; `description` is what others are told of this one. `secrets` are those of the app that the
-        model may name in arguments of its tools. `policy` decides what to do next instead of the usual one. `checkpoint` is "every_step",
+        model may name in arguments of its tools. With `undo`, a task that fails, is cancelled or passes its deadline takes back what its
+        tools did: the `undo` of each finished call is run, the last first. Such a task has no checkpoints. `policy` decides what to do next instead of the usual one. `checkpoint` is "every_step",
         "every_iteration" or "on_state_change", and says what may have to be read again after a crash, or a `Checkpoints`,
         which also says which are kept.
         """
@@ -185,6 +187,7 @@ class Registry:
             checkpoints(checkpoint).strategy,
             frozenset(self.secrets.known(one) for one in listed("secrets", secrets)),
             servers,
+            undo,
         )
 
         async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:

@@ -309,11 +309,14 @@ class Service(Lists):
                 await asyncio.wait_for(ended.wait(), min(pause, left))
             pause = min(pause * 1.2, 0.25)
 
-    async def result(self, task_id: str, timeout: float | None = None) -> Any:
-        """The result. Raises TaskFailed, TaskCancelled or ResultTimeout."""
+    async def result(self, task_id: str, timeout: float | None = None, *, partial: bool = False) -> Any:
+        """The result; with `partial`, of a task that failed, the best that it had by then. Raises TaskFailed, TaskCancelled or
+        ResultTimeout."""
         task = await self.wait(task_id, timeout)
+        if partial and task.partial is not None:
+            return task.partial
         if task.state is State.FAILED:
-            raise TaskFailed(task.task_id, task.task, task.error or {})
+            raise TaskFailed(task.task_id, task.task, task.error or {}, task.partial)
         if task.state is State.CANCELLED:
             raise TaskCancelled(task.task_id, task.task)
         return task.result

@@ -33,6 +33,7 @@ def task_json(task: Task) -> dict[str, Any]:
         "input": task.input,
         "result": task.result,
         "error": task.error,
+        "partial": task.partial,
         "priority": task.priority,
         "queue": task.queue,
         "attempt": task.attempt,

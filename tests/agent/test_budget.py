@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.core.budget import KINDS, Amount, Budget, Purse, reserved, settled
-from onward.errors import BadSetting
+from onward.errors import BadSetting, BudgetSpent
 
 counts = st.integers(0, 50)
 amounts = st.builds(Amount, steps=st.integers(0, 3), llm_tokens=counts, cost_usd=st.sampled_from([0.0, 0.25, 0.5, 1.0]))
@@ -149,3 +151,56 @@ def test_what_no_state_and_no_record_can_hold_is_refused_at_once(wrong: dict[str
 def test_a_whole_number_may_be_written_in_any_way() -> None:
     budget = Budget(max_llm_tokens=1e6)  # type: ignore[arg-type]
     assert (budget.max_llm_tokens, type(budget.max_llm_tokens)) == (1_000_000, int)
+
+
+# ── calls that can be made smaller ───────────────────────────────────────────────────────────────────────────────────
+
+
+@given(
+    st.integers(0, 200),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=12),
+    st.booleans(),
+)
+def test_a_call_gets_what_there_is_between_its_least_and_its_most(
+    limit: int, wants: list[tuple[int, int]], money: bool
+) -> None:
+    budget = Budget(max_cost_usd=limit / 7) if money else Budget(max_llm_tokens=limit)
+    purses: Any = {"above": Purse(Budget(max_llm_tokens=150)), "own": Purse(budget)}
+    for number, (low, more) in enumerate(wants):
+        least, most = Amount(1, low, low / 7), Amount(1, low + more, (low + more) / 7)
+        granted = reserved(purses, "t", f"c{number}/1", most, 0.0, least)
+        purses = granted.purses
+        if granted.lacking:
+            assert purses[granted.holder].lacking(least) == granted.lacking
+            continue
+        assert low <= granted.amount.llm_tokens <= low + more
+        assert granted.amount.cost_usd >= granted.amount.llm_tokens / 7 - 1e-6
+        left = [
+            limit - purse.used(kind)
+            for purse in purses.values()
+            for kind in ("llm_tokens", "cost_usd")
+            if (limit := purse.budget.of(kind)) is not None
+        ]
+        assert min(left) >= 0, "never more than there is"
+        assert granted.amount == most or min(left) < 1.01, "as much as there is"
+
+
+def test_who_waits_for_the_least_is_woken_by_the_least() -> None:
+    purse = Purse(Budget(max_llm_tokens=100)).reserve("a/1", Amount(1, 90, None))
+    granted = reserved({"root": purse}, "t", "b/1", Amount(1, 80, None), 0.0, Amount(1, 20, None))
+    assert granted.lacking == "llm_tokens"
+    after = settled(granted.purses, {"a": Amount(1, 75, None)}, 0.0)
+    assert [one.task_id for one in after.wake] == ["t"]
+    again = reserved(after.purses, "t", "b/1", Amount(1, 80, None), 0.0, Amount(1, 20, None))
+    assert (again.amount.llm_tokens, again.pressed) == (24, True)
+
+
+def test_what_is_missing_is_said_with_numbers() -> None:
+    spent = BudgetSpent("06gybkmghcvfg68zzv8tad3yjr", "llm_tokens", 900, 1000, needs=450, held=300)
+    assert spent.what == (
+        "the budget of task 06gybkmghcvfg68zzv8tad3yjr has not enough tokens for the next call: it needs 450, and 100 of 1,000 "
+        "are left (300 more are reserved by calls under way)"
+    )
+    assert str(spent).endswith("; `onward budget 8tad3yjr --tokens 1350` raises it")
+    assert "it needs $0.25, and $0 of $1.5 are left" in str(BudgetSpent("t", "cost_usd", 1.5, 1.5, needs=0.25))
+    assert "its time is up" in str(BudgetSpent("t", "wall_time", 5, 4))

@@ -1,7 +1,9 @@
 """The account of one agent: what a model call may cost is reserved before it, and what it did cost is settled after it.
 
-A call reserves a step, and as many tokens as its input has bytes (no tokenizer makes more of them) plus the `max_tokens` that
-it sends. What was settled before a crash is known by the name of the call, so that a replay charges nothing twice; what
+A call reserves a step, and tokens: an estimate for its input (a token for every three bytes, where tokenizers make one of four or
+more of most texts) plus the `max_tokens` that it sends. Where there is no room for so much, the model is told a smaller
+`max_tokens`, but no less than `LEAST_OUTPUT`. What a provider reports is settled, also where that is more than the estimate: such
+an excess is written down, and the next call finds so much less. What was settled before a crash is known by the name of the call, so that a replay charges nothing twice; what
 was not is settled with the next call.
 """
 
@@ -21,7 +23,12 @@ from onward.engine.spending import Spending
 from onward.errors import Fatal
 
 MAX_TOKENS = 4_096
-"""What a call may answer with at most, where tokens or money are counted and the agent does not say."""
+"""What a call may answer with at most, where tokens or money are counted and neither the agent nor the model says."""
+
+LEAST_OUTPUT = 128
+"""Tokens of an answer below which a call is not worth making: a reply that is cut off is of no use."""
+
+BYTES_OF_A_TOKEN = 3
 
 
 class Account:
@@ -37,23 +44,25 @@ class Account:
         self.usage = usage.restored(ctx.restored, ctx.task_id) if ctx.restored is not None else usage.Usage()
         ctx.host.usage = self.usage
 
-    @property
-    def _max_tokens(self) -> int | None:
+    def _max_tokens(self, model: Model) -> int | None:
         """What an answer may have at most, by the limits as they are known now."""
         limits = self.spending.budgets.values()
         counted = any(one.max_llm_tokens is not None or one.max_cost_usd is not None for one in limits)
-        return self._own_most or (MAX_TOKENS if counted else None)
+        return self._own_most or ((getattr(model, "max_tokens", None) or MAX_TOKENS) if counted else None)
 
     async def ask(self, model: Model, request: Request, emit: Emit) -> tuple[Reply, dict[str, Any]]:
         """Inside a step: what the model replies, and what the record says about its price. Where there is not enough, the step
         waits, or has failed for good."""
         self._made = self._ctx.key
-        request = dataclasses.replace(request, max_tokens=self._max_tokens)
-        key, pressed = await self._reserve(model, request) if self.spending else ("", False)
-        if request.max_tokens != self._max_tokens:  # there is a limit that the task was not submitted with
-            await self.spending.settle({}, free=key)
-            request = dataclasses.replace(request, max_tokens=self._max_tokens)
-            key, pressed = await self._reserve(model, request)
+        request = dataclasses.replace(request, max_tokens=self._max_tokens(model))
+        key, pressed = "", False
+        if self.spending:
+            key, pressed, granted = await self._reserve(model, request)
+            if request.max_tokens != self._max_tokens(model):  # there is a limit that the task was not submitted with
+                await self.spending.settle({}, free=key)
+                request = dataclasses.replace(request, max_tokens=self._max_tokens(model))
+                key, pressed, granted = await self._reserve(model, request)
+            request = dataclasses.replace(request, max_tokens=granted)
         with traced.chat(model, request) as asked:
             try:
                 reply = await model.ask(request, emit)
@@ -68,17 +77,21 @@ class Account:
         paid = {"call": self._made, "usage": dataclasses.asdict(reply.usage), "cost": price}
         return reply, paid | ({"pressed": pressed} if self.spending else {})
 
-    async def _reserve(self, model: Model, request: Request) -> tuple[str, bool]:
-        size, output = _size(request), request.max_tokens or 0
-        price = most(model, size, output)
+    async def _reserve(self, model: Model, request: Request) -> tuple[str, bool, int | None]:
+        """The name of this try, whether most is gone, and the `max_tokens` for which there is room."""
+        size, output = estimate(request), request.max_tokens or 0
+        low = min(output, LEAST_OUTPUT)
+        price, least_price = most(model, size, output), most(model, size, low)
         if price is None and self.spending.counts_money:
             raise Fatal(
                 f"nobody knows what the model {model.name} costs, so max_cost_usd cannot be held; give the model prices, "
                 "install 'onward[prices]', or leave that limit out"
             )
-        answer = await self.spending.reserve(self._made, Amount(1, size + output, price), self._unsettled)
+        whole, least = Amount(1, size + output, price), Amount(1, size + low, least_price)
+        key, granted = await self.spending.reserve(self._made, whole, self._unsettled, least)
         self._unsettled = {}
-        return answer
+        room = (granted.amount.llm_tokens or 0) - size
+        return key, granted.pressed, None if request.max_tokens is None else max(room, low)
 
     async def close(self, told: Mapping[str, Any]) -> None:
         """After the call: settled at once when it was made now, with the next one when the journal had it."""
@@ -97,7 +110,8 @@ class Account:
         await self.spending.settle(done)
 
 
-def _size(request: Request) -> int:
-    """Bytes of what a model is sent."""
+def estimate(request: Request) -> int:
+    """Tokens of what a model is sent, rather too many than too few."""
     form = None if request.result is None else request.result.model_json_schema()
-    return len(wire.encode([list(request.messages), list(request.tools), form]))
+    size = len(wire.encode([list(request.messages), list(request.tools), form]))
+    return -(-size // BYTES_OF_A_TOKEN)

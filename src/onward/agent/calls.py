@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import functools
 import json
+import math
 import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
@@ -27,15 +28,20 @@ from onward.core.secret import UnknownSecret
 from onward.core.state import ArtifactRef, StatePatch
 from onward.engine.arguments import is_async
 from onward.engine.context import Context
+from onward.engine.host import takes_result
 from onward.engine.leaving import leave, taken
 from onward.engine.plain import PlainContext
 from onward.engine.scope import SCOPE
 from onward.engine.secrets import by_default
-from onward.errors import Denied, InvalidInput, StepFailed, TooDeep
+from onward.engine.surroundings import LAST
+from onward.errors import Denied, InvalidInput, StepFailed, TimeUp, TooDeep
 
 NOTHING = StatePatch()
 SHOWN = 4_000
 """Bytes of an output that a model is shown; what is longer is an artifact, and it sees both ends."""
+
+FOR_UNDO = 64_000
+"""Bytes of an output that the record keeps for an undo that asks for it."""
 
 SMALLEST = 1_000
 """The least of that: below it there would be little room beside the notes on what was left out."""
@@ -91,6 +97,7 @@ class Calls:
         *,
         brief: bool = False,
         secrets: frozenset[str] = frozenset(),
+        undoes: bool = False,
     ) -> None:
         self._ctx, self._tools, self._approvals, self._write, self._shown = ctx, tools, approvals, write, shown
         self._brief = brief
@@ -101,6 +108,8 @@ class Calls:
         """The same of the task that this one is a fork of: its calls of them were not asked for, those of the fork are."""
         self.secrets = secrets
         """The secrets that the model may name."""
+        self.undoes = undoes
+        """Whether finished calls are undone when the task fails."""
         self.made: dict[str, list[Any]] = {}
         """Those that its tools made, with the tool, the arguments and the step: what it takes to make them again."""
 
@@ -174,6 +183,8 @@ class Calls:
             )
         except Denied as denied:
             return f"denied: {denied.reason or 'a person said no'}"
+        except TimeUp as error:
+            return f"error: it was not done, because nobody had decided in time; {error}"
         if decided.get("always"):
             (self.lent if lent else self.always).add(tool.name)
         allowed = _with_changes(wanted, decided)
@@ -193,7 +204,7 @@ class Calls:
         args, kwargs = wanted.tool.takes.by_name(wanted.arguments)
         try:
             output = await wanted.tool.function(self._ctx, *args, **kwargs)
-        except TooDeep as error:
+        except (TooDeep, TimeUp) as error:
             return self._said(wanted.call, f"{wanted.note}error: {error}")
         patch, text = output if isinstance(output, tuple) else (NOTHING, output)
         return dataclasses.replace(self._said(wanted.call, f"{wanted.note}{text}"), patch=patch)
@@ -210,17 +221,27 @@ class Calls:
             "effect": tool.effect,
             "retry": tool.retry or _PATIENCE[tool.effect],
         }
-        if tool.timeout is not None:
-            options["timeout"] = tool.timeout
+        work = self._tool_step(wanted)
+        options["timeout"] = self._within_time(tool, work)
         if tool.undo is not None:
             options["undo"] = _by_name(self._revealing(tool.undo, wanted.arguments))
         if tool.reconcile is not None:
             options["reconcile"] = self._reconcile_step(tool, tool.reconcile, wanted)
-        told = await ctx.step(self._tool_step(wanted), wanted.arguments, **options)
+        told = await ctx.step(work, wanted.arguments, **options)
         if tool.makes is not None:
             scope = SCOPE.get()
             self.remember({tool.makes: [tool.name, wanted.arguments, scope.prefix + scope.last]})
         return told
+
+    def _within_time(self, tool: Tool, work: Any) -> float | None:
+        """See to it that the agent has time left for its answer, and give the timeout of an attempt. A call that may be repeated
+        is cut off for that. One that must not happen twice, or would have to be undone, is not: it ends with the deadline."""
+        left = self._ctx.host.time_left(LAST)
+        if left == math.inf:
+            return tool.timeout
+        work.until = self._ctx.host.now() + left
+        work.cut = tool.effect != "once" and tool.reconcile is None and not (self.undoes and tool.undo is not None)
+        return max(left, 1.0) if tool.timeout is None and work.cut else tool.timeout
 
     def _tool_step(self, wanted: Allowed) -> Callable[[dict[str, Any]], Any]:
         """The function that the step runs, of the same colour as the tool's, so that a plain one gets a thread."""
@@ -238,14 +259,14 @@ class Calls:
             with traced.tool(tool.name, call_id, arguments) as called:
                 output = await tool.function(*args, **kwargs)
                 traced.returned(called, output)
-            return await self._kept(call_id, tool.name, tool.observed(output))
+            return await self._kept(call_id, tool.name, tool.observed(output), whole=self._undo_reads(tool))
 
         def run_plainly(arguments: dict[str, Any]) -> _Later:
             args, kwargs = bound(arguments, plain)
             with traced.tool(tool.name, call_id, arguments) as called:
                 output = tool.function(*args, **kwargs)
                 traced.returned(called, output)
-            return _Later(self._kept, call_id, tool.name, tool.observed(output))
+            return _Later(self._kept, call_id, tool.name, tool.observed(output), self._undo_reads(tool))
 
         return run if is_async(tool.function) else run_plainly
 
@@ -257,7 +278,7 @@ class Calls:
             with traced.tool(tool.name, call_id, arguments) as called:
                 output = await self._with_secrets(tool, arguments)
                 traced.returned(called, output)
-            return await self._kept(call_id, tool.name, tool.observed(output))
+            return await self._kept(call_id, tool.name, tool.observed(output), whole=self._undo_reads(tool))
 
         return run
 
@@ -298,7 +319,8 @@ class Calls:
         call_id, reconcile = wanted.call.id, self._revealing(reconcile, wanted.arguments)
 
         async def told(found: Any) -> Any:
-            return None if found is None else await self._kept(call_id, "reconciled", tool.observed(found))
+            whole = self._undo_reads(tool)
+            return None if found is None else await self._kept(call_id, "reconciled", tool.observed(found), whole)
 
         async def ask(arguments: dict[str, Any]) -> Any:
             return await told(await reconcile(**arguments))
@@ -308,14 +330,21 @@ class Calls:
 
         return ask if is_async(reconcile) else ask_plainly
 
-    async def _kept(self, call_id: str, tool: str, output: Any) -> dict[str, Any]:
-        """An output as the record has it: the message by its name, and what is too large as an artifact."""
+    def _undo_reads(self, tool: Tool) -> bool:
+        """Whether the undo of this tool will ask for what the tool returned."""
+        return self.undoes and tool.undo is not None and takes_result(tool.undo)
+
+    async def _kept(self, call_id: str, tool: str, output: Any, whole: bool = False) -> dict[str, Any]:
+        """An output as the record has it: the message by its name, and what is too large as an artifact. With `whole` the record
+        has the output itself as well, for an undo; of a large or binary one, what the model is shown."""
         patch, output = output if isinstance(output, tuple) and isinstance(output[0], StatePatch) else (None, output)
         data, kind = _bytes(output)
         large = len(data) > self._shown or kind == "binary"
         text = await self._left(tool, data, kind) if large else data.decode()
         message = wire.encode(result_message(call_id, text))
         told: dict[str, Any] = {"id": self._ctx.keep(message), "bytes": len(message)}
+        if whole:
+            told["output"] = wire.decode(data) if kind == "json" and len(data) <= FOR_UNDO else text
         if artifacts := taken(self._ctx):
             told["artifacts"] = [one.model_dump(mode="json") for one in artifacts]
         if self._brief and (large or tool == "read_artifact"):
@@ -387,6 +416,9 @@ def _by_name(undo: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(undo)
     def take_back(arguments: dict[str, Any], **result: Any) -> Any:
+        kept = result.get("result")
+        if isinstance(kept, dict) and {"id", "bytes", "output"} <= kept.keys():
+            result = {"result": kept["output"]}
         return undo(**arguments, **result)
 
     return take_back

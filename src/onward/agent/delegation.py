@@ -31,6 +31,8 @@ DEEPEST = 5
 SHOWN = 4_000
 """Bytes of another agent's answer, or state, that a model is shown."""
 
+UNFINISHED = "What it had by then, which is not finished:"
+
 INTERRUPTED = "interrupted: the task had ended before it was known what came of this"
 
 
@@ -51,7 +53,11 @@ def _as_tool(name: str, purpose: str, depth: int) -> Tool:
         try:
             return await _answer(ctx, name, child.id, await child)
         except TaskFailed as failed:
-            return f"error: {name} (task {child.id}) failed: {failed.error.get('message')}"
+            said = f"error: {name} (task {child.id}) failed: {failed.error.get('message')}"
+            if failed.partial is None:
+                return said
+            patch, had = await _answer(ctx, name, child.id, failed.partial)
+            return patch, f"{said}\n{UNFINISHED}\n{had}"
         except TaskCancelled:
             return f"error: {name} (task {child.id}) was cancelled"
 

@@ -17,10 +17,11 @@ from pydantic import BaseModel, ValidationError
 
 from onward.agent import compaction
 from onward.agent.account import Account
+from onward.agent.best import Best
 from onward.agent.builtin import ASK_USER, builtin
 from onward.agent.calls import SHOWN, SMALLEST, Approvals, Calls, Done
 from onward.agent.conversation import Conversation, Ref, Turn, page_of, result_message, turns_on
-from onward.agent.delegation import agents_as_tools, inherit, state_reader
+from onward.agent.delegation import UNFINISHED, agents_as_tools, inherit, state_reader
 from onward.agent.live import Live
 from onward.agent.mcp import McpServer, learn
 from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall, quota_of
@@ -36,7 +37,9 @@ from onward.core.state import BUDGET_PRESSURE, AgentState, ArtifactRef, Constrai
 from onward.engine.context import Context
 from onward.engine.leaving import leave
 from onward.engine.quota import within_quota
-from onward.errors import BadSetting, BudgetSpent, NoAnswer, StepFailed, UsageError
+from onward.engine.surroundings import HURRY as HURRIED
+from onward.engine.surroundings import LAST
+from onward.errors import BadSetting, BudgetSpent, NoAnswer, StepFailed, TimeUp, UsageError
 
 NO_LIMITS = Budget()
 EVERY = 20
@@ -54,6 +57,9 @@ PATIENCE = Retry(attempts=6, first=1.0, cap=60.0)
 """For a provider that is busy or away. What it says about when to come back is obeyed."""
 
 HURRY = "Your {what} is nearly over: finish what is open, and come to an answer with what you have."
+LAST_WORDS = (
+    "Your time is over. This is the last question, and you have no tools any more: answer now, with what you have."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +90,8 @@ class Agent:
     """The secrets that its model may name."""
     servers: tuple[McpServer, ...] = ()
     """MCP servers whose tools it may use."""
+    undo: bool = False
+    """Whether its finished calls are undone when it fails, is cancelled or runs out of time."""
 
     def __post_init__(self) -> None:
         if self.context_bytes < LEAST_BYTES:
@@ -94,9 +102,23 @@ class Agent:
     async def handler(self, ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:
         """Work towards the goal; the answer is the task's result."""
         run = _Run(self, ctx, after, depth)
+        if not self.undo:
+            return await self._worked(run, ctx, goal)
+        async with ctx.host.saga("run", whole=True):
+            answer = await self._worked(run, ctx, goal)
+            wire.encode(
+                answer, "the result of the task"
+            )  # a result that cannot be kept is a failure, and undone like one
+            return answer
+
+    async def _worked(self, run: _Run, ctx: Context, goal: str) -> Any:
         await run.begin(goal)
         while True:
-            match self.policy(run.seen()):
+            action = self.policy(run.seen())
+            if run.last and not isinstance(action, Answer | Stop):
+                await run.account.settle()
+                raise TimeUp("the last question brought no answer that can be used")
+            match action:
                 case Ask():
                     try:
                         await run.ask()
@@ -145,7 +167,9 @@ class _Run:
         self._specs: list[dict[str, Any]] = []
         people = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
         brief = self._artifact_bytes is not None
-        self._calls = Calls(ctx, self._tools, people, self._write, most, brief=brief, secrets=agent.secrets)
+        self._calls = Calls(
+            ctx, self._tools, people, self._write, most, brief=brief, secrets=agent.secrets, undoes=agent.undo
+        )
         self._kept_servers: dict[str, str] = {}
         """Under which names it keeps what MCP servers offered when it began."""
         self._talk = Conversation()
@@ -153,7 +177,7 @@ class _Run:
         """Of the turns before the last checkpoint: the name of each page, and how many turns and bytes are on it."""
         self._before = 0
         """Turns that are on pages which were not read, because they cannot be shown anyway."""
-        self._steps = self._saved = self._tries = 0
+        self._steps = self._saved = 0
         self._moves = 0
         """Turns since the last checkpoint, also those that were summed up meanwhile."""
         self._reply: Reply | None = None
@@ -162,6 +186,9 @@ class _Run:
         self._last_calls = ""
         self._fresh: dict[str, bytes] = {}
         """What was written since the last record, and may not be in the store yet."""
+        self.last = False
+        """Whether what the model said last is its answer to the last question of the task's time."""
+        self._best = Best()
 
     # ── where it is ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -180,6 +207,9 @@ class _Run:
         (self._calls.lent if self._ctx.host.forked else self._calls.always).update(restored["always"])
         self._calls.remember(restored.get("made", {}))
         await self._read_pages()
+        if best := restored.get("best"):
+            self._best = Best.read(*await self._ctx.kept(best))
+            self._ctx.host.partial = self._best.text
 
     async def _first_state(self, goal: str) -> AgentState:
         """A state with nothing but a goal in it, or what an earlier task knew."""
@@ -209,7 +239,9 @@ class _Run:
         if self._agent.checkpoint == EVERY_ITERATION:
             await self._ctx.flush()
         new = self._talk.turns[self._saved :]
-        if self._reply is not None or self._moves < EVERY:
+        if (
+            self._reply is not None or self._moves < EVERY or self._agent.undo
+        ):  # a checkpoint would stand for what is owed
             return
         await self.account.settle()  # a replay does not come past what is behind a checkpoint
         page = [self._ctx.keep(page_of(new)), len(new), sum(turn.bytes for turn in new)]
@@ -219,6 +251,7 @@ class _Run:
         told |= {"servers": self._kept_servers} if self._kept_servers else {}
         told["usage"] = usage.saved(self.account.usage, self._ctx.task_id)
         told |= {"made": self._calls.made} if self._calls.made else {}
+        told |= {"best": self._ctx.keep(self._best.written)} if self._best.text else {}
         await self._ctx.checkpoint(saved(self._state, **told))
         await self._ctx.patch(self._state)
 
@@ -255,6 +288,7 @@ class _Run:
             self._say({"role": "user", "content": text if isinstance(text, str) else wire.encode(text).decode()})
         if said:
             self._reply, self._useless, self._repeated, self._moves = None, 0, 0, self._moves + 1
+            self.last = False
         return bool(said)
 
     def _say(self, message: Message) -> None:
@@ -273,13 +307,14 @@ class _Run:
         await self._make_room()
         self._steps += 1
         shown, left_out = self._talk.shown(self._agent.context_bytes, self._artifact_bytes)
-        self._tries, work = 0, functools.partial(self._next, shown, left_out + self._before)
+        work = functools.partial(self._next, shown, left_out + self._before)
         told = await self._ctx.step(work, name="model", effect="read", retry=PATIENCE)
         await self._ctx.flush()  # it may be asked again, but not when its answer was paid for and is there
         await self.account.close(told)
         await self._press(told.get("pressed"))
         self._fresh.clear()
         (data,) = await self._ctx.kept(told["id"])
+        self.last = told.get("last", False)
         self._hear(_reply(wire.decode(data), told), Ref(told["id"], told["bytes"]))
 
     def _hear(self, reply: Reply, said: Ref) -> None:
@@ -287,20 +322,26 @@ class _Run:
             said = self._write({"role": "assistant", "content": "(nothing)"})
         self._talk.say(said, reply.calls)
         self._reply = reply
+        if reply.text.strip():
+            self._best.say(reply.text, final=not reply.calls)
+            self._ctx.host.partial = self._best.text
+        if self.last and reply.calls and reply.text.strip():  # it was offered no tools
+            self._close("not done")
+            self._reply = dataclasses.replace(reply, calls=())
         if reply.text:
             self._ctx.progress(reply.text[:500], self._steps, turn=self._steps)
 
     async def _next(self, shown: Sequence[Ref], left_out: int) -> dict[str, Any]:
         """Ask for the next action."""
-        self._tries += 1
-        system = _system(self._agent.instructions, self._state, left_out, hurried=self._ctx.host.hurried())
+        hurried, last = (self._ctx.host.time_left(part) <= 0 for part in (HURRIED, LAST))
+        system = _system(self._agent.instructions, self._state, left_out, hurried=hurried, last=last)
         whole = [self._write({"role": "system", "content": system}), *shown]
         self._specs = self._specs or self._told_of_tools()
-        request = Request(await self._messages(whole), self._specs, result=self._agent.result)
-        live = Live(self._ctx, self._steps, self._tries)
+        request = Request(await self._messages(whole), () if last else self._specs, result=self._agent.result)
+        live = Live(self._ctx, self._steps)
         try:
             _, told = await self._asked(self._agent.model, request, whole, live)
-            return told
+            return {**told, "last": True} if last else told
         except Exception:
             live.withdraw()
             raise
@@ -331,15 +372,8 @@ class _Run:
 
     async def best(self, why: str) -> str:
         """What there is, when the budget is spent and the agent was to end with that."""
-        said = ""
-        for turn in reversed(self._talk.turns):
-            (data,) = await self._ctx.kept(turn.said.id)
-            message = wire.decode(data)
-            if message["role"] == "assistant" and message["content"]:
-                said = message["content"]
-                break
         await self.account.settle()
-        return f"{said}\n\n(This is not finished: {why}.)".strip()
+        return f"{self._best.text or ''}\n\n(This is not finished: {why}.)".strip()
 
     async def _messages(self, refs: Sequence[Ref]) -> list[Message]:
         there = [ref.id for ref in refs if ref.id not in self._fresh]
@@ -414,8 +448,18 @@ class _Run:
     async def _take(self, done: Sequence[Done]) -> None:
         for one in done:
             self._talk.answer(one.call.id, one.result)
+            if one.call.name in self._agent.agents:
+                await self._remember(one)
             if one.patch:
                 await self._ctx.patch(one.patch)
+
+    async def _remember(self, done: Done) -> None:
+        """What another agent answered is part of the best result so far."""
+        (message,) = await self._messages([done.result])
+        text = str(message["content"])
+        if not text.startswith(("error:", "denied:")) or UNFINISHED in text:
+            self._best.hear(done.call.name, text)
+            self._ctx.host.partial = self._best.text
 
     def _close(self, why: str) -> None:
         """Calls that nobody does get a result that says so."""
@@ -423,10 +467,10 @@ class _Run:
             self._talk.answer(call, self._write(result_message(call, why)))
 
 
-def _system(instructions: str, state: AgentState, left_out: int, *, hurried: bool) -> str:
+def _system(instructions: str, state: AgentState, left_out: int, *, hurried: bool, last: bool) -> str:
     note = f"\n({left_out} earlier turns of this conversation are not shown.)" if left_out else ""
     over = "budget" if BUDGET_PRESSURE in state.risk_flags else "time" if hurried else ""
-    hurry = f"\n{HURRY.format(what=over)}" if over else ""
+    hurry = f"\n{LAST_WORDS}" if last else f"\n{HURRY.format(what=over)}" if over else ""
     return f"{instructions}\n\n{state_slice(state, STATE_BYTES, step=_step(state)).text}{note}{hurry}".strip()
 
 

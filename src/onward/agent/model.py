@@ -102,7 +102,7 @@ class Reply:
 
 
 class Model(Protocol):
-    """Something that answers. It may also have `prices`, a `quota` (the name of what it uses up, where that is more than its
+    """Something that answers. It may also have `prices`, `max_tokens` (the most tokens of one answer), a `quota` (the name of what it uses up, where that is more than its
     own; see `quota_of`) and an async `close`, which is awaited when the app closes."""
 
     name: str

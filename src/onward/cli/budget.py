@@ -12,6 +12,7 @@ from onward.cli import door
 from onward.cli.screen import Screen
 from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import count, span
+from onward.core.budget import KINDS
 
 NAMES = {"steps": "steps", "llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
 BAR = 20
@@ -37,7 +38,9 @@ async def budget(args: Namespace) -> int:
         else:
             spent = await app.budget(task_id)
     if screen.json:
-        screen.document({"task_id": spent.task_id, "budget": spent.meters, "waiting": list(spent.waiting)})
+        screen.document(
+            {"task_id": spent.task_id, "budget": spent.meters, "waiting": list(spent.waiting), "needs": spent.needs}
+        )
     else:
         _show(screen, task_id, spent)
     return 0
@@ -69,7 +72,19 @@ def _show(screen: Screen, task_id: str, spent: Spent) -> None:
         screen.say((f"the provider took {told} more than it was allowed", "yellow"))
     if spent.waiting:
         verb = "waits" if len(spent.waiting) == 1 else "wait"
-        screen.aside((f"{count(len(spent.waiting), 'task')} {verb} for more", "dim"))
+        screen.aside((f"{count(len(spent.waiting), 'task')} {verb} for more{_next_call(spent)}", "dim"))
+
+
+def _next_call(spent: Spent) -> str:
+    """What the smallest of the calls that wait needs, and how much of that there is."""
+    told = []
+    for kind in KINDS:
+        needs = [one[kind] for one in spent.needs.values() if one[kind] is not None]
+        limit, used = spent.purse.budget.of(kind), spent.purse.used(kind)
+        if limit is not None and needs and used + min(needs) > limit:
+            left = max(limit - used, 0)
+            told.append(f"the next call needs {_number(min(needs))} {NAMES[kind]}, and {_number(left)} are left")
+    return f": {'; '.join(told)}" if told else ""
 
 
 def _meter(kind: str, meter: dict[str, Any]) -> tuple[Text, Text, Text]:

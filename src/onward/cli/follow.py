@@ -226,7 +226,7 @@ class _View:
     def end(self, task: Task, waits: Sequence[Open]) -> None:
         """The task has ended, or waits for a person."""
         if task.state is State.FAILED:
-            raise TaskFailed(task.task_id, task.task, task.error or {})
+            raise TaskFailed(task.task_id, task.task, task.error or {}, task.partial)
         if task.state is State.CANCELLED:
             raise TaskCancelled(task.task_id, task.task)
         if task.reason in ASKS_A_PERSON:

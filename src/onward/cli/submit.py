@@ -111,7 +111,7 @@ async def _wait(screen: Screen, app: Onward, task_id: str, timeout: float | None
 
 def _print_result(screen: Screen, task: Task, waits: Sequence[Open]) -> None:
     if task.state is State.FAILED:
-        raise TaskFailed(task.task_id, task.task, task.error or {})
+        raise TaskFailed(task.task_id, task.task, task.error or {}, task.partial)
     if task.state is State.CANCELLED:
         raise TaskCancelled(task.task_id, task.task)
     if task.state is not State.COMPLETED:

@@ -206,6 +206,7 @@ def print_task(
                     ("input", _value(task.input)),
                     ("result", _value(task.result)),
                     ("error", Text(safe(f"{error.get('type')}: {error.get('message')}"), "red") if error else None),
+                    ("unfinished", _value(task.partial)),
                     ("undone", keys.get("undone")),
                     ("not undone", Text(keys["not_undone"], "red") if "not_undone" in keys else None),
                     ("in doubt", Text(f"{keys['in_doubt']} (nobody knows)", "red") if "in_doubt" in keys else None),

@@ -173,9 +173,10 @@ class _Handle:
         return f"<task {self.id}>"
 
     @verb
-    def result(self, timeout: Duration | None = None) -> Script[Any]:
-        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless."""
-        return Verbs.result.script(self._client, self.id, timeout)
+    def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Script[Any]:
+        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. With
+        `partial`, a task that failed gives the best result that it had by then, where it had one."""
+        return Verbs.result.script(self._client, self.id, timeout, partial=partial)
 
     @verb
     def get(self) -> Script[Task]:

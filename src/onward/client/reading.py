@@ -153,7 +153,7 @@ def spent_of(said: Said) -> Spent:
         Budget(**limits),
         spent=Amount(**{kind: meters[kind]["spent"] for kind in KINDS}),
         reserved={"all/1": Amount(**{kind: meters[kind]["reserved"] for kind in KINDS})},
-        waiting={task_id: Amount() for task_id in said["waiting"]},
+        waiting={task_id: Amount(**said.get("needs", {}).get(task_id, {})) for task_id in said["waiting"]},
     )
     return Spent(said["task_id"], purse, meters["wall_time"]["spent"])
 

@@ -158,11 +158,14 @@ class Verbs(PlaceVerbs, Generic[H]):
         return reading.acted_of((yield from self.asked("POST", "/api/tasks/actions", body)).json)
 
     @verb
-    def result(self, task_id: str, timeout: Duration | None = None) -> Script[Any]:
-        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless."""
+    def result(self, task_id: str, timeout: Duration | None = None, *, partial: bool = False) -> Script[Any]:
+        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. With
+        `partial`, a task that failed gives the best result that it had by then, where it had one."""
         task = yield from self._ended(task_id, None if timeout is None else seconds(timeout, "timeout"))
+        if partial and task.partial is not None:
+            return task.partial
         if task.state is State.FAILED:
-            raise TaskFailed(task.task_id, task.task, task.error or {})
+            raise TaskFailed(task.task_id, task.task, task.error or {}, task.partial)
         if task.state is State.CANCELLED:
             raise TaskCancelled(task.task_id, task.task)
         return task.result

@@ -17,7 +17,7 @@ export function chip(task, { why = false } = {}) {
 }
 
 const SAID = /^(waits for (approval( of|:)|signal|budget:|a? ?child( task)?)|asks:|in doubt:) */;
-const LACKS = /^the budget of .* has not enough (.*?) for .*?\((.*)\)$/;
+const LACKS = /^the budget of .* has not enough (.*?) for the next call: (.*)$/;
 const TRIED = /^StepFailed: step '(?:\[[^\]]*\])?(.*?)' was tried (?:once|\d+ times) and failed: (.*)$/s;
 const TIMED = new Set(["asleep", "delayed", "retrying", "quota"]);
 

@@ -1,9 +1,12 @@
 """Budgets: what a task and all its children may spend together. Pure arithmetic; the store keeps one purse per budget.
 
-Before a call the most it can cost is **reserved**, and the call is made only when that fits beside what was spent and what
-others have reserved. After it, what it did cost is **settled**, and the rest is free again. A reservation that a crash left
-open counts as spent until its call is settled: what nobody saw the end of is charged like the call that took its place.
-So the sum never exceeds the budget, unless a provider takes more than it was allowed; that is written down as what it is.
+Before a call an estimate of the most it can cost is **reserved**, and the call is made only when that fits beside what was spent
+and what others have reserved. After it, what it did cost is **settled**, and the rest is free again. A reservation that a crash
+left open counts as spent until its call is settled: what nobody saw the end of is charged like the call that took its place.
+So what is spent and reserved never exceeds the budget, unless a call takes more than was estimated for it, or a provider more than
+it was allowed; that is written down as what it is (`exceeded`), and no further call is made.
+
+A call that can be made smaller says the least that it needs as well, and gets what there is between the two.
 
 Who does not get what it asks for is remembered, and told when there is more: after a raise, or when others needed less.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onward.core import wire
@@ -121,7 +124,7 @@ class Purse:
     reserved: Mapping[str, Amount] = dataclasses.field(default_factory=dict)
     """By `CALL/TRY`: a call that was cut off and made again has two."""
     exceeded: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """By how much providers took more than they were allowed, in all."""
+    """By how much calls took more than was reserved for them, in all."""
     waiting: Mapping[str, Amount] = dataclasses.field(default_factory=dict)
     """Tasks that did not get what they asked for."""
     woken: int = 0
@@ -238,17 +241,46 @@ class Granted(NamedTuple):
     lacking: str = ""
     """What it lacks."""
     pressed: bool = False
+    amount: Amount = Amount()
+    """What was reserved."""
 
 
-def reserved(purses: Mapping[str, Purse], task_id: str, key: str, amount: Amount, now: float) -> Granted:
-    """Reserved in all of these purses, or in none; then the task waits for the one that lacks it, where that is its way."""
+def reserved(
+    purses: Mapping[str, Purse], task_id: str, key: str, amount: Amount, now: float, least: Amount | None = None
+) -> Granted:
+    """Reserved in all of these purses, or in none; then the task waits for the one that lacks it, where that is its way. With
+    `least`, as much as there is of the amount, and no less than that."""
+    least = amount if least is None else least
     for holder, purse in purses.items():
         there = key in purse.reserved  # the answer to the first try was lost
-        if not there and (kind := purse.lacking(amount, now)):
-            waiting = {holder: purse.wait(task_id, amount)} if purse.budget.when_spent == "wait" else {}
+        if not there and (kind := purse.lacking(least, now)):
+            waiting = {holder: purse.wait(task_id, least)} if purse.budget.when_spent == "wait" else {}
             return Granted({**purses, **waiting}, (), holder, kind)
-    changed = {holder: purse.reserve(key, amount).served(task_id) for holder, purse in purses.items()}
-    return Granted(changed, pressed=any(purse.pressed(now) for purse in changed.values()))
+    before = [purse.reserved[key] for purse in purses.values() if key in purse.reserved]
+    given = before[0] if before else _between(least, amount, purses.values())
+    changed = {holder: purse.reserve(key, given).served(task_id) for holder, purse in purses.items()}
+    # What was only reserved because there is room for it says nothing about how much is gone.
+    pressed = any(purse.reserve(key, least).pressed(now) for purse in purses.values())
+    return Granted(changed, pressed=pressed, amount=given)
+
+
+def _between(least: Amount, most: Amount, purses: Iterable[Purse]) -> Amount:
+    """As much of what lies between the two as all purses have room for."""
+    part = 1.0
+    for purse in purses:
+        for kind in KINDS:
+            limit, low, high = purse.budget.of(kind), getattr(least, kind), getattr(most, kind)
+            if limit is not None and low is not None and high is not None and high > low:
+                part = min(part, (limit - purse.used(kind) - low) / (high - low))
+    if part >= 1.0:
+        return most
+    part = max(part - 1e-9, 0.0)  # or the sum of what was rounded could be more than the limit
+    tokens, cost = ((getattr(least, kind), getattr(most, kind)) for kind in ("llm_tokens", "cost_usd"))
+    return Amount(
+        least.steps,
+        tokens[0] if None in tokens else tokens[0] + math.floor(part * (tokens[1] - tokens[0])),
+        cost[0] if None in cost else cost[0] + part * (cost[1] - cost[0]),
+    )
 
 
 def settled(purses: Mapping[str, Purse], calls: Mapping[str, Amount], now: float, free: str = "") -> Granted:

@@ -5,8 +5,9 @@ some tell nobody anything. `completed`, `error` and `cancelled` are ends; a step
 may go on. The number of the record is the cursor: whoever has seen update n goes on after n.
 
 What a model is saying comes in pieces, between the updates, and is not part of the count (`Said`): it is void when its attempt
-came to nothing or another shift began. `offset` says where a piece belongs, so that a reader who comes back can be told
-everything so far in one.
+came to nothing or its shift ended. `offset` says where a piece belongs, so that a reader who comes back can be told
+everything so far in one. The number of an attempt is used once in a task, and a reader is told that an attempt is void only when
+it may have been shown some of it.
 """
 
 from __future__ import annotations
@@ -81,14 +82,18 @@ class Lead(NamedTuple):
 class _Live:
     turn: int
     attempt: int
+    shown: bool
+    """Whether the reader has seen, or may have seen, some of it."""
     length: int = 0
 
 
 class Teller:
     """Tells the updates of one task, one record after the other."""
 
-    def __init__(self, task_id: str, lead: Lead = Lead()) -> None:  # noqa: B008 -- a value
-        self.task_id, self._steps = task_id, lead.steps
+    def __init__(self, task_id: str, lead: Lead = Lead(), *, again: bool = False) -> None:  # noqa: B008 -- a value
+        """`again` says that the reader was here before. Text has no cursor, so until the first update the reader may have been
+        shown what comes."""
+        self.task_id, self._steps, self._again = task_id, lead.steps, again
         self._step = self._total = 0
         self._live: _Live | None = None
         self._pieces: list[str] = []
@@ -110,6 +115,7 @@ class Teller:
         told = _TELLERS.get(record.kind, _nothing)(record, said)
         if told is None:
             return None
+        self._again = False
         status, tool, message = told
         if record.key.partition("]")[0].endswith("/undo"):
             status = UNDO
@@ -136,6 +142,7 @@ class Teller:
         if self._live is None or not self._pieces:
             return None
         live, text, self._pieces = self._live, "".join(self._pieces), []
+        live.shown = True
         return Said(self.task_id, live.turn, live.attempt, live.length - len(text), text)
 
     # ── what is remembered ───────────────────────────────────────────────────────────────────────────────────────
@@ -154,16 +161,16 @@ class Teller:
                 self._withdraw()
                 return
             if self._live is None or (self._live.turn, self._live.attempt) != (turn, attempt):
-                self._live, self._pieces = _Live(turn, attempt), []
+                self._live, self._pieces = _Live(turn, attempt, self._again), []
             self._live.length += len(text)
             self._pieces.append(text)
-        elif record.kind == r.SHIFT:
-            self._withdraw()
         elif record.kind in {r.STEP_DONE, r.STEP_FAILED}:  # its record has it all
             self._live, self._pieces = None, []
+        elif record.kind in BREAKS:
+            self._withdraw()
 
     def _withdraw(self) -> None:
-        if self._live is not None:
+        if self._live is not None and self._live.shown:
             self._void.append(Said(self.task_id, self._live.turn, self._live.attempt, 0, "", withdrawn=True))
         self._live, self._pieces = None, []
 
@@ -181,8 +188,13 @@ def lead(records: Iterable[Record]) -> Lead:
     return Lead(steps, last, tuple(lately))
 
 
-BREAKS: Final = frozenset({r.SHIFT, r.STEP_DONE, r.STEP_FAILED})
-"""After these, what a model said before is no longer live."""
+BREAKS: Final = frozenset(
+    {
+        *(r.SHIFT, r.HANDED_BACK, r.STEP_DONE, r.STEP_FAILED, r.DOUBTED, r.RETRY, r.PARKED, r.QUARANTINED),
+        *(r.CANCEL, r.DEADLINE, *r.ENDS),
+    }
+)
+"""After these, what a model said before is no longer live. The statement `lead_lately` has the same list."""
 
 
 # ── one kind of record after the other ───────────────────────────────────────────────────────────────────────────────

@@ -94,7 +94,9 @@ class Open:
                 return f"onward resolve {task}"
             case r.STEP_WAITS if self.reason == Reason.BUDGET:
                 holder, lacking = str(self.said.get("holder", self.task_id)), str(self.said.get("lacking", "steps"))
-                return f"onward budget {safe(holder)[-8:]} --{safe(BUDGET_OPTIONS.get(lacking, lacking))} N"
+                enough = self.said.get("enough")
+                limit = f"{enough:.10g}" if isinstance(enough, int | float) else "N"
+                return f"onward budget {safe(holder)[-8:]} --{safe(BUDGET_OPTIONS.get(lacking, lacking))} {limit}"
             case _:
                 return ""
 

@@ -145,6 +145,8 @@ class Task:
     """What its models took, where it is an agent's and that is known here."""
     by: str | None = None
     """The id of the key with which it was asked for, where one was shown."""
+    partial: Any = None
+    """Of a task that failed: the best result that it had by then, which is not finished. Agents have one."""
     left_out: tuple[str, ...] = ()
     """Of `input`, `result` and `error`, what is None only because it is large, in a list that was asked to be brief."""
 

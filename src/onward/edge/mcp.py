@@ -153,6 +153,7 @@ def _content(task: Task, state: dict[str, Any] | None) -> dict[str, Any]:
         "updated_at": iso(task.updated_at),
         "result": task.result,
         "error": task.error,
+        "partial": task.partial,
         "state": state,
     }
 

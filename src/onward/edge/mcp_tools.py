@@ -257,7 +257,19 @@ async def _shown(door: Door, task: Task) -> CallToolResult:
 def _brief(task: Task) -> dict[str, Any]:
     """A task for a model: what it needs to go on, and no more."""
     value = task_json(task)
-    names = ("task_id", "task", "state", "reason", "result", "error", "created_at", "updated_at", "labels", "parent")
+    names = (
+        "task_id",
+        "task",
+        "state",
+        "reason",
+        "result",
+        "error",
+        "partial",
+        "created_at",
+        "updated_at",
+        "labels",
+        "parent",
+    )
     return {"resource": uri_of(task.task, task.task_id), **{name: value[name] for name in names}}
 
 

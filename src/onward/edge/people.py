@@ -102,7 +102,9 @@ async def artifact(asked: Asked) -> Answer:
 
 
 def _budget(spent: Spent) -> Answer:
-    return Answer({"task_id": spent.task_id, "meters": spent.meters, "waiting": list(spent.waiting)})
+    return Answer(
+        {"task_id": spent.task_id, "meters": spent.meters, "waiting": list(spent.waiting), "needs": spent.needs}
+    )
 
 
 _BODY = (404, 409, 413, 415, 422)

@@ -100,6 +100,9 @@ class TaskShape(Shape):
     input: Any
     result: Any
     error: dict[str, Any] | None
+    partial: Any = Field(
+        description="Of a task that failed: the best result that it had by then, which is not finished. Agents have one."
+    )
     priority: int
     queue: str
     attempt: int
@@ -255,6 +258,9 @@ class BudgetShape(Shape):
     task_id: str
     meters: dict[str, Meter]
     waiting: list[str]
+    needs: dict[str, dict[str, float | None]] = Field(
+        description="For each task that waits, how much of each kind its next call needs at least."
+    )
 
 
 class ArtifactShape(Shape):

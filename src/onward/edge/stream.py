@@ -83,7 +83,9 @@ async def heads_of(door: Door, feed: Feed, ids: Sequence[str]) -> dict[str, Head
 
 async def tellers(feed: Feed, cursors: Mapping[str, int]) -> dict[str, Teller]:
     """Those who tell progress after these records."""
-    return {task_id: Teller(task_id, await feed.store.lead(task_id, seq)) for task_id, seq in cursors.items()}
+    return {
+        task_id: Teller(task_id, await feed.store.lead(task_id, seq), again=seq > 0) for task_id, seq in cursors.items()
+    }
 
 
 async def progress(

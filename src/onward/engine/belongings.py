@@ -18,7 +18,6 @@ from onward.engine.pen import Pen
 from onward.engine.quota import ask_within
 from onward.engine.scope import SCOPE
 from onward.engine.secrets import Keyring
-from onward.engine.surroundings import HURRY
 from onward.errors import UsageError
 from onward.store.port import Claimed
 from onward.store.writer import Hold
@@ -46,6 +45,8 @@ class Belongings:
     usage: Usage | None = None
     """What the task has taken of models so far, where it says so; its last record tells."""
     _keyring: Keyring | None = None
+    partial: Any = None
+    """The best result so far, where the handler says so: the outcome has it when the task fails."""
 
     @property
     def keyring(self) -> Keyring:
@@ -90,9 +91,11 @@ class Belongings:
         copied = last_message(records)
         return task, records, await self._pen.patiently(lambda: self._desk.store.inbox(task_id, copied))
 
-    def hurried(self) -> bool:
-        started, deadline = self._pen.replay.started_at or self._claimed.claimed_at, self._deadline_at()
-        return deadline != NEVER and self.now() >= started + HURRY * (deadline - started)
+    def last_record(self) -> int:
+        return self.hold.seq
+
+    def time_left(self, part: float) -> float:
+        return self._time_of(part) - self.now()
 
     async def leave(self, data: bytes, about: dict[str, Any]) -> dict[str, Any]:
         if self._pen.transacting:
@@ -138,6 +141,11 @@ class Belongings:
         while len(page := await self._page(records[-1].seq if records else None, task_id)) == PAGE:
             records += page
         return records + page
+
+    def _time_of(self, part: float) -> float:
+        """When this part of the task's time is gone."""
+        started, deadline = self._pen.replay.started_at or self._claimed.claimed_at, self._deadline_at()
+        return deadline if deadline == NEVER else started + part * (deadline - started)
 
     def _deadline_at(self) -> float:
         started = self._pen.replay.started_at or self._claimed.claimed_at

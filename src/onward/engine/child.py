@@ -25,8 +25,9 @@ class Child:
     def __await__(self) -> Generator[Any, Any, Any]:
         return self.result().__await__()
 
-    async def result(self, timeout: Duration | None = None) -> Any:
-        """Its result; raises TaskFailed or TaskCancelled, as it ended, or WaitTimeout."""
+    async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Any:
+        """Its result; raises TaskFailed or TaskCancelled, as it ended, or WaitTimeout. With `partial`, a child that failed gives
+        the best result that it had by then, where it had one (`TaskFailed.partial`)."""
         said = {"child": self.id}
         message = await self._host.wait(
             r.CHILD, f"child {self.task}", said, None if timeout is None else seconds(timeout, "timeout")
@@ -38,4 +39,6 @@ class Child:
             return ended.get("result")
         if ended["state"] == "cancelled":
             raise TaskCancelled(self.id, self.task)
-        raise TaskFailed(self.id, self.task, ended.get("error") or {})
+        if partial and ended.get("partial") is not None:
+            return ended["partial"]
+        raise TaskFailed(self.id, self.task, ended.get("error") or {}, ended.get("partial"))

@@ -21,7 +21,11 @@ UNDO_RETRY = Retry(attempts=6)
 
 
 class Call:
-    """A step as the host is asked to run it. What most steps leave alone stands in the class: they pay nothing for it."""
+    """A step as the host is asked to run it. What most steps leave alone stands in the class: they pay nothing for it.
+
+    A function may have an attribute `until`, in the database's time: no attempt begins after it. With `cut` an attempt under way
+    is cut off then, and not made again; a step without a `timeout` is not cut off.
+    """
 
     retry: Retry = NO_RETRY
     timeout: float | None = None
@@ -39,7 +43,7 @@ class Call:
     def as_undo(self, result: Any) -> Call:
         """The call that takes this one back: with the same arguments, and the result where it asks for it by name."""
         assert self.undo is not None
-        kwargs = dict(self.kwargs) | ({"result": result} if _takes_result(self.undo) else {})
+        kwargs = dict(self.kwargs) | ({"result": result} if takes_result(self.undo) else {})
         call = Call(self.name, self.undo, self.args, kwargs)
         call.retry = UNDO_RETRY
         return call
@@ -60,6 +64,8 @@ class Host(Surroundings, Protocol):
     rng: random.Random
     usage: Usage | None
     """What the task has taken of models so far: for its last record."""
+    partial: Any
+    """The best result so far: for its last record, should it fail."""
 
     async def run(self, call: Call) -> Any:
         """The recorded result of the step, or the result of running it now, recorded. Raises StepFailed."""
@@ -92,8 +98,8 @@ class Host(Surroundings, Protocol):
         """Whether this task is a fork that has saved no checkpoint of its own."""
         ...
 
-    def saga(self, name: str) -> Any:
-        """A block that is undone when it fails."""
+    def saga(self, name: str, *, whole: bool = False) -> Any:
+        """A block that is undone when it fails. A `whole` one is completed by the task's completion, and by nothing else."""
         ...
 
     async def version(self, name: str) -> bool:
@@ -151,7 +157,8 @@ class Host(Surroundings, Protocol):
         ...
 
 
-def _takes_result(function: Callable[..., Any]) -> bool:
+def takes_result(function: Callable[..., Any]) -> bool:
+    """Whether an undo asks for the result of what it takes back."""
     try:
         return "result" in inspect.signature(function).parameters
     except (TypeError, ValueError):

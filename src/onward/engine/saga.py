@@ -31,8 +31,8 @@ class _Owed(NamedTuple):
 class Saga:
     """`async with ctx.saga():`"""
 
-    def __init__(self, pen: Pen, steps: Steps, name: str) -> None:
-        self._pen, self._steps, self._name = pen, steps, part_name(name)
+    def __init__(self, pen: Pen, steps: Steps, name: str, *, whole: bool = False) -> None:
+        self._pen, self._steps, self._name, self._whole = pen, steps, part_name(name), whole
         self._owed: list[_Owed] = []
 
     def owe(self, seq: int, key: str, call: Call, value: Any) -> None:
@@ -80,6 +80,8 @@ class Saga:
         return None
 
     async def _complete(self) -> None:
+        if self._whole:  # a message may still come before the task's result is written, and then the block goes on
+            return
         if self._pen.next(self._outer, self._key, frozenset({r.SAGA_DONE})) is None:
             await self._pen.until_told()
             self._pen.mention(r.SAGA_DONE, self._key, {})

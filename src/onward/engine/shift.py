@@ -36,6 +36,7 @@ from onward.engine.replay import Replay
 from onward.engine.saga import Saga
 from onward.engine.scope import SCOPE, Scope
 from onward.engine.steps import Steps
+from onward.engine.surroundings import LAST
 from onward.engine.transaction import Transaction
 from onward.engine.waits import Wait as Waiting
 from onward.engine.waits import Waits
@@ -61,6 +62,8 @@ Ending = tuple[str, dict[str, Any], End | Wait]
 
 
 _FAILURES = frozenset({r.FAILED, r.RETRY})
+READS = 30.0
+"""Seconds in which an agent whose deadline has passed reads its journal for the best result so far."""
 
 
 class Shift(Belongings):
@@ -160,6 +163,8 @@ class Shift(Belongings):
                 return r.HANDED_BACK, {"reason": error.reason}, wait
             case HandBack():
                 return r.HANDED_BACK, {"reason": "handed back"}, Wait(self.task_id, None, Reason.QUEUED, self.attempt)
+            case Park() | UnfitCheckpoint() if isinstance(self._pen.why, DeadlineExceeded) and not self._pen.sagas:
+                return self._failure(self._pen.why)  # the journal was only read for what the task had by then
             case Park() | UnfitCheckpoint():
                 return self._waiting(r.PARKED, Reason.PARKED, str(error))
             case Doubt():
@@ -213,7 +218,8 @@ class Shift(Belongings):
                 return self._waiting(r.PARKED, Reason.PARKED, why)
             if self.attempt > 1:
                 told["message"] = f"{told['message']} (attempt {self.attempt} of the task)"
-            return r.FAILED, {**self._used(), "error": told}, self._end(State.FAILED)
+            partial = {} if self.partial is None else {"partial": self.partial}
+            return r.FAILED, {**self._used(), "error": told, **partial}, self._end(State.FAILED)
         due = min(self.now() + pause, self._deadline_at())
         return (
             r.RETRY,
@@ -271,6 +277,8 @@ class Shift(Belongings):
         replay.started_at = replay.started_at or self._claimed.claimed_at
         self._pen.read(replay, self._allowed)
         self._waits.deadline = self._deadline_at()
+        if self._handler.agent:
+            self._waits.cut_at = self._time_of(LAST)
         await self._waits.read_first()
 
     async def _idle_shifts(self) -> int:
@@ -295,7 +303,11 @@ class Shift(Belongings):
             return call()
         left = deadline - self.now()
         if left <= 0:
-            raise self._too_late()
+            late = self._too_late()
+            if not self._handler.agent or claimed.shift <= 2:
+                raise late
+            # Nothing new begins any more; what the journal has tells the best result so far.
+            return bounded(call(), self._desk.clock, READS, lambda: late)
         return bounded(call(), self._desk.clock, left, self._too_late)
 
     async def _call_when_approved(self) -> Any:
@@ -365,8 +377,8 @@ class Shift(Belongings):
     def forked(self) -> bool:
         return self._pen.replay.forked > 0
 
-    def saga(self, name: str) -> Saga:
-        return Saga(self._pen, self._steps, name)
+    def saga(self, name: str, *, whole: bool = False) -> Saga:
+        return Saga(self._pen, self._steps, name, whole=whole)
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         call = Call(f"submit {name}", functools.partial(self._start_child, name, value, options))
@@ -374,7 +386,8 @@ class Shift(Belongings):
         return str(await self._steps.run(call))
 
     async def _start_child(self, name: str, value: Any, options: dict[str, Any]) -> str:
-        deadline = self._deadline_at()
+        # An agent has to answer with what its children came to: they end while it has time left for that.
+        deadline = self._time_of(LAST) if self._handler.agent else self._deadline_at()
         beside: dict[str, Any] = {"tenant": self._options.get("tenant"), "trace": self._options.get("trace")}
         beside |= {"purses": budgets} if (budgets := self._budgets()) else {}
         key = f"{self.task_id}:{SCOPE.get().key}"

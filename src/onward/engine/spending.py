@@ -47,8 +47,11 @@ class Spending:
         """Whether anybody has to know what a call costs."""
         return any(budget.max_cost_usd is not None for budget in self.budgets.values())
 
-    async def reserve(self, call: str, amount: Amount, done: Mapping[str, Amount]) -> tuple[str, bool]:
-        """Set aside what a call can cost at most, and settle what is done; the name of this try, and whether most is gone.
+    async def reserve(
+        self, call: str, amount: Amount, done: Mapping[str, Amount], least: Amount | None = None
+    ) -> tuple[str, Granted]:
+        """Set aside what a call can cost at most, or what there is between that and the least that it needs, and settle what is
+        done; the name of this try, and what was granted.
 
         Where there is not enough the task waits for more (raises NotNow), or is over (BudgetSpent), as its budget says.
         """
@@ -57,12 +60,12 @@ class Spending:
 
         def change(now: float, purses: Mapping[str, Purse]) -> Granted:
             first = settled(purses, done, now)
-            return reserved(first.purses, self._task_id, key, amount, now)._replace(wake=first.wake)
+            return reserved(first.purses, self._task_id, key, amount, now, least)._replace(wake=first.wake)
 
         granted = await self._change(change)
         if granted.lacking:
-            self._refuse(granted)
-        return key, granted.pressed
+            self._refuse(granted, amount if least is None else least)
+        return key, granted
 
     async def settle(self, calls: Mapping[str, Amount], free: str = "") -> None:
         """What calls did cost. Those that were settled before are not charged again; `free` is a try that cost nothing."""
@@ -86,11 +89,13 @@ class Spending:
             self._desk.store.nudge("ready", [wake.task_id for wake in granted.wake])
         return granted
 
-    def _refuse(self, granted: Granted) -> None:
-        purse = granted.purses[granted.holder]
-        spent = BudgetSpent(
-            granted.holder, granted.lacking, purse.used(granted.lacking), purse.budget.of(granted.lacking)
-        )
+    def _refuse(self, granted: Granted, least: Amount) -> None:
+        purse, kind = granted.purses[granted.holder], granted.lacking
+        settled, used = getattr(purse.spent, kind, None), purse.used(kind)
+        needs = None if kind == "wall_time" else getattr(least, kind)
+        held = 0 if settled is None else used - settled
+        spent = BudgetSpent(granted.holder, kind, used, purse.budget.of(kind), needs=needs, held=held)
         if self._task_id in purse.waiting:
-            raise NotNow(Reason.BUDGET, NEVER, spent.what, holder=granted.holder, lacking=granted.lacking)
+            numbers = {"needs": spent.needs, "left": spent.left, "enough": spent.enough}
+            raise NotNow(Reason.BUDGET, NEVER, spent.what, holder=granted.holder, lacking=kind, **numbers)
         raise spent

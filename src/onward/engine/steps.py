@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from typing import Any, NoReturn
 
 from onward.core import record as r
@@ -28,7 +29,7 @@ from onward.engine.pen import Pen
 from onward.engine.replay import STEPS, Known, failure_of
 from onward.engine.scope import SCOPE, Scope, refuse
 from onward.engine.waits import Waits
-from onward.errors import StepFailed, StepTimeout
+from onward.errors import OnwardError, StepFailed, StepTimeout, TimeUp
 from onward.store.writer import MOST_UNSAVED
 
 _LOST = frozenset(
@@ -147,11 +148,17 @@ class Steps:
                 error = another
 
     async def _call(self, call: Call, key: str) -> Any:
-        work = self._bare(call)
+        until: float | None = getattr(call.function, "until", None)
+        left = math.inf if until is None else until - self._desk.now()
+        if left <= 0:
+            raise TimeUp(f"{call.name} was not started")
         if call.timeout is None:
-            return await work
-        late = StepTimeout(key, call.timeout)
-        return await bounded(work, self._desk.clock, call.timeout, lambda: late)
+            return await self._bare(call)
+        late: OnwardError = StepTimeout(key, call.timeout)
+        if left < call.timeout and getattr(call.function, "cut", False):
+            late = TimeUp(f"{call.name} was cut off")
+            return await bounded(self._bare(call), self._desk.clock, left, lambda: late)
+        return await bounded(self._bare(call), self._desk.clock, call.timeout, lambda: late)
 
     async def _bare(self, call: Call) -> Any:
         if is_async(call.function):

@@ -14,6 +14,9 @@ from onward.core.task import Message, Task
 HURRY = 0.8
 """The part of a task's time after which it should come to an end."""
 
+LAST = 0.9
+"""The part of an agent's time after which it starts nothing new: the rest is for its last answer."""
+
 
 class Surroundings(Protocol):
     """The part of a host that looks around."""
@@ -37,6 +40,10 @@ class Surroundings(Protocol):
         """The bytes of an artifact that this task, or another, left behind. Raises ArtifactNotFound."""
         ...
 
-    def hurried(self) -> bool:
-        """Whether most of the time until the task's deadline is gone."""
+    def last_record(self) -> int:
+        """The number of the last record that this shift knows of, written or on its way."""
+        ...
+
+    def time_left(self, part: float) -> float:
+        """Seconds until this part of the task's time is gone; infinite for a task without a deadline."""
         ...

@@ -27,7 +27,7 @@ from onward.engine.pen import Pen
 from onward.engine.replay import SAID as ASKED
 from onward.engine.scope import SCOPE, refuse
 from onward.engine.spawning import spawn
-from onward.errors import UsageError
+from onward.errors import TimeUp, UsageError
 
 LINGER = 1.0
 """A pause of up to this many seconds is spent in memory: leaving and coming back would cost more than the slot."""
@@ -112,6 +112,8 @@ class Waits:
         self._there = messages
         """How many messages the task had got when it was claimed."""
         self.deadline = NEVER
+        self.cut_at = NEVER
+        """When the waits of an agent are cut off: it needs the rest of its time for its answer."""
         self._lines: dict[Hashable, _Line] = _NONE
         """The open waits for each address, as heaps: the one that began first has the first message."""
         self._resting: dict[_Open, None] = _NONE
@@ -142,15 +144,19 @@ class Waits:
         if known is not None and wait.kind in ASKED:
             pen.check(pen.replay.check_said, known, wire.decode(wire.encode(wait.data, "the question")))
         if known is not None and known.over:
-            return known.data if "n" in known.data and not known.data.get("expired") else None
+            found = known.data if "n" in known.data and not known.data.get("expired") else None
+            return _unless_cut(wait, found, cut="cut" in known.data)
         open_: _Open | None = None
+        cut = known is not None and "cut" in known.data
         try:
             if known is not None:  # it stands in its line before any other branch goes on
                 open_ = self._begin(wait, key, known.seq, known.data.get("until", NEVER))
             await pen.may_go_on()
             if open_ is None:
                 until = NEVER if wait.timeout is None else self._desk.now() + wait.timeout
-                told = wait.data | ({} if until == NEVER else {"until": until})
+                cut = self.cut_at < until and wait.kind != r.SLEEP
+                until = self.cut_at if cut else until
+                told = wait.data | ({} if until == NEVER else {"until": until}) | ({"cut": True} if cut else {})
                 open_ = self._begin(wait, key, pen.mention(wait.kind, key, told), until)
             scope.key, scope.told = key, True
             await self._until(open_)
@@ -162,7 +168,7 @@ class Waits:
         if wait.kind == r.SLEEP:
             pen.mention(r.SLEPT, key, {})
             return None
-        return self._answer(open_)
+        return _unless_cut(wait, self._answer(open_), cut=cut)
 
     async def ask_again(self, asked: Record) -> dict[str, Any] | None:
         """What a person says to an approval that another task had asked for, and this one, a fork of that, asks for again."""
@@ -502,3 +508,10 @@ def _address(wait: Wait, seq: int) -> Hashable:
             return None
         case _:
             return seq
+
+
+def _unless_cut(wait: Wait, message: dict[str, Any] | None, *, cut: bool) -> dict[str, Any] | None:
+    """What ended a wait. Raises TimeUp where that was the end of the time that an agent has for waiting."""
+    if message is None and cut:
+        raise TimeUp(f"the wait for {wait.name!r} was cut off")
+    return message

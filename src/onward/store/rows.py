@@ -49,6 +49,7 @@ def task(row: Mapping[str, Any]) -> Task:
         tenant=row["tenant"],
         usage=Usage.read(ending["usage"]) if "usage" in ending else None,
         by=options.get("by"),
+        partial=ending.get("partial"),
         left_out=left_out,
     )
 

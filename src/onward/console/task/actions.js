@@ -76,9 +76,11 @@ async function priority(context) {
 const LIMITS = { steps: ["max_steps", "Steps", 1], llm_tokens: ["max_llm_tokens", "Tokens", 1], cost_usd: ["max_cost_usd", "Cost in $", "any"], wall_time: ["max_wall_time_s", "Seconds", "any"] };
 
 async function budget(context) {
-  const { meters, task_id: holder } = await get(`${context.path}/budget`);
+  const { meters, needs = {}, task_id: holder } = await get(`${context.path}/budget`);
+  const enough = (kind) => (meters[kind].spent || 0) + (meters[kind].reserved || 0) + Math.max(0, ...Object.values(needs).map((one) => one[kind] || 0));
+  const proposed = (kind) => (enough(kind) > meters[kind].limit || meters[kind].spent >= meters[kind].limit ? Math.max(meters[kind].limit * 2, Math.ceil(enough(kind))) : meters[kind].limit);
   const rows = Object.entries(LIMITS).filter(([kind]) => meters[kind]?.limit);
-  const inputs = rows.map(([kind, [name, title, step]]) => [name, meters[kind].limit, fields.numeric(title, { value: meters[kind].spent >= meters[kind].limit ? meters[kind].limit * 2 : meters[kind].limit, min: 0, step }, { hint: `${number(meters[kind].spent)} of ${number(meters[kind].limit)} are spent` })]);
+  const inputs = rows.map(([kind, [name, title, step]]) => [name, meters[kind].limit, fields.numeric(title, { value: proposed(kind), min: 0, step }, { hint: `${number(meters[kind].spent)} of ${number(meters[kind].limit)} are spent` })]);
   const done = await dialog("Raise the budget", {
     text: holder === context.id ? "All that wait for it go on." : `This is the budget of ${short(holder)}, which this task spends from. All that wait for it go on.`,
     fields: inputs.map(([, , field]) => field),

@@ -70,7 +70,7 @@ function whole(task) {
   return h(
     "div",
     { class: "card" },
-    h("div", { class: "body stack" }, section("Input", value(task.input, { name: `${task.task_id}-input`, first: 1500, label: "Input" })), task.error ? section("Error", h("p", { class: "bad-text text" }, line(`${task.error.type || "Error"}: ${task.error.message || ""}`, 600)), value(task.error, { name: `${task.task_id}-error`, first: 1500, label: "Error" })) : null, task.state === "completed" ? section("Result", value(task.result, { name: `${task.task_id}-result`, first: 3000, label: "Result" })) : null),
+    h("div", { class: "body stack" }, section("Input", value(task.input, { name: `${task.task_id}-input`, first: 1500, label: "Input" })), task.error ? section("Error", h("p", { class: "bad-text text" }, line(`${task.error.type || "Error"}: ${task.error.message || ""}`, 600)), value(task.error, { name: `${task.task_id}-error`, first: 1500, label: "Error" })) : null, task.partial === null || task.partial === undefined ? null : section("Unfinished result", h("p", { class: "faint" }, "The best that it had when it failed. It is not finished."), value(task.partial, { name: `${task.task_id}-partial`, first: 3000, label: "Unfinished result" })), task.state === "completed" ? section("Result", value(task.result, { name: `${task.task_id}-result`, first: 3000, label: "Result" })) : null),
   );
 }
 

@@ -13,9 +13,14 @@ export function sentence(task, chart, found) {
   if (doubt) return ["Nobody knows whether ", name(doubt.name), " happened: ", line(doubt.text, 160), ". ", inbox("Decide it")];
   if (task.state === "running") return running(task, open);
   const wait = open.find((bar) => ["approval", "question"].includes(bar.kind)) || open.find((bar) => bar.state === "waiting");
-  if (task.reason === "budget") return ["The budget is spent. Raise it, and it goes on where it stopped."];
+  if (task.reason === "budget") return [budget(task), " Raise it, and the task goes on where it stopped."];
   if (wait && ["approval", "question", "signal", "child", "asleep", "retrying"].includes(task.reason)) return waiting(task, wait, open);
   return why(task, found);
+}
+
+function budget(task) {
+  const text = line((task.why?.text || "").replace(/^waits for budget: /, ""), 240);
+  return text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "The budget is spent.";
 }
 
 function ended(task) {

@@ -1,0 +1,66 @@
+"""An app for worker processes: an agent that books, and takes back what it booked when its run comes to nothing.
+
+The world is a file of lines. A booking has a number of its own, so that booking or cancelling it twice is once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from onward import Context, Onward, tool
+from onward.agent.model import Reply, Request, ToolCall
+from onward.agent.policy import Stop, usual
+
+HOME = Path(os.environ.get("OUTSIDE_HOME", "."))
+BOOKINGS = ("flight", "hotel", "car", "dinner")
+
+app = Onward(lease_s=1.0, heartbeat_s=0.2, poll_s=0.05, grace_s=1.0)
+
+
+def _wrote(*words: str) -> None:
+    with (HOME / "world").open("ab", buffering=0) as file:
+        file.write(f"{' '.join(words)}\n".encode())
+
+
+async def cancel(name: str, result: Any) -> str:
+    """Take a booking back."""
+    _wrote("cancelled", result["number"])
+    await asyncio.sleep(0.02)
+    return f"{name} is cancelled"
+
+
+@tool(risk="external_action", idempotent=True, undo=cancel)
+async def book(ctx: Context, name: str) -> dict[str, str]:
+    """Book it."""
+    number = f"{ctx.task_id}/{name}"
+    _wrote("booked", number)
+    await asyncio.sleep(0.02)
+    return {"number": number}
+
+
+class Clerk:
+    """A model that books one after the other, and then hangs for those that are to be cancelled, or to run out of time."""
+
+    name = "clerk"
+
+    async def ask(self, request: Request, emit: Any) -> Reply:
+        """The next booking."""
+        await asyncio.sleep(0.03)
+        turn = sum(message["role"] == "assistant" for message in request.messages)
+        if turn < len(BOOKINGS):
+            call = ToolCall(f"c{turn}", "book", f'{{"name": "{BOOKINGS[turn]}"}}')
+            return Reply(f"I book {BOOKINGS[turn]}.", (call,), finish="tool_calls")
+        if str(request.messages[1]["content"]).startswith(("hang", "cancel")):
+            await asyncio.sleep(3600)
+        return Reply("all is booked")
+
+
+def _gives_up(seen: Any) -> Any:
+    fails = "fail" in seen.state.goal and seen.reply is not None and not seen.reply.calls
+    return Stop("the customer has no money") if fails else usual(seen)
+
+
+app.agent("trip", model=Clerk(), tools=[book], policy=_gives_up, undo=True)
