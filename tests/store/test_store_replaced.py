@@ -34,6 +34,10 @@ def _lose_log(path: Path) -> None:
     Path(f"{path}-wal").unlink()
 
 
+def _move(path: Path, to: Path) -> None:
+    path.rename(to)
+
+
 TROUBLES = pytest.mark.parametrize("trouble", [_delete, _replace, _lose_log])
 
 
@@ -78,10 +82,10 @@ async def test_a_write_that_was_under_way_is_not_acknowledged(
 async def test_a_file_that_comes_back_is_the_same_file(store: Store, path: Path) -> None:
     held = await begun(store)
     away = path.with_suffix(".away")
-    path.rename(away)
+    _move(path, away)
     with pytest.raises(FileReplaced, match="is not there any more"):
         await submit(store, new())
-    away.rename(path)
+    _move(away, path)
     assert await store.save("w1", Batch([entry(held, 1)])) == set()
 
 
