@@ -40,6 +40,8 @@ class Place:
     url: str
     home: Path
     server: Postgres | None = None
+    direct: str = ""
+    """The way past a pooler, for the test itself."""
 
     @property
     def ledger(self) -> Ledger:
@@ -63,15 +65,15 @@ class Place:
                 return [tuple(row) for row in connection.execute(sql)]
             finally:
                 connection.close()
-        with psycopg.connect(self.url, autocommit=True) as connection_:
+        with psycopg.connect(self.direct or self.url, autocommit=True) as connection_:
             cursor = connection_.execute(sql)
             return cursor.fetchall() if cursor.description else []
 
     def look(self) -> Picture:
-        return verdict.look(self.url)
+        return verdict.look(self.direct or self.url)
 
     async def judge(self, acked: dict[str, list[Act]], poison: frozenset[str] = frozenset()) -> Verdict:
-        store = open_store(self.url)
+        store = open_store(self.direct or self.url)
         await store.open()
         try:
             census = await store.census()

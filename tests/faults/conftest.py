@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rig.pgbouncer import PgBouncer, obtain
 from rig.postgres import Postgres
 from rig.server import Unavailable
 from tests.faults.band import Place
@@ -51,6 +52,18 @@ def sqlite(tmp_path: Path) -> Place:
 @pytest.fixture
 def postgres_place(server: Postgres, tmp_path: Path) -> Place:
     return Place("postgres", server.database(f"f{next(_names)}"), tmp_path, server)
+
+
+@pytest.fixture
+def pooled_place(server: Postgres, tmp_path: Path) -> Iterator[Place]:
+    """A database behind a pooler that gives each transaction another session."""
+    try:
+        obtain()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    url = server.database(f"f{next(_names)}")
+    with PgBouncer(server.url, settings={"default_pool_size": "40"}) as bouncer:
+        yield Place("pooled", bouncer.url_for(url), tmp_path, server, url)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -10,10 +10,13 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 import apsw
 import pytest
 
+from onward.app import open_store
+from onward.errors import StoreUnavailable
 from tests.faults.band import Client, Crew, Place, busy, set_free, until_all_ended
 from tests.faults.crew import Act
 
@@ -30,7 +33,44 @@ def _story(rng: random.Random) -> list[Act]:
 
 
 async def test_zombies(place: Place, prove: bool, tell: Callable[..., None]) -> None:
-    rounds = 25 if prove else 3
+    await _zombies(place, 25 if prove else 3, tell)
+
+
+async def test_zombies_behind_a_pooler(pooled_place: Place, prove: bool, tell: Callable[..., None]) -> None:
+    """Each statement is a transaction of its own there, and one that stands still in the middle of it holds its locks. Its session is
+    not its own: without a limit in the transaction itself nothing would ever end it."""
+    await _zombies(pooled_place, 25 if prove else 3, tell)
+
+
+async def test_one_that_stands_still_in_a_transaction_behind_a_pooler_blocks_nobody(
+    pooled_place: Place, tell: Callable[..., None]
+) -> None:
+    """Frozen between the lock of a queue row and its commit."""
+    held: Any = open_store(pooled_place.url)
+    await held.open()
+    async with pooled_place.app(lease_s=LEASE, heartbeat_s=0.2) as app:
+        task = await app.submit("story", {"acts": [{"act": "step", "name": "s", "ms": 1}]})
+        loan = held._connection()
+        connection = await loan.__aenter__()
+        await connection.execute("SELECT 1 FROM onward_queue FOR UPDATE")
+        async with app.worker():
+            start = time.monotonic()
+            assert await task.result(timeout=60) == ["s done"]
+    tell("frozen in a transaction", "pooled", f"its locks were gone after {time.monotonic() - start:.1f} s")
+    with pytest.raises(StoreUnavailable):
+        await _use(loan, connection)
+    await held.close()
+
+
+async def _use(loan: Any, connection: Any) -> None:
+    try:
+        await connection.execute("SELECT 1")
+    except BaseException as error:
+        await loan.__aexit__(type(error), error, None)
+        raise
+
+
+async def _zombies(place: Place, rounds: int, tell: Callable[..., None]) -> None:
     rng = random.Random(2)
     woken = taken_over = mistaken = 0
     async with place.app(lease_s=LEASE, heartbeat_s=0.2) as app:

@@ -14,6 +14,7 @@ from onward.app import open_store
 from onward.core import record as r
 from onward.core.limit import Limit, LimitRow
 from onward.store.port import Batch, Store
+from onward.store.postgres_session import SESSION
 from rig.pgbouncer import PgBouncer, obtain
 from rig.postgres import Postgres
 from rig.server import Unavailable
@@ -51,6 +52,20 @@ async def test_it_is_recognised(pooled: Any, url: str) -> None:
     await direct.open()
     assert not direct._pooled
     await direct.close()
+
+
+async def test_each_transaction_has_the_limits_that_a_session_has_elsewhere(pooled: Any, url: str) -> None:
+    async with pooled._connection() as connection:
+        for name, value in SESSION.items():
+            if name != "default_transaction_isolation":
+                assert await connection.fetchval(f"SHOW {name}") == value
+        assert await connection.fetchval("SHOW transaction_isolation") == "read committed"
+        async with connection.transaction():
+            assert await connection.fetchval("SHOW idle_in_transaction_session_timeout") == "5s"
+    async with pooled._connection() as connection:
+        await connection.execute("COMMIT")
+        assert await connection.fetchval("SHOW idle_in_transaction_session_timeout") == "0", "and leaves none behind"
+        await connection.execute("BEGIN")
 
 
 async def test_every_write_of_the_store(pooled: Store) -> None:

@@ -1,0 +1,139 @@
+"""A SQLite file that is deleted or replaced under a process: it is noticed, said, and nothing more is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward import Onward
+from onward.errors import FileReplaced
+from onward.store.port import Batch, Store
+from tests.kit import begun, entry, eventually, new, only_file, submit
+
+pytestmark = only_file
+
+
+def _delete(path: Path) -> None:
+    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        name.unlink()
+
+
+def _replace(path: Path) -> None:
+    copy = path.with_suffix(".copy")
+    shutil.copy(path, copy)
+    copy.replace(path)
+
+
+def _lose_log(path: Path) -> None:
+    Path(f"{path}-wal").unlink()
+
+
+def _move(path: Path, to: Path) -> None:
+    path.rename(to)
+
+
+TROUBLES = pytest.mark.parametrize("trouble", [_delete, _replace, _lose_log])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "onward.db"
+
+
+@TROUBLES
+async def test_nothing_is_written_or_read_any_more(store: Any, path: Path, trouble: Callable[[Path], None]) -> None:
+    held = await begun(store)
+    trouble(path)
+    with pytest.raises(FileReplaced, match="restart this process"):
+        await submit(store, new())
+    with pytest.raises(FileReplaced):
+        await store.save("w1", Batch([entry(held, 1)]))
+    with pytest.raises(FileReplaced):
+        await store.beat("w1", 10.0, 0.0)
+    with pytest.raises(FileReplaced):
+        await store.get(held.id)
+
+    async def pay(connection: Any) -> Any:
+        return entry(held, 1)
+
+    with pytest.raises(FileReplaced):
+        await store.transact(pay, 5)
+
+
+@TROUBLES
+async def test_a_write_that_was_under_way_is_not_acknowledged(
+    store: Any, path: Path, trouble: Callable[[Path], None]
+) -> None:
+    """The file goes between the moment in which a write was asked for and its commit."""
+
+    def job(connection: Any) -> None:
+        trouble(path)
+
+    with pytest.raises(FileReplaced):
+        await store._writing(job)
+
+
+async def test_a_file_that_comes_back_is_the_same_file(store: Store, path: Path) -> None:
+    held = await begun(store)
+    away = path.with_suffix(".away")
+    _move(path, away)
+    with pytest.raises(FileReplaced, match="is not there any more"):
+        await submit(store, new())
+    _move(away, path)
+    assert await store.save("w1", Batch([entry(held, 1)])) == set()
+
+
+@pytest.mark.usefixtures("kind")
+async def test_another_folder_is_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link.db").symlink_to("real.db")
+    monkeypatch.chdir(tmp_path)
+    async with Onward("sqlite:///link.db") as app:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        await app.list()
+
+
+@TROUBLES
+async def test_a_worker_says_what_happened_and_its_process_takes_nothing_in(
+    app: Onward, path: Path, trouble: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="work", retry=1)
+    async def work(ctx: Any, _: Any) -> int:
+        await ctx.step(slow)
+        return 1
+
+    async def slow() -> int:
+        began.set()
+        await ended.wait()
+        return 1
+
+    @app.task(name="quick", retry=1)
+    async def quick(ctx: Any, number: int) -> int:
+        return number
+
+    async with app.worker():
+        task = await app.submit("work")
+        assert await (await app.submit("quick", 1)).result(timeout=60) == 1
+        await asyncio.wait_for(began.wait(), 60)
+        with caplog.at_level(logging.WARNING):
+            trouble(path)
+            ended.set()
+
+            async def said() -> bool:
+                return any("heartbeat" in line and "while this process had it open" in line for line in caplog.messages)
+
+            await eventually(said)
+        with pytest.raises(FileReplaced) as refused:
+            await app.submit("quick", 2)
+        assert "restart this process" in str(refused.value)
+        assert str(path) in str(refused.value)
+        with pytest.raises(FileReplaced):
+            await app.get(task.id)
