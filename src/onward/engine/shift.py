@@ -61,6 +61,9 @@ Ending = tuple[str, dict[str, Any], End | Wait]
 """The last record of a shift (kind, data) and what becomes of the task."""
 
 
+SUBMITS = 100
+"""Children that one task submits at the same time: what others of the process ask of the store does not wait behind all."""
+
 _FAILURES = frozenset({r.FAILED, r.RETRY})
 READS = 30.0
 """Seconds in which an agent whose deadline has passed reads its journal for the best result so far."""
@@ -76,6 +79,7 @@ class Shift(Belongings):
     submitting = 0
     """Children that are on their way into the store."""
     _branches: Branches | None = None
+    _submits: asyncio.Semaphore | None = None
     _versions: dict[str, bool] | None = None
 
     def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
@@ -390,13 +394,19 @@ class Shift(Belongings):
         deadline = self._time_of(LAST) if self._handler.agent else self._deadline_at()
         beside: dict[str, Any] = {"tenant": self._options.get("tenant"), "trace": self._options.get("trace")}
         beside |= {"purses": budgets} if (budgets := self._budgets()) else {}
-        key = f"{self.task_id}:{SCOPE.get().key}"
+        scope = SCOPE.get()
+        key = f"{self.task_id}:{scope.key}"
         until = None if deadline == NEVER else deadline
-        self.submitting += 1
-        try:
-            return await self._desk.submit(name, value, {**options, **beside}, key, self.task_id, until)
-        finally:
-            self.submitting -= 1
+        self._submits = self._submits or asyncio.Semaphore(SUBMITS)
+        scope.told = True  # watchers hear of a submit that takes its time, not of one that waits for its turn
+        async with self._submits:
+            await self._pen.may_go_on()  # the task may have been paused while this one waited for its turn
+            scope.since, scope.told = self._desk.clock.monotonic(), False
+            self.submitting += 1
+            try:
+                return await self._desk.submit(name, value, {**options, **beside}, key, self.task_id, until)
+            finally:
+                self.submitting -= 1
 
     async def version(self, name: str) -> bool:
         scope, pen = SCOPE.get(), self._pen

@@ -351,8 +351,10 @@ INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES
 SELECT COALESCE(max(number), 0) + 1 AS number FROM onward_inbox WHERE task_id = :id
 
 -- name: posted
--- The message that stood in the way of another.
-SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND (id = :message OR ref = :ref) ORDER BY number LIMIT 1
+-- The message that stood in the way of another: two looks by an index each. An OR would read the whole inbox.
+SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number IN (
+    SELECT a.number FROM onward_inbox a WHERE a.task_id = :id AND a.id = :message
+    UNION ALL SELECT b.number FROM onward_inbox b WHERE b.task_id = :id AND b.ref = :ref) ORDER BY number LIMIT 1
 
 -- name: inbox
 -- What came in after a number, so many at most.
