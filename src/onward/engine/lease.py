@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 from onward.core.clock import Clock
 from onward.core.ending import end_tasks
@@ -22,6 +23,12 @@ log = logging.getLogger("onward.lease")
 
 STOP_FOR = 5.0
 """Seconds that a stop waits for the heartbeat to end."""
+
+STUCK_AFTER = 3
+"""Leases after which a loop that does not turn is taken for stuck."""
+
+GiveUp = Callable[[Store, str], Coroutine[Any, Any, None]]
+"""Told, in the thread of the heartbeat, that the loop of this worker is stuck."""
 
 Heard = Callable[[float, str, Beat], None]
 """Told of each answer: when the heartbeat was sent, for which worker, and what the store said."""
@@ -65,6 +72,14 @@ class Lease:
             await self._renewed.wait()
 
 
+class Watch(Protocol):
+    """Sees whether the loop turns."""
+
+    def look(self) -> float:
+        """For how many seconds it has not."""
+        ...
+
+
 class Heart:
     """Beats for one worker; start, stop."""
 
@@ -78,10 +93,14 @@ class Heart:
         worker: Callable[[], str],
         rate: Callable[[], float],
         heard: Heard,
+        watchdog: Watch,
+        stuck: GiveUp,
     ) -> None:
         self._store, self._clock, self._lease, self._every = store, clock, lease, every
         self._worker, self._rate, self._heard = worker, rate, heard
-        self._turned = clock.monotonic()
+        self._watchdog, self._stuck = watchdog, stuck
+        self._gave_up = ""
+        """The worker that was given up because its loop is stuck."""
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
@@ -102,10 +121,6 @@ class Heart:
 
         self._thread = threading.Thread(target=run, name="onward-heart", daemon=True)
         self._thread.start()
-
-    def turned(self) -> None:
-        """The loop is alive."""
-        self._turned = self._clock.monotonic()
 
     async def stop(self) -> None:
         self._stopped = True
@@ -133,11 +148,8 @@ class Heart:
 
     async def _beat_forever(self, store: Store, heard: Heard) -> None:
         while not self._stopped:
-            if self._clock.monotonic() - self._turned > 3 * self._lease:
-                log.error(
-                    "the event loop has been stuck for %.0f s: the heartbeat stops, and other workers go on with the tasks",
-                    3 * self._lease,
-                )
+            if self._watchdog.look() > STUCK_AFTER * self._lease:
+                await self._give_up(store)
                 await self._clock.sleep(self._every)
                 continue
             sent = self._clock.monotonic()
@@ -151,6 +163,16 @@ class Heart:
                 await self._clock.sleep(min(0.2, self._every))
                 continue
             await self._rest(sent)
+
+    async def _give_up(self, store: Store) -> None:
+        """The loop is stuck: no heartbeat, and others go on with the tasks."""
+        if self._gave_up == (worker := self._worker()):
+            return
+        try:
+            await asyncio.wait_for(self._stuck(store, worker), self._lease)
+            self._gave_up = worker
+        except Exception as error:
+            log.warning("could not let go of the tasks of a stuck loop, trying again: %s", str(error) or repr(error))
 
     async def _rest(self, sent: float) -> None:
         """Until the next beat is due, in naps short enough to notice a stop."""

@@ -384,10 +384,10 @@ class PostgresStore(
                 self._looked_at = await gates.look(connection, self._looked_at)
         return Outlook(woken, tuple(row["queues"]), row["next_due_in"], tuple(row["suspects"]))
 
-    async def release(self, worker: str, task_ids: Sequence[str], before: float) -> None:
+    async def release(self, worker: str, task_ids: Sequence[str], before: float, *, suspect: bool = False) -> None:
         async with self._connection() as connection, connection.transaction():
             await run(connection, "lock_rows", ids=list(task_ids))
-            await run(connection, "release", worker=worker, ids=list(task_ids), before=before)
+            await run(connection, "release", worker=worker, ids=list(task_ids), before=before, suspect=suspect)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 

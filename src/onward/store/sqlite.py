@@ -383,8 +383,8 @@ class SqliteStore(
         queues = tuple(queue for (queue,) in run(connection, "ready_queues"))
         return Outlook(woken, queues, due, tuple(queue for (queue,) in run(connection, "suspects")))
 
-    async def release(self, worker: str, task_ids: Sequence[str], before: float) -> None:
-        wanted = [(worker, task_id, before) for task_id in task_ids]
+    async def release(self, worker: str, task_ids: Sequence[str], before: float, *, suspect: bool = False) -> None:
+        wanted = [(worker, task_id, before, suspect) for task_id in task_ids]
         await self._writing(lambda c: c.executemany(S["release"].sql, wanted))
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────

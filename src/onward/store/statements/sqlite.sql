@@ -227,7 +227,7 @@ WHERE o.task_id = :task_id AND o.seq = :seq AND o.subscription = :subscription
 
 -- name: release
 -- A task that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
-UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE worker = ?1 AND task_id = ?2 AND (
+UPDATE onward_queue SET worker = NULL, reason = 'queued', crashes = CASE WHEN ?4 THEN max(crashes, 3) ELSE crashes END WHERE worker = ?1 AND task_id = ?2 AND (
     SELECT j.at <= ?3 OR j.at > onward_now() FROM onward_journal j WHERE j.task_id = ?2 AND j.kind = 'shift.started' ORDER BY j.seq DESC LIMIT 1)
 
 -- name: beat
