@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from onward.core.clock import Clock
 from onward.core.ending import end_tasks
@@ -22,6 +23,12 @@ log = logging.getLogger("onward.lease")
 
 STOP_FOR = 5.0
 """Seconds that a stop waits for the heartbeat to end."""
+
+STUCK_AFTER = 3
+"""Leases after which a loop that does not turn is taken for stuck."""
+
+GiveUp = Callable[[Store, str], Coroutine[Any, Any, None]]
+"""Told, in the thread of the heartbeat, that the loop of this worker is stuck."""
 
 Heard = Callable[[float, str, Beat], None]
 """Told of each answer: when the heartbeat was sent, for which worker, and what the store said."""
@@ -68,6 +75,14 @@ class Lease:
             await self._renewed.wait()
 
 
+class Watch(Protocol):
+    """Sees whether the loop turns."""
+
+    def look(self) -> float:
+        """For how many seconds it has not."""
+        ...
+
+
 class Heart:
     """Beats for one worker; start, stop."""
 
@@ -81,13 +96,17 @@ class Heart:
         worker: Callable[[], str],
         rate: Callable[[], float],
         heard: Heard,
+        watchdog: Watch,
+        stuck: GiveUp,
         halt: Callable[[frozenset[str]], None] = lambda _: None,
         resting: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._store, self._clock, self._lease, self._every = store, clock, lease, every
         self._worker, self._rate, self._heard = worker, rate, heard
+        self._watchdog, self._stuck = watchdog, stuck
+        self._gave_up = ""
+        """The worker that was given up because its loop is stuck."""
         self._halt, self._resting, self._hurried = halt, resting, False
-        self._turned = clock.monotonic()
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
@@ -118,10 +137,6 @@ class Heart:
         with contextlib.suppress(Exception):  # the next one tells the same
             await self._beat(self._store, self._heard)
 
-    def turned(self) -> None:
-        """The loop is alive."""
-        self._turned = self._clock.monotonic()
-
     async def stop(self) -> None:
         self._stopped = True
         if self._task is not None:
@@ -148,11 +163,8 @@ class Heart:
 
     async def _beat_forever(self, store: Store, heard: Heard) -> None:
         while not self._stopped:
-            if self._clock.monotonic() - self._turned > 3 * self._lease:
-                log.error(
-                    "the event loop has been stuck for %.0f s: the heartbeat stops, and other workers go on with the tasks",
-                    3 * self._lease,
-                )
+            if self._watchdog.look() > STUCK_AFTER * self._lease:
+                await self._give_up(store)
                 await self._clock.sleep(self._every)
                 continue
             sent = self._clock.monotonic()
@@ -175,6 +187,16 @@ class Heart:
             self._halt(beat.paused)
             self._hurried = not beat.paused.issubset(resting)
         heard(sent, worker, beat)
+
+    async def _give_up(self, store: Store) -> None:
+        """The loop is stuck: no heartbeat, and others go on with the tasks."""
+        if self._gave_up == (worker := self._worker()):
+            return
+        try:
+            await asyncio.wait_for(self._stuck(store, worker), self._lease)
+            self._gave_up = worker
+        except Exception as error:
+            log.warning("could not let go of the tasks of a stuck loop, trying again: %s", str(error) or repr(error))
 
     async def _rest(self, sent: float) -> None:
         """Until the next beat is due or somebody hurries it, in naps short enough to notice that."""

@@ -484,6 +484,11 @@ class Shift(Belongings):
     def handler_name(self) -> str:
         return self._handler.name
 
+    @property
+    def suspected(self) -> bool:
+        """Whether the task runs alone, because it ended or blocked its worker before."""
+        return self._claimed.crashes >= SUSPECT_AFTER
+
     def announce(self, after: float) -> None:
         """Tell watchers about steps that take their time. A quick one is told by its result alone, in one write."""
         for scope in (self._root, *(self._branches.scopes if self._branches else ())):

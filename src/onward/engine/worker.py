@@ -33,6 +33,7 @@ from onward.engine.shift import Shift
 from onward.engine.spawning import Spawn, spawn
 from onward.engine.threads import Threads
 from onward.engine.upkeep import CancelChildren, Upkeep
+from onward.engine.watchdog import Watchdog, let_go
 from onward.engine.watched import WatchedShift, watching
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port import Beat, Claimed, Outlook, Store, WorkerRow
@@ -155,6 +156,7 @@ class Worker:
         self.writer = Writer(store, clock, self.now, rng)
         self._halted: dict[str, tuple[Shift, float, bool]] = {}
         """Paused tasks that this worker holds: the shift, since when it is told to stop, and whether the loop has told it."""
+        self._watchdog = Watchdog(clock, heartbeat)
         self._heart = Heart(
             store,
             clock,
@@ -165,6 +167,8 @@ class Worker:
             heard=self._heard,
             halt=self._halt,
             resting=self._resting,
+            watchdog=self._watchdog,
+            stuck=self._stuck,
         )
 
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
@@ -187,6 +191,7 @@ class Worker:
         self._ticker.led = True
         self._stop_listening = self.store.listen("ready", self.wake)
         self._stop_hearing_of_pauses = self.store.listen("pause", self._hurry)
+        self._watchdog.watch()
         self._heart.start()
         self._chores = [
             self._spawn(self.writer.run(), "onward-writer"),
@@ -599,10 +604,33 @@ class Worker:
                 self.wake()
                 return
 
+    async def _stuck(self, store: Store, worker: str) -> None:
+        """The loop is stuck, says the thread of the heartbeat, in which this runs. It names the handler and the line, and takes the tasks
+        from this worker, so that others go on."""
+        stuck, seconds = self._watchdog.found(), self._watchdog.stuck_for
+        shift = self._shifts.get(stuck.task_id or "")
+        if shift is None:
+            log.error(
+                "the event loop has been stuck for %.0f s at %s: the heartbeat stops, and other workers go on with the tasks",
+                seconds,
+                stuck.where,
+            )
+            return
+        why = f"its handler {shift.handler_name!r} blocked the event loop of its worker for {seconds:.0f} s at {stuck.where}"
+        what = "it is quarantined" if shift.suspected else "it is suspected and runs alone the next time"
+        log.error(
+            "task %s: %s; %s, and other workers go on with the other tasks. Await instead of blocking there, or make it a step that is a "
+            "plain function, which gets a thread",
+            shift.task_id,
+            why,
+            what,
+        )
+        await let_go(store, worker, shift, why, self.now())
+
     async def _announce_forever(self) -> None:
         while True:
             await self.clock.sleep(ANNOUNCE_AFTER)
-            self._heart.turned()
+            self._watchdog.turned()
             try:
                 for shift in list(self._shifts.values()):
                     shift.announce(ANNOUNCE_AFTER)

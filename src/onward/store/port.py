@@ -443,9 +443,10 @@ class Store(Access, Census, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         `absent`, a lease, the answer names the absent workers too. One statement when there is nothing to do."""
         ...
 
-    async def release(self, worker: str, task_ids: Sequence[str], before: float) -> None:
+    async def release(self, worker: str, task_ids: Sequence[str], before: float, *, suspect: bool = False) -> None:
         """Make tasks ready that this worker holds and does not know of (a claim whose answer was lost): those that it
-        claimed before that time. A release that comes late must not free what was properly claimed meanwhile."""
+        claimed before that time. A release that comes late must not free what was properly claimed meanwhile. With `suspect` they
+        run alone from now on, as after SUSPECT_AFTER crashes."""
         ...
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────

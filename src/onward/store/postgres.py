@@ -422,10 +422,10 @@ class PostgresStore(
             frozenset(row["absent"]),
         )
 
-    async def release(self, worker: str, task_ids: Sequence[str], before: float) -> None:
+    async def release(self, worker: str, task_ids: Sequence[str], before: float, *, suspect: bool = False) -> None:
         async with self._connection() as connection, connection.transaction():
             await run(connection, "lock_rows", ids=list(task_ids))
-            await run(connection, "release", worker=worker, ids=list(task_ids), before=before)
+            await run(connection, "release", worker=worker, ids=list(task_ids), before=before, suspect=suspect)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 

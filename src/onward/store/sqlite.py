@@ -442,8 +442,8 @@ class SqliteStore(
         await self._writing(lambda c: run(c, "wake"))
         return await self._reading(lambda c: _look(c, names, woken=True))
 
-    async def release(self, worker: str, task_ids: Sequence[str], before: float) -> None:
-        wanted = [(worker, task_id, before) for task_id in task_ids]
+    async def release(self, worker: str, task_ids: Sequence[str], before: float, *, suspect: bool = False) -> None:
+        wanted = [(worker, task_id, before, suspect) for task_id in task_ids]
         await self._writing(lambda c: c.executemany(S["release"].sql, wanted))
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -448,7 +448,8 @@ WHERE worker = :worker
 -- name: release
 -- Tasks that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
 UPDATE onward_queue q SET worker = NULL, due_at = CASE WHEN q.paused THEN 'Infinity'::float8 END,
-    reason = CASE WHEN q.paused THEN 'paused' ELSE 'queued' END FROM (
+    reason = CASE WHEN q.paused THEN 'paused' ELSE 'queued' END,
+    crashes = CASE WHEN :suspect THEN GREATEST(crashes, 3) ELSE crashes END FROM (
     SELECT i.id, (SELECT j.at FROM onward_journal j WHERE j.task_id = i.id AND j.kind = 'shift.started' ORDER BY j.seq DESC LIMIT 1) AS at
     FROM unnest(:ids::text[]) AS i(id)) claimed
 WHERE q.worker = :worker AND q.task_id = claimed.id AND q.task_id = ANY(:ids::text[]) AND (claimed.at <= :before OR claimed.at > onward_now())

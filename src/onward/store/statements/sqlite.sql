@@ -298,7 +298,8 @@ UPDATE onward_queue SET worker = NULL, due_at = CASE WHEN paused THEN 9e999 END,
 
 -- name: release
 -- A task that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
-UPDATE onward_queue SET worker = NULL, due_at = CASE WHEN paused THEN 9e999 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END
+UPDATE onward_queue SET worker = NULL, due_at = CASE WHEN paused THEN 9e999 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END,
+    crashes = CASE WHEN ?4 THEN max(crashes, 3) ELSE crashes END
 WHERE worker = ?1 AND task_id = ?2 AND (
     SELECT j.at <= ?3 OR j.at > onward_now() FROM onward_journal j WHERE j.task_id = ?2 AND j.kind = 'shift.started' ORDER BY j.seq DESC LIMIT 1)
 
