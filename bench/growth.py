@@ -258,7 +258,8 @@ async def side(url: str) -> Any:
             await service.place.queues()
             await service.place.workers()
             await service.messages.asks()
-            await service.list(limit=8, state=["failed", "waiting"], brief=True)
+            await service.list(limit=8, brief=True)
+            await service.list(limit=20, state="failed", brief=True)
 
         async def doctor() -> None:
             await service.health.checks()

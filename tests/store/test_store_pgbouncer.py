@@ -18,7 +18,8 @@ from onward.store.postgres_session import SESSION
 from rig.pgbouncer import PgBouncer, obtain
 from rig.postgres import Postgres
 from rig.server import Unavailable
-from tests.kit import begun, claim, completion, entry, eventually, join, kinds, new, submit, waiting
+from tests.kit import begun, claim, completion, entry, eventually, join, kinds, new, sql, submit, waiting
+from tests.store.test_store_migrate import NEXT, open_and_close, plus_one
 
 pytestmark = pytest.mark.parametrize("kind", ["postgres"], indirect=True)
 
@@ -157,3 +158,18 @@ async def test_limits_hold_behind_it(pooled: Store) -> None:
         batch.gates = {one.id: one.gate for one in held if one.gate is not None}
         await pooled.save("w1", batch)
     assert seen == ids
+
+
+async def test_a_migration_with_an_index(bouncer: PgBouncer, fresh_url: str) -> None:
+    await open_and_close(fresh_url)
+    through = bouncer.url_for(fresh_url)
+    script = "ALTER TABLE onward_tasks ADD COLUMN extra text;\nCREATE INDEX onward_extra ON onward_tasks (extra);"
+    stores: list[Any] = [plus_one(open_store(through), script) for _ in range(2)]
+    await asyncio.gather(*[store.open(migrate=True) for store in stores])
+    for store in stores:
+        assert store._pooled
+        assert await store.version() == (NEXT, NEXT)
+        assert await sql(store, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'onward_extra'::regclass") == [
+            (True,)
+        ]
+        await store.close()

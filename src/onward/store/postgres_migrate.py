@@ -103,7 +103,8 @@ class Migrator:
             await asyncio.sleep(min(NAP, 0.05 * 2**tries) * random.uniform(0.5, 1))  # noqa: S311 -- jitter
 
     async def _run(self) -> list[str]:
-        found = await state(self._hands)
+        async with self._hands.transaction():
+            found = await state(self._hands)
         check_age(self._where, self._migrations, found)
         todo = missing(self._migrations, found)
         if not todo:
@@ -137,8 +138,8 @@ class Migrator:
                 return await self._transaction(scripts, done)
             except BUSY:
                 waited = time.monotonic() - began
-                holder = await self._eye.fetchval(HOLDER)
-                who = f"{holder} holds it" if holder else "others took turns with it"
+                holder = await self._look(HOLDER)
+                who = f"{holder[0]} holds it" if holder else "others took turns with it"
             if waited > PATIENCE:
                 raise StoreUnavailable(
                     f"{self._where}: {name} waited {waited:.0f} s for a lock on a table ({who}); nothing of it was done. End that "
@@ -176,7 +177,7 @@ class Migrator:
     async def _make(self, migration: Migration, index: Index) -> None:
         """An index that others may use when this returns. What an interrupted run left is dropped; what a session without its client
         still builds is waited for."""
-        while row := await self._eye.fetchrow(INDEX, index.name):
+        while row := await self._look(INDEX, index.name):
             if row["valid"]:
                 return
             if row["pid"] is None:
@@ -199,11 +200,16 @@ class Migrator:
         told = ""
         while True:
             await asyncio.sleep(NAP / 2)
-            row = await self._eye.fetchrow(INDEX, index.name)
+            row = await self._look(INDEX, index.name)
             if row is None or row["pid"] is None or (said := _how_far(row)) == told:
                 continue
             self._tell(Progress(migration.name, f"index {index.name}: {said}"))
             told = said
+
+    async def _look(self, query: str, *values: Any) -> Any:
+        """A row, or None. In a transaction: a pooler sends what is outside of one to several backends."""
+        async with self._eye.transaction():
+            return await self._eye.fetchrow(query, *values)
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 
