@@ -1,12 +1,16 @@
 """An app for worker processes: an agent that books, and takes back what it booked when its run comes to nothing.
 
-The world is a file of lines. A booking has a number of its own, so that booking or cancelling it twice is once.
+The world is a file of lines. A booking has a number of its own, so that booking or cancelling it twice is once. Each run kills its
+worker with -9 once: at one of its bookings or cancellations, right before it happens, right after it, or when all is recorded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +24,32 @@ BOOKINGS = ("flight", "hotel", "car", "dinner")
 app = Onward(lease_s=1.0, heartbeat_s=0.2, poll_s=0.05, grace_s=1.0)
 
 
-def _wrote(*words: str) -> None:
+async def _does(what: str, number: str) -> None:
+    """Write it into the world, and die where this run is to die."""
+    task_id, _, name = number.partition("/")
+    draw = random.Random(task_id)
+    here = draw.choice(("booked", "cancelled")) == what and draw.choice(BOOKINGS) == name
+    when = draw.choice(("before", "after", "later")) if here else ""
+    if when == "before":
+        _dies(task_id)
     with (HOME / "world").open("ab", buffering=0) as file:
-        file.write(f"{' '.join(words)}\n".encode())
+        file.write(f"{what} {number}\n".encode())
+    await asyncio.sleep(0.02)
+    if when == "after":
+        _dies(task_id)
+    elif when == "later":
+        asyncio.get_running_loop().call_later(draw.uniform(0, 0.1), _dies, task_id)
+
+
+def _dies(task_id: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        (HOME / f"killed-{task_id}").touch(exist_ok=False)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def cancel(name: str, result: Any) -> str:
     """Take a booking back."""
-    _wrote("cancelled", result["number"])
-    await asyncio.sleep(0.02)
+    await _does("cancelled", result["number"])
     return f"{name} is cancelled"
 
 
@@ -36,8 +57,7 @@ async def cancel(name: str, result: Any) -> str:
 async def book(ctx: Context, name: str) -> dict[str, str]:
     """Book it."""
     number = f"{ctx.task_id}/{name}"
-    _wrote("booked", number)
-    await asyncio.sleep(0.02)
+    await _does("booked", number)
     return {"number": number}
 
 
