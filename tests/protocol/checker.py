@@ -54,6 +54,8 @@ def broken(state: State) -> str:
         if len(holders) > 1 or not holders[0].row:
             return "it is held by two" if len(holders) > 1 else "it is held by a worker that nobody will judge"
         return "it is held, and not due" if due != NOW else ""
+    if state.paused:
+        return "" if (due, reason) == (NEVER, "paused") else f"it is paused, and {reason}"
     if due == NEVER and reason not in {"signal", "parked"}:
         return f"it is {reason} for ever, and nothing will wake it"
     if due == NEVER and reason == "signal" and state.inbox > now.copied:
@@ -86,7 +88,10 @@ def canonical(state: State, *, planted: bool = False, lean: bool = True) -> Stat
         late = Late(names[late.shift], first, _counted(late.entries, taken))
     journal = tuple([_like(state.journal[number - 1], names) for number in kept])
     now = _since(state.now, taken, round_, names.get(state.now.fence, 0))
-    return State(journal, now, state.row, state.outcome, state.inbox - taken, tuple(crew), late, state.listed)
+    row, inbox = state.row, state.inbox - taken
+    return State(
+        journal, now, row, state.outcome, inbox, tuple(crew), late, state.listed, state.paused, state.confirmed
+    )
 
 
 _FRESH, _SETTLED, _NEVER = Worker(), Known(), Late()
@@ -153,12 +158,12 @@ def _names(state: State, workers: list[Worker], late: Late) -> dict[int, int]:
 
 
 def _alike(worker: Worker, names: dict[int, int], kept: list[int], taken: int, round_: int) -> Worker:
-    life, row, lease, holds, giving, shift, told, view, unread, sent, line = worker
+    life, row, lease, holds, giving, shift, told, view, unread, sent, line, halted = worker
     if not view:
         return Worker(life, row, lease, holds, names[giving]) if giving else worker
     told, view = bisect.bisect_right(kept, told), _since(view, taken, round_, 0)
     sent, line = _counted(sent, taken), _counted(line, taken)
-    return Worker(life, row, lease, holds, names[giving], names[shift], told, view, unread, sent, line)
+    return Worker(life, row, lease, holds, names[giving], names[shift], told, view, unread, sent, line, halted)
 
 
 def _like(record: Record, names: dict[int, int]) -> Record:

@@ -43,6 +43,7 @@ from tests.protocol.words import (
     State,
     Worker,
     awaits,
+    due,
     freed,
     idle,
     left_behind,
@@ -66,7 +67,9 @@ BARE_NUMBER = "predecessor without its time"
 """The ninth: a predecessor of the same number and shift counts, although another worker wrote it after the loss."""
 FORGETFUL = (NO_PREDECESSOR, BARE_NUMBER)
 """Faults that show only where the database forgets."""
-FAULTS = (NO_FENCE, ROW_BY_ROW, NO_COUNTER, NUMBERS_BACK, BARE_RESCUE, EARLY_ACK, BARE_RELEASE)
+EARLY_PAUSE = "a pause answered at once"
+"""The tenth: nobody waits for the worker that holds the task, nor for the end of its lease."""
+FAULTS = (NO_FENCE, ROW_BY_ROW, NO_COUNTER, NUMBERS_BACK, BARE_RESCUE, EARLY_ACK, BARE_RELEASE, EARLY_PAUSE)
 
 PROGRAM = ("saga", "a", "wait", "b", "close", "c")
 AN_EPOCH = 1_000
@@ -86,6 +89,11 @@ class Move(NamedTuple):
     """Whether it may be needed for a task to end. Cancels are not: a task has to come to its end without them."""
 
 
+def _begins(state: State, what: str) -> str:
+    """What is wrong with the begin of a step: after a pause was answered there is none."""
+    return f"{what} begins, although the pause was answered" if state.paused == "answered" else ""
+
+
 class Protocol(NamedTuple):
     """The model with its bounds: the handler's program, how many workers, how many messages that no wait has taken."""
 
@@ -99,6 +107,8 @@ class Protocol(NamedTuple):
     """How often the database may lose its last commits."""
     longest: int = 0
     """Where a search has to end: records in the journal (0: it ends by itself)."""
+    pauses: bool = False
+    """Whether the task may be paused."""
 
     def begin(self) -> State:
         """Just submitted (submit_new)."""
@@ -206,11 +216,11 @@ class Protocol(NamedTuple):
         ending = entries[-1].ending
         if ending and ending[0] == "end":
             wrong = wrong or (f"a second outcome: {ending[1]} after {state.outcome}" if state.outcome else "")
-            after = freed(after)._replace(row=(), outcome=str(ending[1]))
+            after = freed(after)._replace(row=(), outcome=str(ending[1]), paused="")
         elif ending and after.row:
-            _, due, reason, inbox = ending
+            _, when, reason, inbox = ending
             waits = inbox in {-1, state.inbox} or self.planted == NO_COUNTER
-            after = freed(after)._replace(row=(due, reason) if waits else (NOW, "queued"))
+            after = freed(after)._replace(row=due(state, *((when, reason) if waits else (NOW, "queued"))))  # type: ignore[arg-type]
         return after, "written", wrong
 
     def _has_predecessor(self, state: State, shift: int, first: int) -> bool:
@@ -258,7 +268,7 @@ class Protocol(NamedTuple):
         # Its time tells a shift from another of the same number that was lost.
         name = number if self.planted == BARE_NUMBER else number + AN_EPOCH * state.epoch
         after, wrong = self._append(state, [Record(name, CLAIMED)])
-        after = after._replace(row=(NOW, "running"))
+        after = after._replace(row=(NOW, "running"), confirmed=False)
         shift = worker._replace(
             life="shift", holds=True, shift=name, told=number, view=after.now, unread=state.inbox > after.now.copied
         )
@@ -271,7 +281,10 @@ class Protocol(NamedTuple):
             after = put(left_behind(state, worker), actor, Worker())
             yield Move(actor, "learns that it was declared dead, and starts anew", after)
             return
-        renewed = worker._replace(lease=True)
+        told = bool(state.paused) and worker.holds and worker.life == "shift"
+        renewed = worker._replace(lease=True, halted=worker.halted or told)
+        if told and worker.halted and not state.confirmed and state.paused == "asked":  # confirm_pause
+            yield Move(actor, "confirms the pause", put(state._replace(confirmed=True), actor, renewed))
         if worker.life == "shift" and not worker.holds and not settling(worker):
             after = put(left_behind(state, worker), actor, rested(idle(renewed)))
             yield Move(actor, "learns from its heartbeat that the task is not its own", after)
@@ -280,6 +293,8 @@ class Protocol(NamedTuple):
             yield Move(actor, "learns that it holds the task, and gives it back", after)
         elif not worker.lease:
             yield Move(actor, "its heartbeat renews its lease", put(state, actor, renewed))
+        elif told and not worker.halted:
+            yield Move(actor, "learns from its heartbeat that the task is paused", put(state, actor, renewed))
 
     # ── the journal writer ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -348,9 +363,9 @@ class Protocol(NamedTuple):
                 )
         else:
             yield from self._may_go_on(state, actor)
-            if worker.lease and op in AGREED:
+            if worker.lease and not worker.halted and op in AGREED:
                 yield self._writes(state, actor, f"comes to its {op}", [Entry(SAGA if op == "saga" else AWAITED)])
-            elif worker.lease:
+            elif worker.lease and not worker.halted:
                 yield from self._step(state, actor, view, op)
 
     def _may_go_on(self, state: State, actor: int) -> Iterator[Move]:
@@ -360,7 +375,8 @@ class Protocol(NamedTuple):
     def _step(self, state: State, actor: int, view: Known, name: str) -> Iterator[Move]:
         ran = self._writes(state, actor, f"runs step {name}", [Entry(STEP, name)])
         known = self._may_know(state, actor) and same_round(state.now, view) and state.now.at > view.at
-        yield ran._replace(wrong=f"step {name} is recorded, and is run again" if known else "")
+        wrong = f"step {name} is recorded, and is run again" if known else ""
+        yield ran._replace(wrong=wrong or _begins(state, f"step {name}"))
         if not self.fails:
             return
         yield self._settles(state, actor, "finds that its code was changed", PARKED, NEVER, "parked")
@@ -381,11 +397,12 @@ class Protocol(NamedTuple):
             yield self._writes(state, actor, "gives the saga up", [Entry(UNDOING)])
         elif view.undo == 1 and view.owed:
             yield from self._may_go_on(state, actor)
-            if worker.lease:
+            if worker.lease and not worker.halted:
                 ran = self._writes(state, actor, f"runs undo {view.owed}", [Entry(STEP, f"undo {view.owed}")])
                 known = self._may_know(state, actor) and same_round(state.now, view)
                 known = known and (state.now.undo, -state.now.owed) > (1, -view.owed)
-                yield ran._replace(wrong=f"undo {view.owed} is recorded, and is run again" if known else "")
+                wrong = f"undo {view.owed} is recorded, and is run again" if known else ""
+                yield ran._replace(wrong=wrong or _begins(state, f"undo {view.owed}"))
         elif view.undo == 1:
             yield self._writes(state, actor, "has undone the saga", [Entry(UNDONE)])
         elif view.stop:
@@ -423,12 +440,14 @@ class Protocol(NamedTuple):
             if state.row[0] == LATER and not state.held:  # wake
                 yield Move(OUTSIDE, "its time has come", state._replace(row=(NOW, "queued")))
             if state.inbox - state.now.taken < self.messages:  # bump, post
-                hears = state.row[1] == "signal" and not state.held
+                hears = state.row[1] == "signal" and not state.held  # a paused one hears nothing
                 after = state._replace(inbox=state.inbox + 1, row=(NOW, "queued") if hears else state.row)
                 yield Move(OUTSIDE, "sends a message", after)
         if state.outcome == "failed" or (state.row and state.row[1] == "parked" and not state.held):
             after, wrong = self._append(state, [Record(0, RESUMED)])  # drop_outcome, reopen; unpark
             yield Move(OUTSIDE, "resumes the task", after._replace(outcome="", row=(NOW, "queued")), wrong)
+        if self.pauses or self.planted == EARLY_PAUSE:
+            yield from self._pause(state)
         if self.planted == BARE_RESCUE and state.listed:
             after = freed(state)._replace(listed=False, row=state.row and (state.row[0], "queued"))
             yield Move(OUTSIDE, "the slow rescue frees the task that it had read of", after)
@@ -465,12 +484,30 @@ class Protocol(NamedTuple):
             return
         if now.saga:
             after, wrong = self._append(state, [Record(0, CANCEL)])
-            after = freed(after)._replace(row=(NOW, "cancelling"))
+            after = freed(after)._replace(row=(NOW, "cancelling"), paused="")
             yield Move(OUTSIDE, "requests a cancel", after, wrong, helps=False)
             return
         after, wrong = self._append(state, [Record(0, CANCEL), Record(0, CANCELLED)])
-        after = freed(after)._replace(row=(), outcome="cancelled")
+        after = freed(after)._replace(row=(), outcome="cancelled", paused="")
         yield Move(OUTSIDE, "cancels the task", after, wrong, helps=False)
+
+    def _pause(self, state: State) -> Iterator[Move]:
+        """pause, unconfirmed_pauses, and a resume of what is paused (unpark)."""
+        if state.row and not state.paused:
+            after = state._replace(paused="asked")
+            after = after if state.held else after._replace(row=(NEVER, "paused"))
+            yield Move(OUTSIDE, "pauses the task", after, helps=False)
+        if state.paused == "asked":
+            holders = [worker for worker in state.workers if worker.holds]
+            if not holders or state.confirmed or not holders[0].lease or self.planted == EARLY_PAUSE:
+                yield Move(OUTSIDE, "the pause is answered", state._replace(paused="answered", confirmed=False))
+        if state.paused:
+            after = state._replace(paused="", confirmed=False)
+            if state.held:
+                yield Move(OUTSIDE, "lets the task go on, which its worker holds", after)
+            else:
+                after, wrong = self._append(after, [Record(0, RESUMED)])
+                yield Move(OUTSIDE, "lets the task go on", after._replace(row=(NOW, "queued")), wrong)
 
     def _prune(self, state: State) -> Iterator[Move]:
         """Drop what old records say (no statement does yet). Their numbers, shifts and kinds stay."""

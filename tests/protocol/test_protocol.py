@@ -20,6 +20,7 @@ from tests.protocol.model import (
     BARE_RELEASE,
     BARE_RESCUE,
     EARLY_ACK,
+    EARLY_PAUSE,
     FAULTS,
     FORGETFUL,
     NO_COUNTER,
@@ -71,6 +72,7 @@ FOUND = {
     BARE_RESCUE: (ALONE, "for ever, and nothing will wake it", 7),
     EARLY_ACK: (ALONE, "was acknowledged, and it is not there", 3),
     BARE_RELEASE: (ALONE, "step a is recorded, and is run again", 10),
+    EARLY_PAUSE: (ALONE._replace(pauses=True), "step a begins, although the pause was answered", 4),
 }
 """The smallest protocol in which a fault shows, as what, and in how many moves."""
 
@@ -90,6 +92,25 @@ def test_each_planted_fault_is_found_by_the_shortest_way(fault: str) -> None:
     assert len(report.trace) == moves
     assert all(re.match(r" *\d+  (worker \d|outside ) ", line) for line in report.trace)
     assert any("→ 2 shift.started; queue: held by worker 1" in line for line in report.trace)
+
+
+def test_no_step_begins_after_a_pause_was_answered() -> None:
+    """Also when the answers of claims and commits are lost, workers die, are declared dead, are cut off or come back."""
+    report = Search(Protocol(("a", "wait"), workers=2, messages=1, pauses=True)).run()
+    assert not report.wrong, str(report)
+    assert {
+        "confirms the pause",
+        "the pause is answered",
+        "lets the task go on, which its worker holds",
+    } <= report.verbs
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("at_length")
+def test_no_step_or_undo_begins_after_a_pause_was_answered() -> None:
+    report = Search(Protocol(("saga", "a", "wait", "close", "b"), workers=2, messages=1, pauses=True)).run()
+    print(f"\npauses, {report}")
+    assert not report.wrong, str(report)
 
 
 def test_a_task_that_nothing_can_end_is_found() -> None:

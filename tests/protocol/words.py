@@ -99,6 +99,8 @@ class Worker(NamedTuple):
     """Whether the claim told of messages that the journal does not have."""
     sent: tuple[Entry, ...] = ()
     line: tuple[Entry, ...] = ()
+    halted: bool = False
+    """Whether its heartbeat told it that the task is paused: its shift begins nothing more."""
 
 
 class Backup(NamedTuple):
@@ -131,6 +133,10 @@ class State(NamedTuple):
     """What the database will have when it forgets its last commits."""
     epoch: int = 0
     """How often it did."""
+    paused: str = ""
+    """"asked" as long as a pause waits for its holder, "answered" after that."""
+    confirmed: bool = False
+    """Whether the holder has confirmed the pause (its queue row says so)."""
 
     @property
     def held(self) -> bool:
@@ -146,13 +152,20 @@ def put(state: State, actor: int, worker: Worker) -> State:
 
 def freed(state: State) -> State:
     """The queue row names no worker."""
-    return state._replace(workers=tuple(rested(worker._replace(holds=False)) for worker in state.workers))
+    workers = tuple(rested(worker._replace(holds=False)) for worker in state.workers)
+    return state._replace(workers=workers, confirmed=False)
+
+
+def due(state: State, when: str, reason: str) -> tuple[str, str]:
+    """The queue row of a task that nobody holds: a paused one rests, whatever it waits for."""
+    return (NEVER, "paused") if state.paused else (when, reason)
 
 
 def requeued(state: State, actor: int) -> State:
-    """worker = NULL, reason = 'queued'; due_at is left alone."""
+    """worker = NULL, reason = 'queued'; due_at is left alone, but for what is paused."""
     worker = state.workers[actor]._replace(holds=False)
-    return put(state, actor, worker)._replace(row=state.row and (state.row[0], "queued"))
+    row = state.row and due(state, state.row[0], "queued")
+    return put(state, actor, worker)._replace(row=row, confirmed=False)
 
 
 def idle(worker: Worker) -> Worker:

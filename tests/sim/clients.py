@@ -145,8 +145,25 @@ class Client:
                 await asyncio.wait_for(self._tail(task_id), 60)
             elif roll < 0.5 and key is not None:
                 await self._same_again(task_id, name, ops, key, options)
+            elif 0.5 <= roll < 0.7:
+                await self._pause(task_id)
         except (StateConflict, TimeoutError):
             pass
+
+    async def _pause(self, task_id: str) -> None:
+        """After the answer, and until somebody resumes it, no step of it begins."""
+        for _ in range(self._rng.randint(1, 3)):
+            held = task_id in self._watch.queue and self._watch.queue[task_id].worker is not None
+            if (await self._through(lambda: self._app.pause(task_id))).ended:
+                return
+            self._watch.paused.add(task_id)
+            self.seen["a task was paused, with a worker at it"] += held
+            await asyncio.sleep(self._rng.choice([0.1, 3.0, 30.0]) * self._rng.random())
+            self._watch.paused.discard(task_id)
+            try:
+                await self._through(lambda: self._app.resume(task_id))
+            except StateConflict:  # an earlier try of ours got through
+                pass
 
     async def _cancel(self, task_id: str) -> None:
         held = task_id in self._watch.queue and self._watch.queue[task_id].worker is not None

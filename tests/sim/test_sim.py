@@ -57,6 +57,7 @@ SOMETIMES = {
     "a task failed with DeadlineExceeded",
     "a task failed with Expired",
     "a process woke up whose task was pruned",
+    "a task was paused, with a worker at it",
     "a task was pruned",
     "a task was quarantined",
     "a task was rescued",

@@ -35,6 +35,8 @@ class Watch:
         self.seen: Counter[str] = Counter()
         self.tasks: dict[str, Picture] = {}
         self.queue: dict[str, Row] = {}
+        self.paused: set[str] = set()
+        """Tasks whose pause was answered, and which nobody has resumed: no step of them begins."""
         self.leases: dict[str, float] = {}
         self.outcomes: dict[str, tuple[str, int, int]] = {}
         self.workers_of: dict[Process, list[str]] = {}
@@ -103,7 +105,7 @@ class Watch:
             self._judge_choice(args, answer)
         if verb == "prune":
             self._judge_prune(answer)
-        if verb != "beat":
+        if verb != "beat" or any(args[3:]):  # a heartbeat that confirms a pause
             for record in self._new_records():
                 self._judge(process, verb, *record)
             self._compare_queue(verb, args, answer)
@@ -254,7 +256,7 @@ class Watch:
             self.fault(f"{what} says attempt {new.attempt}, the journal says {task.attempt}")
         if old.worker != new.worker:
             self._judge_owner(verb, args, task, old, new, what)
-        elif verb not in {"wake", "prioritize", "resume", "save", "release"}:
+        elif verb not in {"wake", "prioritize", "resume", "save", "release", "pause", "beat"}:
             self.fault(f"{what} was changed by {verb}: {old} -> {new}")
         if verb == "wake" and (old.due_at is None or old.due_at > self._now()):
             self.fault(f"{what} was woken at {self._now()} although {old}")

@@ -67,13 +67,16 @@ class Ledger:
         missing = [key for key in before if key not in picture.done and key not in picture.failed]
         if missing:
             self._watch.fault(f"step {effect.key} of {effect.task[-4:]} runs, but {missing} before it is not recorded")
+        stopped = timed and effect.process.resumed_at == self._loop.time()
+        excused = stopped or self._loop.time() - self._watch.jumped_at < 2 * self._lease
+        if effect.task in self._watch.paused and not excused:
+            self._watch.fault(f"step {effect.key} of {effect.task[-4:]} begins although its pause was answered")
         if effect.key not in picture.done:
             return
         # A lease is as good as the clocks. When the database's is set forward, or a process is stopped between its look at
         # the clock and its call (a step with a timeout begins a turn later), the same step can begin twice; the fence still
         # keeps the second record out.
-        stopped = timed and effect.process.resumed_at == self._loop.time()
-        if stopped or self._loop.time() - self._watch.jumped_at < 2 * self._lease:
+        if excused:
             self._watch.seen["a clock made a recorded step run again"] += 1
         else:
             self._watch.fault(

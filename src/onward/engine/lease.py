@@ -98,7 +98,7 @@ class Heart:
         heard: Heard,
         watchdog: Watch,
         stuck: GiveUp,
-        halt: Callable[[frozenset[str]], None] = lambda _: None,
+        halt: Callable[[frozenset[str]], bool] = lambda _: False,
         resting: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._store, self._clock, self._lease, self._every = store, clock, lease, every
@@ -182,10 +182,9 @@ class Heart:
         sending = store.beat(worker, self._lease, self._rate(), resting)
         # A connection that died without a word must not cost the lease: a new one may work at once.
         beat = await (sending if store.inline else asyncio.wait_for(sending, self._lease / 2))
-        if beat.paused:
+        if new := beat.paused.difference(resting):
             # The shifts are told from this thread first: a loop that is blocked finds it when it turns again.
-            self._halt(beat.paused)
-            self._hurried = not beat.paused.issubset(resting)
+            self._hurried = self._halt(new) or self._hurried
         heard(sent, worker, beat)
 
     async def _give_up(self, store: Store) -> None:

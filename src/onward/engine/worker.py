@@ -551,13 +551,16 @@ class Worker:
         elif self._shifts:
             self._heart.hurry()
 
-    def _halt(self, paused: frozenset[str]) -> None:
-        """Tell the shifts of these tasks to begin nothing more. Called from the thread of the heart."""
+    def _halt(self, paused: frozenset[str]) -> bool:
+        """Tell the shifts of these tasks to begin nothing more; whether there is one. Called from the thread of the heart."""
+        ours = False
         for task_id in paused:
             if (shift := self._shifts.get(task_id)) is not None:
                 shift.stop(HandBack(), now=False)
                 if task_id not in self._halted or self._halted[task_id][0] is not shift:
                     self._halted[task_id] = (shift, self.clock.monotonic(), False)
+                ours = True
+        return ours
 
     def _rest(self, paused: frozenset[str]) -> None:
         """The same in the loop, where it cannot fall between the last look of a step and its begin. From here on the pause may be
