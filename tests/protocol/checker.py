@@ -88,10 +88,7 @@ def canonical(state: State, *, planted: bool = False, lean: bool = True) -> Stat
         late = Late(names[late.shift], first, _counted(late.entries, taken))
     journal = tuple([_like(state.journal[number - 1], names) for number in kept])
     now = _since(state.now, taken, round_, names.get(state.now.fence, 0))
-    row, inbox = state.row, state.inbox - taken
-    return State(
-        journal, now, row, state.outcome, inbox, tuple(crew), late, state.listed, state.paused, state.confirmed
-    )
+    return state._replace(journal=journal, now=now, inbox=state.inbox - taken, workers=tuple(crew), late=late)
 
 
 _FRESH, _SETTLED, _NEVER = Worker(), Known(), Late()
