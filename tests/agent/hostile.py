@@ -25,7 +25,7 @@ def offered(kind: str, cursor: str | None) -> dict[str, Any]:
     if kind == "endless pages":
         return {"tools": [TOOL], "nextCursor": str(int(cursor or 0) + 1)}
     if kind == "many tools":
-        return {"tools": [{**TOOL, "name": f"work{number}"} for number in range(5_000)]}
+        return {"tools": [{**TOOL, "name": f"work{number}"} for number in range(1_000)]}
     if kind == "a large schema":
         return {"tools": [{**TOOL, "inputSchema": {**SCHEMA, "description": "x" * 100_000}}]}
     if kind == "a deep schema":

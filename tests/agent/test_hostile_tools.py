@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward import Onward
@@ -124,6 +124,7 @@ def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
 shapes = st.recursive(st.booleans() | keywords(st.booleans()), keywords, max_leaves=5)
 
 
+@settings(max_examples=60)
 @given(shapes, shapes, keywords(shapes), st.dictionaries(st.sampled_from("abc"), values, max_size=3))
 def test_it_judges_as_jsonschema_does(x: Any, y: Any, schema: dict[str, Any], arguments: dict[str, Any]) -> None:
     whole = {**schema, "$defs": {"x": x, "y": y}}
@@ -176,7 +177,7 @@ async def test_a_hostile_answer_costs_the_call_and_no_more(address: str, kind: s
         for _ in range(2):  # the connection, or a new one, is good for the next call
             try:
                 assert isinstance(await asyncio.wait_for(called(server), 60), str | dict)
-                assert kind in {"many parts", "deep"}
+                assert kind == "deep"
             except (ToolSaidNo, ConnectionError, ServerAway) as error:
                 assert len(str(error)) < 3 * hostile.MIB  # noqa: PT017
     finally:
@@ -217,6 +218,7 @@ async def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("writes", ["'x' * 65536", "'[],' * 20000"])
 async def test_a_command_that_never_ends_its_line_is_given_up(writes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp, "LINE", 1 << 20)
+    monkeypatch.setattr(mcp, "CONNECT", 2.0)
     program = f"import sys\nwhile True: sys.stdout.write({writes})"
     server = McpServer("endless", [sys.executable, "-c", program])
     with pytest.raises(ServerAway):
@@ -288,7 +290,7 @@ async def test_a_model_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPat
     assert "calls of tools" in await model_said(stream, calls, 1)
     assert "packed" in await model_said(f"{stream}\r\nContent-Encoding: gzip", hostile.BOMB, 1)
     monkeypatch.setattr("onward.agent.models.openai.LONGEST", 0.2)
-    assert "gave no whole answer" in await model_said(stream, b": \n\n", None)
+    assert "gave no whole answer" in await model_said(stream, b": comment\n\n" * 99, None)
 
 
 def test_a_header_that_tells_a_time_is_looked_at_briefly() -> None:

@@ -49,6 +49,9 @@ LONGEST_NAME, LARGEST, ALL = 128, 65_536, 1 << 20
 MOST, LINE = 4 << 20, 4 << 20
 """Bytes of one answer over HTTP, and of one line that a command writes."""
 
+OPENED = 10_000
+"""Lists and objects in one answer: the SDK takes its time with each of them, and a worker does nothing else meanwhile."""
+
 AGAIN = 1.0
 """Seconds between two requests to go on with a stream that was cut."""
 
@@ -374,7 +377,7 @@ async def _client(target: str | Sequence[str], headers: Mapping[str, Any] | None
                 httpx2.AsyncClient(
                     headers={**bounded.HEADERS, **_revealed(headers)},
                     timeout=httpx2.Timeout(30, read=300),
-                    event_hooks=bounded.hooks(MOST, AGAIN),
+                    event_hooks=bounded.hooks(MOST, opened=OPENED, again=AGAIN),
                 )
             )
             reached: Any = streamable_http_client(target, http_client=http)

@@ -135,10 +135,12 @@ def too_deep(data: bytes) -> bool:
     return data.count(b"[") + data.count(b"{") > DEPTH and _depth(_STRING.sub(b"", data)) > DEPTH
 
 
-def oversized(data: bytes) -> str | None:
-    """Why bytes from outside are not read as JSON: nested too deep, or too many values. It takes a time that is linear in the bytes,
-    whatever they are, and other threads have their turns meanwhile, which a reader of JSON would not let them have."""
-    if data.count(b",") + data.count(b"[") + data.count(b"{") <= DEPTH:
+def oversized(data: bytes, opened: int | None = None) -> str | None:
+    """Why bytes from outside are not read as JSON: nested too deep, or too many values, or more than so many lists and objects. It takes
+    a time that is linear in the bytes, whatever they are, and other threads have their turns meanwhile, which a reader of JSON would
+    not let them have."""
+    most = PARTS if opened is None else opened
+    if (begun := data.count(b"[") + data.count(b"{")) + data.count(b",") <= min(DEPTH, most):
         return None
     marks, at = bytearray(), 0
     for number, text in enumerate(_STRING.finditer(data)):
@@ -148,9 +150,10 @@ def oversized(data: bytes) -> str | None:
             break
     else:
         marks += data[at:].translate(None, _NO_MARKS)
-        if max(marks.count(b","), marks.count(b"[") + marks.count(b"{")) <= PARTS:
+        begun = marks.count(b"[") + marks.count(b"{")
+        if marks.count(b",") <= PARTS and begun <= most:
             return f"it is nested more than {DEPTH} levels deep" if _depth(marks) > DEPTH else None
-    return f"it has more than {PARTS:,} values; leave what is large elsewhere and send its address"
+    return f"it has more than {min(most, PARTS) if begun > most else PARTS:,} values; leave what is large elsewhere and send its address"
 
 
 def _check(data: bytes, what: str, most: int) -> None:
