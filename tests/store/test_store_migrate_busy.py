@@ -297,3 +297,60 @@ def test_which_indexes_are_made_beside_the_script() -> None:
     assert "b_n" not in one.script + "c_n" not in one.script
     assert "CONCURRENTLY" not in one.whole
     assert one.whole.count("INDEX") == 4
+
+
+RELEASED = {
+    "postgres": (
+        "c83f80f950499635",
+        "16b8efa3f8cce3b8",
+        "631897de9cd5a212",
+        "d3b0ead5e1a4042e",
+        "b42e27d8ff60b82e",
+        "63d28547a36c5911",
+        "b6a74ca9c4c668f0",
+        "434548e50bf68a55",
+        "a08ddc0b3aeb1872",
+        "86095b3adce1d32c",
+    ),
+    "sqlite": (
+        "fba3ac319c94cc06",
+        "2920a55e324373fc",
+        "7a5e19c70665662a",
+        "ccdb8321e7e6a511",
+        "50b920ecadd98610",
+        "7395192edf8ffde6",
+        "9083aaaac8820fb1",
+        "57d212ccdac218c6",
+        "99090d5a30ffe444",
+        "1f9551c38f579da4",
+    ),
+}
+"""The checksums of the first migrations, as databases have them."""
+
+
+@pytest.mark.parametrize("dialect", RELEASED)
+def test_the_migrations_that_databases_have_stay_as_they_are(dialect: str) -> None:
+    found = [one.checksum for one in migrate.load(dialect)]
+    assert tuple(found[: len(RELEASED[dialect])]) == RELEASED[dialect], "add another one instead"
+
+
+@only_postgres
+async def test_one_by_one_they_make_the_same_tables_as_all_at_once(url: str, fresh_url: str) -> None:
+    old: Any = open_store(fresh_url)
+    old._migrations = old._migrations[:1]
+    await old.open()
+    await old.close()
+    stepwise, whole = open_store(fresh_url), open_store(url)
+    told = Told()
+    await stepwise.open(migrate=True, tell=told)
+    await whole.open()
+    assert told.has("index onward_tasks_parent: begins")
+    for shape in (
+        "SELECT pg_get_indexdef(indexrelid), indisvalid FROM pg_index WHERE indrelid::regclass::text LIKE 'onward%' ORDER BY 1",
+        "SELECT table_name, column_name, data_type, is_nullable, column_default FROM information_schema.columns "
+        "WHERE table_name LIKE 'onward%' ORDER BY 1, 2",
+        "SELECT proname, prosrc FROM pg_proc WHERE proname LIKE 'onward%' AND proname <> 'onward_now' ORDER BY 1",
+    ):
+        assert await sql(stepwise, shape) == await sql(whole, shape)
+    await stepwise.close()
+    await whole.close()

@@ -778,33 +778,32 @@ SELECT task_id FROM onward_journal WHERE task_id > :low ORDER BY task_id, seq LI
 -- The same of so many tasks of each kind in which a fault shows first: the oldest that are unfinished, those that are held, those that
 -- sleep for ever, and the newest. Every one is looked up by its id, and of its journal the end alone is read: history does not count.
 WITH near AS (
-    SELECT id FROM (SELECT task_id AS id FROM onward_queue ORDER BY task_id LIMIT :most) a
-    UNION SELECT id FROM (SELECT task_id AS id FROM onward_queue WHERE worker IS NOT NULL ORDER BY worker LIMIT :most) b
-    UNION SELECT id FROM (SELECT task_id AS id FROM onward_queue WHERE due_at IS NOT NULL AND due_at > 1e15 ORDER BY due_at LIMIT :most) c
-    UNION SELECT id FROM (SELECT id FROM onward_tasks ORDER BY id DESC LIMIT :most) d
+    SELECT * FROM (SELECT task_id AS id, NULL AS asked, parent, reason, due_at, worker FROM onward_queue ORDER BY task_id LIMIT :most) a
+    UNION ALL
+    SELECT * FROM (SELECT task_id, NULL, parent, reason, due_at, worker FROM onward_queue WHERE worker IS NOT NULL ORDER BY worker LIMIT :most) b
+    UNION ALL
+    SELECT * FROM (SELECT task_id, NULL, parent, reason, due_at, worker FROM onward_queue WHERE due_at IS NOT NULL AND due_at > 1e15 ORDER BY due_at LIMIT :most) c
+    UNION ALL
+    SELECT d.id, d.queue, d.parent, (SELECT q.reason FROM onward_queue q WHERE q.task_id = d.id LIMIT 1), NULL, NULL
+    FROM (SELECT id, queue, parent FROM onward_tasks ORDER BY id DESC LIMIT :most) d
 ), seen AS (
-    SELECT s.id, (SELECT t.queue FROM onward_tasks t WHERE t.id = s.id LIMIT 1) AS asked,
-           (SELECT t.parent FROM onward_tasks t WHERE t.id = s.id LIMIT 1) AS parent,
-           (SELECT q.reason FROM onward_queue q WHERE q.task_id = s.id LIMIT 1) AS reason,
-           (SELECT q.due_at FROM onward_queue q WHERE q.task_id = s.id LIMIT 1) AS due_at,
-           (SELECT q.worker FROM onward_queue q WHERE q.task_id = s.id LIMIT 1) AS worker,
-           (SELECT o.seq FROM onward_outcomes o WHERE o.task_id = s.id LIMIT 1) AS ended,
-           (SELECT j.seq FROM onward_journal j WHERE j.task_id = s.id ORDER BY j.seq DESC LIMIT 1) AS head
-    FROM near s
+    SELECT n.id, n.asked, n.parent, n.reason, n.due_at, n.worker, (SELECT o.seq FROM onward_outcomes o WHERE o.task_id = n.id LIMIT 1) AS ended,
+           (SELECT j.seq FROM onward_journal j WHERE j.task_id = n.id ORDER BY j.seq DESC LIMIT 1) AS head
+    FROM near n
 )
 SELECT id AS task_id, 'has neither a queue row nor an outcome' AS fault FROM seen WHERE asked IS NOT NULL AND reason IS NULL AND ended IS NULL
-UNION ALL
+UNION
 SELECT id, 'has a queue row although it has ended' FROM seen WHERE reason IS NOT NULL AND ended IS NOT NULL
-UNION ALL
+UNION
 SELECT id, 'is held by a worker that does not exist' FROM seen WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = seen.worker)
-UNION ALL
+UNION
 SELECT id, 'sleeps for ever although no person was asked' FROM seen WHERE worker IS NULL AND due_at > 1e15 AND reason NOT IN ({moved_by_others})
-UNION ALL
+UNION
 SELECT id, 'ended without an ending in its journal' FROM seen WHERE ended IS NOT NULL AND (
     SELECT j.kind IN ('task.completed', 'task.failed', 'task.cancelled') FROM onward_journal j WHERE j.task_id = seen.id AND j.seq = seen.ended LIMIT 1) IS NOT TRUE
-UNION ALL
+UNION
 SELECT id, 'has a gap in its journal' FROM seen WHERE head > 1 AND (SELECT j.seq FROM onward_journal j WHERE j.task_id = seen.id AND j.seq = seen.head - 1 LIMIT 1) IS NULL
-UNION ALL
+UNION
 SELECT id, 'is a child of a task that is not there' FROM seen WHERE parent IS NOT NULL AND (SELECT p.id FROM onward_tasks p WHERE p.id = seen.parent LIMIT 1) IS NULL
 
 -- name: quota_of
