@@ -33,7 +33,7 @@ from onward.engine.spawning import Spawn, spawn
 from onward.engine.threads import Threads
 from onward.engine.upkeep import CancelChildren, Upkeep
 from onward.engine.watched import WatchedShift, watching
-from onward.errors import OnwardError, StoreUnavailable
+from onward.errors import OnwardError, StoreUnavailable, TooSlow
 from onward.store.port import Beat, Claimed, Outlook, Store, WorkerRow
 from onward.store.writer import Writer
 from onward.telemetry import LOST, WORKING, counters
@@ -109,6 +109,7 @@ class Worker:
         self._next_look = 0.0
         self._woken = False
         self._napping: asyncio.Future[None] | None = None
+        self._most = MOST
         self._offset = clock.now() - clock.monotonic()
         self._measured = (clock.monotonic(), 0)
         self.lease = Lease(clock, lease)
@@ -277,7 +278,7 @@ class Worker:
             return 0
         if self._shifts and self.clock.monotonic() < self._quiet_until:
             return 0
-        return min(self.slots - len(self._shifts), MOST)
+        return min(self.slots - len(self._shifts), self._most)
 
     async def _claim_known(self) -> bool:
         more = False
@@ -295,6 +296,10 @@ class Worker:
         self._asked += 1
         try:
             claimed = await self.store.claim(me, queue, list(self._handlers), room, alone=alone)
+            self._most = min(self._most * 2, MOST)
+        except TooSlow:  # their inputs may be large, and the line slow: fewer at a time
+            self._most = max(1, room // 2)
+            raise
         finally:
             self._answered += 1
         if (
