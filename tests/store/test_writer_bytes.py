@@ -266,3 +266,53 @@ async def test_what_takes_too_long_is_called_so(store: Any) -> None:
         async with store._connection() as connection:
             await connection.execute("SELECT pg_sleep(5)", timeout=0.05)
     assert await store.workers() == [], "the store goes on with another connection"
+
+
+# ── others of its kind ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_large_journal_is_read_in_parts_and_whole(desk: Desk, store: Any) -> None:  # noqa: F811
+    """On a slow line the journal of a task with large results could not be read in the time of a statement: nobody could go on."""
+    hold = await desk.hold()
+    sizes = [3_000_000, 10, 5_000_000, 10, 10, 2_000_000, 2_000_000, 100]
+    for number, size in enumerate(sizes):
+        await write(desk.writer, hold, size, f"{number}")
+    asked: list[str] = []
+    fetch = getattr(store, "_fetch", None)
+    if fetch is not None:
+
+        async def counted(name: str, /, **values: Any) -> Any:
+            found = await fetch(name, **values)
+            asked.append(name)
+            assert sum(len(row["data"]) for row in found[:-1]) < 4_000_000
+            return found
+
+        store._fetch = counted
+    for after, limit in ((0, 1000), (2, 1000), (4, 3), (None, 1000), (9, 1000), (10, 5), (0, 3)):
+        records = await store.journal(hold.id, after, limit)
+        first = (after or 0) + 1
+        assert [one.seq for one in records] == list(range(first, min(first + limit, 11)))
+    assert fetch is None or len(asked) > 10
+
+
+async def test_a_claim_that_took_too_long_is_asked_for_by_halves(app: Onward) -> None:
+    """Inputs are unbounded, too."""
+
+    @app.task(name="work", retry=1)
+    async def work(ctx: Any, number: int) -> int:
+        return number
+
+    rooms: list[int] = []
+    claim = app.store.claim
+
+    async def slow(worker: str, queue: str, names: Any, room: int, **more: Any) -> Any:
+        rooms.append(room)
+        if room > 2:
+            raise TooSlow("the store", "planted")
+        return await claim(worker, queue, names, room, **more)
+
+    app.store.claim = slow  # type: ignore[method-assign]
+    tasks = [await app.submit("work", number) for number in range(20)]
+    async with app.worker(slots=16):
+        assert [await task.result(timeout=60) for task in tasks] == list(range(20))
+    assert rooms[:4] == [16, 8, 4, 2]

@@ -35,7 +35,7 @@ from onward.engine.threads import Threads
 from onward.engine.upkeep import CancelChildren, Upkeep
 from onward.engine.watchdog import Watchdog, let_go
 from onward.engine.watched import WatchedShift, watching
-from onward.errors import OnwardError, StoreUnavailable
+from onward.errors import OnwardError, StoreUnavailable, TooSlow
 from onward.store.port import Beat, Claimed, Outlook, Store, WorkerRow
 from onward.store.writer import Writer
 from onward.telemetry import LOST, WORKING, counters
@@ -140,6 +140,7 @@ class Worker:
         self._first = True
         self._woken = False
         self._napping: asyncio.Future[None] | None = None
+        self._most = MOST
         self._offset = clock.now() - clock.monotonic()
         self._measured = (clock.monotonic(), 0)
         self.lease = Lease(clock, lease)
@@ -396,7 +397,7 @@ class Worker:
             return 0
         if self._shifts and self.clock.monotonic() < self._quiet_until:
             return 0
-        return min(self.slots - len(self._shifts), MOST)
+        return min(self.slots - len(self._shifts), self._most)
 
     async def _claim_from(self, queues: list[str]) -> tuple[bool, bool]:
         """Whether it brought something, and whether a claim was answered in full."""
@@ -417,6 +418,10 @@ class Worker:
         self._asked += 1
         try:
             claimed = await self._kept(me, await self.store.claim(me, queue, list(self._handlers), room, alone=alone))
+            self._most = min(self._most * 2, MOST)
+        except TooSlow:  # their inputs may be large, and the line slow: fewer at a time
+            self._most = max(1, room // 2)
+            raise
         finally:
             self._answered += 1
         if (

@@ -63,12 +63,14 @@ from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
 from onward.store.postgres_run import S, run
 from onward.store.postgres_save import write
-from onward.store.postgres_session import Loan, behind_a_pooler, connect, health, plain
+from onward.store.postgres_session import PATIENCE, SLOWEST, Loan, behind_a_pooler, connect, health, plain
 from onward.store.postgres_tails import PostgresTails
 from onward.store.postgres_trim import PostgresTrimming
 
 T = TypeVar("T")
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
+PART = 4_000_000
+"""Bytes of a journal that one statement reads, and the record that goes beyond them."""
 
 
 class PostgresStore(
@@ -206,7 +208,11 @@ class PostgresStore(
 
     async def _insert_many(self, new: Sequence[NewTask]) -> list[Any]:
         grouped = any(n.group for n in new)
-        return await self._fetch("submit_grouped" if grouped else "submit", **rows.submit_values(new))
+        statement = S["submit_grouped" if grouped else "submit"]
+        seconds = PATIENCE + sum([len(n.input) for n in new]) / SLOWEST  # all or none: it cannot be sent in parts
+        async with self._connection() as connection:
+            values = statement(**rows.submit_values(new))
+            return await connection.fetch(statement.sql, *values, timeout=seconds)  # type: ignore[no-any-return]
 
     async def _check_parents(self, new: Sequence[NewTask]) -> None:
         wanted = {n.parent for n in new if n.parent is not None}
@@ -392,11 +398,15 @@ class PostgresStore(
             await write(connection, batch)
 
     async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
-        if after is None:
-            found = await self._fetch("last_journal", id=task_id, limit=limit)
-        else:
-            found = await self._fetch("journal", id=task_id, after=after, limit=limit)
-        return [Record(*row.values()) for row in found]
+        records: list[Record] = []
+        name = "last_journal_part" if after is None else "journal_part"
+        while True:  # in parts that a slow line carries in the time of a statement
+            left = limit - len(records)
+            found = await self._fetch(name, id=task_id, after=after, limit=left, most=PART)
+            records += [Record(*row.values()) for row in found]
+            if len(records) >= limit or sum([len(row["data"]) for row in found]) < PART:
+                return records
+            name, after = "journal_part", records[-1].seq
 
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
         return {row["id"]: row["data"] for row in await self._fetch("contents", id=task_id, ids=list(ids))}

@@ -273,6 +273,22 @@ SELECT g.gate, l.name IS NOT NULL AS limited, l.concurrency,
        EXISTS (SELECT 1 FROM onward_queue b WHERE b.gate = g.gate AND b.reason = 'quota' AND b.due_at < 'Infinity') AS timed
 FROM gates g LEFT JOIN onward_limits l ON l.kind = 'task' AND l.name = g.task ORDER BY g.number
 
+-- name: journal_part
+-- The records of `journal` up to a number of bytes; the first in any case.
+SELECT p.seq, p.shift, p.kind, p.key, p.data, p.at FROM (
+    SELECT j.*, sum(octet_length(j.data)) OVER (ORDER BY j.seq) - octet_length(j.data) AS before FROM (
+        {journal}
+    ) AS j
+) AS p WHERE p.before < CAST(:most AS bigint) ORDER BY p.seq
+
+-- name: last_journal_part
+-- The records of `last_journal` up to a number of bytes; the first in any case.
+SELECT p.seq, p.shift, p.kind, p.key, p.data, p.at FROM (
+    SELECT j.*, sum(octet_length(j.data)) OVER (ORDER BY j.seq) - octet_length(j.data) AS before FROM (
+        {last_journal}
+    ) AS j
+) AS p WHERE p.before < CAST(:most AS bigint) ORDER BY p.seq
+
 -- name: records
 -- Records on their way. The number of each is counted from the record that its task's first one follows: where that is not there,
 -- or is another's, the number is NULL and the table refuses it.
