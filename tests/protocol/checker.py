@@ -17,6 +17,7 @@ from tests.protocol.words import (
     GONE,
     HANDED_BACK,
     LATER,
+    MESSAGE,
     NEVER,
     NOW,
     Entry,
@@ -155,12 +156,14 @@ def _names(state: State, workers: list[Worker], late: Late) -> dict[int, int]:
 
 
 def _alike(worker: Worker, names: dict[int, int], kept: list[int], taken: int, round_: int) -> Worker:
-    life, row, lease, holds, giving, shift, told, view, unread, sent, line, halted = worker
+    life, row, lease, holds, giving, shift, told, view, unread, sent, line, halted, reads = worker
     if not view:
         return Worker(life, row, lease, holds, names[giving]) if giving else worker
     told, view = bisect.bisect_right(kept, told), _since(view, taken, round_, 0)
     sent, line = _counted(sent, taken), _counted(line, taken)
-    return Worker(life, row, lease, holds, names[giving], names[shift], told, view, unread, sent, line, halted)
+    reads = tuple(sorted((first - taken, last - taken) for first, last in reads)) if reads else reads
+    shift = names[shift]
+    return Worker(life, row, lease, holds, names[giving], shift, told, view, unread, sent, line, halted, reads)
 
 
 def _like(record: Record, names: dict[int, int]) -> Record:
@@ -172,14 +175,15 @@ def _like(record: Record, names: dict[int, int]) -> Record:
 def _since(known: Known, taken: int, round_: int, fence: int) -> Known:
     if not taken and not round_ and known.fence == fence:
         return known
-    at, waiting, copied, gone, saga, owed, undo, stop, again, over, _ = known
-    return Known(at, waiting, copied - taken, gone - taken, saga, owed, undo, stop, again - round_, over, fence)
+    at, waiting, copied, gone, saga, owed, undo, stop, again, over, _, begun = known
+    return Known(at, waiting, copied - taken, gone - taken, saga, owed, undo, stop, again - round_, over, fence, begun)
 
 
 def _counted(entries: tuple[Entry, ...], taken: int) -> tuple[Entry, ...]:
     """The count of messages that a wait compares, told from the same start."""
     if not taken or not entries:
         return entries
+    entries = tuple([e._replace(key=str(int(e.key) - taken)) if e.kind == MESSAGE else e for e in entries])
     ending = entries[-1].ending
     if not ending or ending[0] == "end" or ending[3] == -1:
         return entries

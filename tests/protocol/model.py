@@ -35,6 +35,7 @@ from tests.protocol.words import (
     UNDOING,
     UNDONE,
     WAITED,
+    WAITS,
     Backup,
     Entry,
     Known,
@@ -69,7 +70,11 @@ FORGETFUL = (NO_PREDECESSOR, BARE_NUMBER)
 """Faults that show only where the database forgets."""
 EARLY_PAUSE = "a pause answered at once"
 """The tenth: nobody waits for the worker that holds the task, nor for the end of its lease."""
-FAULTS = (NO_FENCE, ROW_BY_ROW, NO_COUNTER, NUMBERS_BACK, BARE_RESCUE, EARLY_ACK, BARE_RELEASE, EARLY_PAUSE)
+SEVERAL_READERS = "several readers of one inbox"
+FAULTS = (
+    *(NO_FENCE, ROW_BY_ROW, NO_COUNTER, NUMBERS_BACK, BARE_RESCUE, EARLY_ACK, BARE_RELEASE),
+    *(EARLY_PAUSE, SEVERAL_READERS),
+)
 
 PROGRAM = ("saga", "a", "wait", "b", "close", "c")
 AN_EPOCH = 1_000
@@ -142,11 +147,13 @@ class Protocol(NamedTuple):
             case "step.completed":
                 return known._replace(at=known.at + 1, owed=known.owed + known.saga)
             case "signal.awaited":
-                return known._replace(waiting=True)
+                return known._replace(waiting=known.waiting + 1, begun=known.begun + 1)
             case "message.received":
                 return known._replace(copied=known.copied + 1)
             case "wait.ended":
-                return known._replace(waiting=False, taken=known.taken + 1, at=known.at + 1)
+                after = known._replace(waiting=known.waiting - 1, taken=known.taken + 1)
+                over = not after.waiting and after.begun == WAITS[self.program[known.at]]
+                return after._replace(at=known.at + 1, begun=0) if over else after
             case "saga.started":
                 return known._replace(saga=True, at=known.at + 1)
             case "saga.completed":
@@ -169,7 +176,7 @@ class Protocol(NamedTuple):
         if known.undo != 2:
             return known
         return known._replace(
-            at=self.program.index("saga"), waiting=False, owed=0, undo=0, saga=False, round=known.round + 1
+            at=self.program.index("saga"), waiting=0, begun=0, owed=0, undo=0, saga=False, round=known.round + 1
         )
 
     def _due(self, known: Known) -> str:
@@ -185,6 +192,8 @@ class Protocol(NamedTuple):
                 wrong = wrong or f"a stale record was taken: {record.kind} of shift {record.shift}, whose time is over"
             if now.over and record.kind != RESUMED:
                 wrong = wrong or f"{record.kind} was written after the task had {now.over}"
+            if record.kind == MESSAGE and record.key != str(now.copied + 1):
+                wrong = wrong or f"message {record.key} was recorded again"
             if record.kind == STEP and record.key != self._due(now):
                 wrong = wrong or f"step {record.key} was recorded again, or out of its place"
             if at:
@@ -342,9 +351,16 @@ class Protocol(NamedTuple):
         view = worker.view
         if not view or awaits(worker):
             return
-        if worker.unread:  # Waits.read_inbox: what has come in until now
-            news = [Entry(MESSAGE)] * (state.inbox - view.copied)
-            yield self._writes(state, actor, f"reads {len(news)} message(s) of its inbox", news, unread=False)
+        for first, last in worker.reads:  # the answer of Waits.look has come
+            news = [Entry(MESSAGE, str(number)) for number in range(first + 1, last + 1)]
+            left = list(worker.reads)
+            left.remove((first, last))
+            after = put(state, actor, worker._replace(reads=tuple(left)))
+            yield self._writes(after, actor, f"copies {len(news)} message(s) of its inbox", news)
+        if worker.unread:  # Waits.read_first: what has come in until now
+            yield Move(actor, "asks for its inbox", self._asks(state, actor, worker))
+            return
+        if worker.reads and not view.waiting:
             return
         if view.undo or view.stop:
             yield from self._undo(state, actor, worker, view)
@@ -354,19 +370,35 @@ class Protocol(NamedTuple):
             yield self._ends(state, actor, "returns", COMPLETED)
         elif op == "close":
             yield self._writes(state, actor, "leaves the saga", [Entry(CLOSED)])
-        elif op == "wait" and view.waiting:
-            if view.copied > view.taken:
-                yield self._writes(state, actor, "takes the message", [Entry(WAITED)])
-            else:
-                yield self._settles(
-                    state, actor, "lets go, to wait for a signal", HANDED_BACK, NEVER, "signal", view.copied
-                )
+        elif op in WAITS and view.waiting:
+            yield from self._waits(state, actor, worker, view)
         else:
             yield from self._may_go_on(state, actor)
             if worker.lease and not worker.halted and op in AGREED:
                 yield self._writes(state, actor, f"comes to its {op}", [Entry(SAGA if op == "saga" else AWAITED)])
             elif worker.lease and not worker.halted:
                 yield from self._step(state, actor, view, op)
+
+    def _asks(self, state: State, actor: int, worker: Worker) -> State:
+        assert worker.view
+        read = (worker.view.copied, state.inbox)
+        return put(state, actor, worker._replace(unread=False, reads=(*worker.reads, read)))
+
+    def _waits(self, state: State, actor: int, worker: Worker, view: Known) -> Iterator[Move]:
+        """Waits: one branch after another comes to its wait, a message goes to one of them, and one look serves all. While
+        something else is to be done, or messages come, the task stays in memory and looks again."""
+        op = self.program[view.at]
+        if view.begun < WAITS[op] and worker.lease:
+            yield self._writes(state, actor, "comes to another wait", [Entry(AWAITED)])
+        if view.copied > view.taken:
+            yield self._writes(state, actor, "takes the message", [Entry(WAITED)])
+        elif not worker.reads and view.begun == WAITS[op]:
+            yield self._settles(
+                state, actor, "lets go, to wait for a signal", HANDED_BACK, NEVER, "signal", view.copied
+            )
+        several = self.planted == SEVERAL_READERS and len(worker.reads) < view.waiting
+        if op == "waits" and state.inbox > view.copied and (several or not worker.reads):
+            yield Move(actor, "looks into its inbox", self._asks(state, actor, worker))
 
     def _may_go_on(self, state: State, actor: int) -> Iterator[Move]:
         """Pen.may_go_on: a worker that stops hands its task back here; one without a lease goes no further."""
@@ -411,15 +443,13 @@ class Protocol(NamedTuple):
             yield self._ends(state, actor, "fails", FAILED)
             yield self._settles(state, actor, "fails, to try again later", RETRY, LATER, "retrying")
 
-    def _writes(self, state: State, actor: int, verb: str, entries: list[Entry], *, unread: bool | None = None) -> Move:
+    def _writes(self, state: State, actor: int, verb: str, entries: list[Entry]) -> Move:
         """Put records into the line, and go on as if they were there; what has to be durable is awaited (`awaits`)."""
         worker = state.workers[actor]
         view = worker.view
         for entry in entries:
             view = self.learn(view, 0, Record(worker.shift, entry.kind, entry.key))  # type: ignore[arg-type]
-        told = worker._replace(
-            view=view, line=worker.line + tuple(entries), unread=False if unread is False else worker.unread
-        )
+        told = worker._replace(view=view, line=worker.line + tuple(entries))
         return Move(actor, verb, put(state, actor, told))
 
     def _ends(self, state: State, actor: int, verb: str, kind: str) -> Move:

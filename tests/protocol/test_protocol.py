@@ -29,6 +29,7 @@ from tests.protocol.model import (
     NUMBERS_BACK,
     PROGRAM,
     ROW_BY_ROW,
+    SEVERAL_READERS,
     Protocol,
 )
 from tests.protocol.words import Known
@@ -73,6 +74,7 @@ FOUND = {
     EARLY_ACK: (ALONE, "was acknowledged, and it is not there", 3),
     BARE_RELEASE: (ALONE, "step a is recorded, and is run again", 10),
     EARLY_PAUSE: (ALONE._replace(pauses=True), "step a begins, although the pause was answered", 4),
+    SEVERAL_READERS: (Protocol(("waits",), workers=1, messages=1), "message 1 was recorded again", 10),
 }
 """The smallest protocol in which a fault shows, as what, and in how many moves."""
 
@@ -81,6 +83,12 @@ def test_a_small_protocol_has_no_error() -> None:
     report = Search(SMALL).run()
     assert not report.wrong, str(report)
     assert report.states > 900
+
+
+def test_branches_that_wait_at_once_have_no_error() -> None:
+    report = Search(Protocol(("waits", "b"), workers=2, messages=1, fails=False)).run()
+    assert not report.wrong, str(report)
+    assert {"comes to another wait", "looks into its inbox", "lets go, to wait for a signal"} <= report.verbs
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -237,7 +245,8 @@ def test_the_whole_protocol_has_no_error() -> None:
 @pytest.mark.usefixtures("at_length")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_planted_fault_is_found_in_the_whole_protocol(fault: str) -> None:
-    report = Search(Protocol(planted=fault)).run()
+    program = ("waits", *PROGRAM[-1:]) if fault == SEVERAL_READERS else PROGRAM
+    report = Search(Protocol(program, planted=fault)).run()
     print(f"\n{fault}: {report}")
     assert FOUND[fault][1] in report.wrong
 

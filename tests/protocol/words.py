@@ -20,8 +20,12 @@ ENDS = {COMPLETED: "completed", FAILED: "failed", CANCELLED: "cancelled"}
 NOW, LATER, NEVER = "now", "later", "never"
 """When a task that nobody holds is due: due_at is null, a time, or infinity."""
 
-AGREED = ("saga", "wait", "close")
-"""What a program may have besides steps: a saga begins, a signal is awaited, the saga ends. Any other word is a step."""
+AGREED = ("saga", "wait", "waits", "close")
+"""What a program may have besides steps: a saga begins, a signal is awaited (by two branches at once), the saga ends. Any other
+word is a step."""
+
+WAITS = {"wait": 1, "waits": 2}
+"""How many branches wait."""
 
 
 class Known(NamedTuple):
@@ -30,7 +34,8 @@ class Known(NamedTuple):
 
     at: int = 0
     """The next thing of the program."""
-    waiting: bool = False
+    waiting: int = 0
+    """Waits that are open."""
     copied: int = 0
     """Messages that were copied into the journal."""
     taken: int = 0
@@ -47,6 +52,8 @@ class Known(NamedTuple):
     over: str = ""
     fence: int = 0
     """The shift that may write; 0 when it has let go, or somebody from outside moved the fence."""
+    begun: int = 0
+    """Waits of this place of the program that have begun."""
 
 
 class Record(NamedTuple):
@@ -101,6 +108,8 @@ class Worker(NamedTuple):
     line: tuple[Entry, ...] = ()
     halted: bool = False
     """Whether its heartbeat told it that the task is paused: its shift begins nothing more."""
+    reads: tuple[tuple[int, int], ...] = ()
+    """Reads of the inbox that are under way: the last message that was copied then, and the last that there was."""
 
 
 class Backup(NamedTuple):
