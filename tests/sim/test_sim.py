@@ -29,7 +29,7 @@ def _such_coroutines_are_gone_before_the_next_test() -> Iterator[None]:
 
 
 FEW = 5
-SEEDS = 24
+SEEDS = 32
 PROOF = 4_000
 ENOUGH = 80
 """Seeds within which a planted fault must have been found."""

@@ -59,6 +59,9 @@ YOUNG = 10_000
 IDLE = 4
 """How many polls the pause between two looks of an idle worker grows to, while nudges can reach it."""
 
+LOOK_SHARE, LOOK_LATEST = 20, 5.0
+"""A look may take one of so many parts of the time; but the next one comes after so many seconds at the latest."""
+
 PASS_ON = 0.25
 """Seconds between two nudges of a full worker that passes on work it was told of."""
 
@@ -372,9 +375,12 @@ class Worker:
     async def _look_around(self) -> Outlook:
         """The one statement of an idle worker: wakes sleepers, finds suspects and queues that were not known, and tells upkeep and
         the ticker what they have to do."""
-        self._next_look = self.clock.monotonic() + self._poll
+        began = self.clock.monotonic()
+        self._next_look = began + self._poll
         self._next_due = None  # a task that goes to sleep meanwhile sets it anew
         outlook = await self.store.wake(list(self._handlers), absent=self._upkeep.takes_turn())
+        took = self.clock.monotonic() - began
+        self._next_look = began + max(self._poll, min(LOOK_SHARE * took, LOOK_LATEST))
         if outlook.next_due_in is not None:
             spread = self.rng.uniform(0, SPREAD * (outlook.crew[0] - 1)) if outlook.crew[0] > 1 else 0.0
             self.due(self.now() + max(outlook.next_due_in, 0.0) + spread, quietly=True)
@@ -486,7 +492,8 @@ class Worker:
 
     async def _nap(self) -> None:
         """Until a nudge, a free slot, the next sleeper, a turn of upkeep, or the next poll."""
-        pause = max(0.001, min(self._pause, self._upkeep.turn_in()))
+        rest = max(self._pause, self._next_look - self.clock.monotonic())
+        pause = max(0.001, min(rest, self._upkeep.turn_in()))
         if self._next_due is not None and self._room() > 0:  # without room an overdue sleeper would keep us up
             pause = min(pause, max(0.001, self._next_due - self.clock.monotonic()))
         if self._woken:

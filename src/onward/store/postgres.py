@@ -28,6 +28,7 @@ from onward.store import limits, migrate, postgres_migrate, predecessor, rows
 from onward.store import postgres_access as access
 from onward.store import postgres_limits as gates
 from onward.store import postgres_schedules as timed
+from onward.store import postgres_snapshots as snapshots
 from onward.store import postgres_steer as steer
 from onward.store.access import seen_by
 from onward.store.borrowed import submit_through
@@ -55,6 +56,7 @@ from onward.store.port import (
 from onward.store.postgres_access import PostgresAccess
 from onward.store.postgres_fork import fork
 from onward.store.postgres_gauges import PostgresGauges
+from onward.store.postgres_marks import Marks
 from onward.store.postgres_nudges import PostgresNudges
 from onward.store.postgres_outbox import PostgresOutbox
 from onward.store.postgres_overview import PostgresOverview
@@ -104,6 +106,7 @@ class PostgresStore(
         self._sending: set[asyncio.Task[None]] = set()
         self._limited: set[str] = set()
         self._looked_at = self._parents_after = ""
+        self._marks = Marks()
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -354,7 +357,7 @@ class PostgresStore(
         asked = {"worker": worker, "queue": queue, "names": list(names), "room": room, "alone": alone}
         if queue not in self._limited:
             mark = json.dumps({"worker": worker}).encode()
-            found = await self._fetch("claim_suspect" if alone else "claim", data=mark, **asked)
+            found = await self._claim_unlimited(asked | {"data": mark})
             if found or not limits.rules(await self._fetch("limits"), queue, names):
                 return [Claimed._make(row) for row in found]
             self._limited.add(queue)
@@ -362,6 +365,20 @@ class PostgresStore(
         if queue in self._limited:
             return claimed
         return await self.claim(worker, queue, names, room, alone=alone)  # there is no limit any more
+
+    async def _claim_unlimited(self, asked: dict[str, Any]) -> list[Any]:
+        if asked["alone"]:
+            return await self._fetch("claim_suspect", **asked)
+        queue, names, time = asked["queue"], asked["names"], asyncio.get_running_loop().time
+        began = time()
+        if values := self._marks.of(queue, names, began):
+            return await self._fetch("claim_from", **asked, **values)
+        found = await self._fetch("claim", **asked)
+        if self._marks.wants_survey(queue, time() - began, time()):
+            began = time()
+            fronts = await self._fetch("survey", queue=queue, names=names)
+            self._marks.set(queue, names, fronts, time() - began, time())
+        return found
 
     async def _claim_round(self, asked: dict[str, Any], most: int, wide: int) -> limits.Round:
         async with self._connection() as connection, connection.transaction():
@@ -416,6 +433,7 @@ class PostgresStore(
         (row,) = await self._fetch("outlook", **asked)
         if woken := row["next_due_in"] is not None and row["next_due_in"] <= 0:
             await self._execute("wake")
+            self._marks.drop()
             (row,) = await self._fetch("outlook", **asked)
         if row["quota"]:
             async with self._connection() as connection:
@@ -490,7 +508,7 @@ class PostgresStore(
 
     async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:  # noqa: ARG002 -- the server looks after its pages
         (row,) = await self._fetch("health")
-        return health(row, pooled=self._pooled)
+        return [*health(row, pooled=self._pooled), snapshots.check(await self._fetch("snapshots"))]
 
 
 def _count(tag: str) -> int:

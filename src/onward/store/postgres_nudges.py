@@ -12,9 +12,13 @@ import asyncpg
 from onward.errors import StoreUnavailable
 from onward.store.listener import CHANNEL, NEWS_CHANNEL, OWN_CHANNEL, Listener
 from onward.store.nudge import FOLLOW, NEWS, READY, SPARE, WHO, Hub, News, Waiting
+from onward.store.postgres_marks import Marks
 
 SAY_SO = 4.0
 """Seconds after which those who follow say it again."""
+
+AGAIN = "again"
+"""What `ready` is called for a task that was begun before."""
 
 LOOK = 0.05
 """Seconds between two looks of those who follow where nobody can tell them."""
@@ -30,24 +34,36 @@ class PostgresNudges:
     _listener: Listener | None
     _sending: set[asyncio.Task[None]]
     _fetch: Any
+    _marks: Marks
 
     @property
     def hears(self) -> bool:
         return not self._pooled
 
     def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
+        if topic == READY:
+            self._marks.drop()  # whatever is ready here may stand behind a mark
         self._hub.nudge(topic, tasks)
+
+    def _hear(self, message: str) -> None:
+        topic, _, queue = message.partition(" ")
+        if topic == AGAIN:  # a task that was begun before, and may stand behind a mark
+            self._marks.drop(queue)
+            message = f"{READY} {queue}"
+        elif message == READY:
+            self._marks.drop()
+        self._hub.heard(message)
 
     def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
         if self._listener is None and not self._pooled:
-            self._listener = Listener(self.url, self._hub.heard)
+            self._listener = Listener(self.url, self._hear)
         return self._hub.listen(topic, callback)
 
     async def attend(self, worker: str) -> str:
         if self._pooled:
             return ""
         if self._listener is None:
-            self._listener = Listener(self.url, self._hub.heard)
+            self._listener = Listener(self.url, self._hear)
         return "lock" if await self._listener.hold(worker) else ""
 
     def news(self) -> None:

@@ -103,6 +103,50 @@ WITH me AS MATERIALIZED (
 {ready_by_name}
 ), {begin_shifts}
 
+-- name: claim_from
+-- The same, beginning at places that a survey found (see postgres_marks.py).
+WITH me AS MATERIALIZED (
+{unlimited_worker}
+), ready AS MATERIALIZED (
+{ready_from}
+), {begin_shifts}
+
+-- name: ready_from
+-- As `ready_by_name`, for pairs of a handler and a priority, each from a place on: the dead entries before it are not read.
+SELECT r.task_id, r.task, r.grp, r.priority, r.turn FROM (
+    SELECT f.name, f.priority, f.place, count(*) AS room FROM (
+        SELECT n.name, n.priority, n.place FROM unnest(:marked::text[], :priorities::int[], :places::bigint[]) AS n(name, priority, place)
+        CROSS JOIN LATERAL (
+            SELECT COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+            WHERE q.queue = :queue AND q.task = n.name AND q.priority = n.priority AND COALESCE(q.turn, q.position) >= n.place
+              AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
+            ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room) i
+        WHERE EXISTS (SELECT 1 FROM me) ORDER BY n.priority DESC, i.turn LIMIT :room) f
+    GROUP BY f.name, f.priority, f.place) s
+CROSS JOIN LATERAL (
+    SELECT q.task_id, q.task, q.grp, q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+    WHERE q.queue = :queue AND q.task = s.name AND q.priority = s.priority AND COALESCE(q.turn, q.position) >= s.place
+      AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
+    ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT s.room FOR UPDATE OF q SKIP LOCKED) r
+
+-- name: survey
+-- For each handler and each priority of its ready tasks, the place of the first of them; the last row tells how many rows of the queue
+-- are dead, and the newest place.
+WITH RECURSIVE fronts AS (
+    SELECT n.name, f.priority, f.turn FROM unnest(:names::text[]) AS n(name) CROSS JOIN LATERAL (
+        SELECT q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+        WHERE q.queue = :queue AND q.task = n.name AND q.worker IS NULL AND q.due_at IS NULL
+        ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT 1) f
+    UNION ALL
+    SELECT p.name, f.priority, f.turn FROM fronts p CROSS JOIN LATERAL (
+        SELECT q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+        WHERE q.queue = :queue AND q.task = p.name AND q.priority < p.priority AND q.worker IS NULL AND q.due_at IS NULL
+        ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT 1) f
+)
+SELECT name, priority::bigint, turn FROM fronts
+UNION ALL
+SELECT NULL, pg_stat_get_dead_tuples('onward_queue'::regclass), (SELECT last_value FROM onward_queue_position_seq)
+
 -- name: claim_suspect
 -- The same for tasks that run alone.
 WITH me AS MATERIALIZED (
@@ -569,12 +613,13 @@ SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS t(topic)
 
 -- name: notify_workers
 -- Nudges for some of the workers that can do the work at hand: one for each task, and a spare one. Tasks that sleep are no work yet, but
--- a worker has to know when they are due.
+-- a worker has to know when they are due. A task that was begun before may stand behind a mark (see postgres_marks.py).
 WITH work AS MATERIALIZED (
-    SELECT queue, task, due_at IS NULL AS ready, count(*) AS tasks FROM onward_queue
+    SELECT queue, task, due_at IS NULL AS ready, count(*) AS tasks,
+           bool_or(EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = onward_queue.task_id AND j.seq = 2)) AS again FROM onward_queue
     WHERE task_id = ANY(:ids::text[]) AND worker IS NULL AND (due_at IS NULL OR due_at < 'Infinity') GROUP BY queue, task, due_at IS NULL
 )
-SELECT pg_notify(:prefix::text || w.id, CASE WHEN k.ready THEN 'ready ' || k.queue ELSE 'ready' END)
+SELECT pg_notify(:prefix::text || w.id, CASE WHEN NOT k.ready THEN 'ready' WHEN k.again THEN 'again ' || k.queue ELSE 'ready ' || k.queue END)
 FROM work k CROSS JOIN LATERAL (
     SELECT w.id FROM onward_workers w
     WHERE w.address = 'lock' AND w.lease_until > onward_now() AND w.names::jsonb ? k.task AND (w.queues = '[]' OR w.queues::jsonb ? k.queue)
@@ -601,6 +646,21 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('f
        current_setting('synchronous_commit') AS sync,
        COALESCE((SELECT max(extract(epoch FROM now() - xact_start)) FROM pg_stat_activity
                  WHERE state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()), 0)::float8 AS oldest
+
+-- name: snapshots
+-- Who holds the oldest snapshots of this database, the oldest first. (Of sessions of other users only those who may read all statistics see it.)
+SELECT h.kind, h.name, h.about, h.behind, h.seconds FROM (
+    SELECT 'session' AS kind, a.pid::text AS name, concat_ws(', ', a.usename, NULLIF(a.application_name, ''), a.state) AS about,
+           GREATEST(age(a.backend_xmin), age(a.backend_xid)) AS behind, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds
+    FROM pg_stat_activity a
+    WHERE a.pid <> pg_backend_pid() AND a.datname = current_database() AND COALESCE(a.backend_xmin, a.backend_xid) IS NOT NULL
+    UNION ALL
+    SELECT 'replication slot', s.slot_name::text, CASE WHEN s.active THEN 'active' ELSE 'inactive' END, age(s.xmin), NULL
+    FROM pg_replication_slots s WHERE s.xmin IS NOT NULL
+    UNION ALL
+    SELECT 'prepared transaction', p.gid, p.owner::text, age(p.transaction), extract(epoch FROM clock_timestamp() - p.prepared)::float8
+    FROM pg_prepared_xacts p WHERE p.database = current_database()
+) h ORDER BY h.behind DESC, h.seconds DESC LIMIT 10
 
 -- name: own_tables
 -- The tables that are ours, for a look at all that is in them.
