@@ -95,7 +95,11 @@ def test_no_step_begins_after_a_pause_was_answered() -> None:
     """Also when the answers of claims and commits are lost, workers die, are declared dead, are cut off or come back."""
     report = Search(Protocol(("a", "wait"), workers=2, messages=1, pauses=True)).run()
     assert not report.wrong, str(report)
-    assert {"confirms the pause", "the pause is answered", "lets the task go on, which its worker holds"} <= report.verbs
+    assert {
+        "confirms the pause",
+        "the pause is answered",
+        "lets the task go on, which its worker holds",
+    } <= report.verbs
 
 
 @pytest.mark.slow

@@ -62,7 +62,9 @@ async def resume(connection: Any, task_id: str) -> bool:
         await run(connection, "reopen", id=task_id)
     elif row is not None and (row["paused"] or (row["reason"] in NEEDS_A_PERSON and row["worker"] is None)):
         await run(connection, "unpark", id=task_id)
-        if row["worker"] is not None:  # it is in the middle of a step: nothing is reopened, and nothing of it may be refused
+        if (
+            row["worker"] is not None
+        ):  # it is in the middle of a step: nothing is reopened, and nothing of it may be refused
             return True
     else:
         return False

@@ -52,7 +52,9 @@ def resume(connection: apsw.Connection, task_id: str) -> bool:
         run(connection, "reopen", id=task_id)
     elif row is not None and (row[3] or (row[0] in NEEDS_A_PERSON and row[2] is None)):
         run(connection, "unpark", id=task_id)
-        if row[2] is not None:  # its worker is in the middle of a step: nothing is reopened, and nothing of it may be refused
+        if (
+            row[2] is not None
+        ):  # its worker is in the middle of a step: nothing is reopened, and nothing of it may be refused
             return True
     else:
         return False
