@@ -265,7 +265,8 @@ class Onward(Events, McpDoor, Registry, Verbs):
         return await self.service.cancel(task_id)
 
     async def pause(self, task_id: str) -> Task:
-        """Let nobody go on with the task and its children until `resume`; what runs stops at its next step."""
+        """Let nobody go on with the task and its children until `resume`. After the answer no step of them begins; one that
+        runs comes to its end and is recorded."""
         return await self.service.pause(task_id)
 
     async def resume(self, task_id: str) -> Task:

@@ -30,7 +30,7 @@ class Plan:
     inbox: int
     again: tuple[Again, ...]
     approvals: tuple[int, ...] = ()
-    """The numbers of the approvals that it asks for again before it goes on."""
+    """The numbers of the approvals that it asks for again before it goes on; an agent only where the call is not done yet."""
 
 
 class Forks:

@@ -161,7 +161,7 @@ async def fork(args: Namespace) -> int:
 def _preview(screen: Screen, plan: Plan) -> int:
     """What it would come to; nothing is made."""
     if screen.json:
-        told = {"from": plan.origin.task_id, "at": plan.at, "keeps": plan.at}
+        told = {"from": plan.origin.task_id, "at": plan.at, "keeps": plan.at, "asks_again": list(plan.approvals)}
         screen.document({"forked": None, **told, "again": [_again_json(one) for one in plan.again]})
         return 0
     screen.say(f"a fork of task {plan.origin.task_id} would keep {count(plan.at, 'record')}, and do anew:")
@@ -169,6 +169,8 @@ def _preview(screen: Screen, plan: Plan) -> int:
         screen.say("  nothing that was done before")
     for one in plan.again:
         screen.say(f"  {one.seq:>6}  {one.kind}  {safe(one.step)}")
+    if plan.approvals:
+        screen.say(f"it asks again for what was approved in {', '.join(f'record {seq}' for seq in plan.approvals)}")
     screen.aside((f"onward fork {plan.origin.task_id[-8:]} --at {plan.at} --yes: do it", "dim"))
     return 0
 

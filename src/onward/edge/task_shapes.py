@@ -127,6 +127,10 @@ class ForkPlan(Shape):
 
     would_repeat: list[Repeated]
     keeps: int = Field(description="Records that it would begin with.")
+    asks_again: list[int] = Field(
+        default=[],
+        description="Approvals among them that it asks for again; an agent only where the call is not done yet.",
+    )
 
 
 class Forked(RootModel[TaskShape | ForkPlan]):

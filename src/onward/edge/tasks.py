@@ -132,7 +132,7 @@ async def fork(asked: Asked) -> Answer:
     if body.preview:
         plan = await asked.door.fork_plan(asked.path["id"], body.at, input=given)
         again = [{"seq": one.seq, "name": one.step, "kind": one.kind, "effect": one.effect} for one in plan.again]
-        return Answer({"would_repeat": again, "keeps": plan.at})
+        return Answer({"would_repeat": again, "keeps": plan.at, "asks_again": list(plan.approvals)})
     fork = await asked.door.fork(asked.path["id"], body.at, input=given)
     return _task(asked.door.shown(await asked.door.service.get(fork)))
 
