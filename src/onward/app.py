@@ -393,7 +393,8 @@ class Handle:
         return f"<task {self.id}>"
 
     async def result(self, timeout: Duration | None = None) -> Any:
-        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless."""
+        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. TaskParked (a
+        ResultTimeout) comes at once where nothing will go on before a person has seen to it."""
         return await self._app.service.result(self.id, None if timeout is None else seconds(timeout, "timeout"))
 
     async def get(self) -> Task:
