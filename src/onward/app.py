@@ -404,7 +404,8 @@ class Handle:
         return f"<task {self.id}>"
 
     async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Any:
-        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. With
+        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. TaskParked (a
+        ResultTimeout) comes at once where nothing will go on before a person has seen to it. With
         `partial`, a task that failed gives the best result that it had by then, where it had one: an agent that ran out of time."""
         within = None if timeout is None else seconds(timeout, "timeout")
         return await self._app.service.result(self.id, within, partial=partial)

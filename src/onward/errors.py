@@ -312,6 +312,20 @@ class ResultTimeout(OnwardError):
         super().__init__(f"task {task_id} has no result after {timeout:g} s: it is {state} ({reason}) {then}")
 
 
+class TaskParked(ResultTimeout):
+    """The task is parked or quarantined: there will be no result before a person has seen to it. `why` is what the journal says."""
+
+    code = "task_parked"
+
+    def __init__(self, task_id: str, task: str, reason: str, why: str) -> None:
+        OnwardError.__init__(
+            self,
+            f"task {task_id} ({task}) stands still, it is {reason}: {why or 'its journal does not say why'}; when that is mended, "
+            f"`onward resume {task_id}` lets it go on, and `onward cancel {task_id}` ends it",
+        )
+        self.task_id, self.reason, self.why = task_id, reason, why
+
+
 class StepFailed(OnwardError):
     """A step has failed for good. The same error is raised again when the journal is replayed."""
 

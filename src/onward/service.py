@@ -21,8 +21,8 @@ from onward.budgets import Budgets
 from onward.core import wire
 from onward.core.clock import Clock
 from onward.core.ids import Ids
-from onward.core.record import ENDS, Record
-from onward.core.task import NewTask, Reason, State, Task
+from onward.core.record import DOUBTED, ENDS, PARKED, QUARANTINED, Record, payload
+from onward.core.task import NEEDS_A_PERSON, NewTask, Reason, State, Task
 from onward.errors import (
     InvalidInput,
     KeyConflict,
@@ -32,6 +32,7 @@ from onward.errors import (
     TaskCancelled,
     TaskFailed,
     TaskNotFound,
+    TaskParked,
     UnknownTask,
 )
 from onward.forks import Forks
@@ -60,6 +61,13 @@ from onward.wishes import (
     from_afar,
     prepared,
 )
+
+STANDS_STILL = {Reason.PARKED: PARKED, Reason.QUARANTINED: QUARANTINED, Reason.IN_DOUBT: DOUBTED}
+"""Reasons of which the last records of a journal say why, and the kinds of these records."""
+LAST = 20
+"""Records of a journal that are read for that."""
+WORDS = 16_000
+"""Bytes of one of them."""
 
 TAIL_EVERY = 0.1
 """Seconds between two looks at a journal that is being followed."""
@@ -244,6 +252,19 @@ class Service(Lists):
         task = await self._store.get(plain_id(task_id), whose)
         if task is None:
             raise TaskNotFound(task_id)
+        return await self._told_why(task) if task.reason in STANDS_STILL else task
+
+    async def _told_why(self, task: Task) -> Task:
+        """The task with what its journal says about why it stands still, as its error."""
+        records = (await self._store.lately([task.task_id], LAST, WORDS)).get(task.task_id, ())
+        for record in reversed(records):
+            if record.kind in STANDS_STILL.values():
+                found = payload(record)
+                told = found if isinstance(found, dict) else {}
+                step = {"step": told["step"]} if "step" in told else {}
+                kind = str(task.reason).title().replace("_", "")
+                error = {"type": kind, "message": str(told.get("reason", "")), "attempts": task.attempt, **step}
+                return dataclasses.replace(task, error=error)
         return task
 
     async def look(self, task_id: str) -> Task:
@@ -283,19 +304,19 @@ class Service(Lists):
                     return
                 await self._clock.sleep(TAIL_EVERY)
 
-    async def wait(self, task_id: str, timeout: float | None = None) -> Task:
-        """The task once it has ended. Raises ResultTimeout."""
+    async def wait(self, task_id: str, timeout: float | None = None, *, parked: bool = False) -> Task:
+        """The task once it has ended. Raises ResultTimeout; with `parked`, TaskParked as soon as it is parked or quarantined."""
         task = await self.get(task_id)
         if task.ended:
             return task
         ended = asyncio.Event()
         stop_listening = self._store.listen("ended", ended.set)
         try:
-            return await self._until_ended(task_id, ended, timeout)
+            return await self._until_ended(task_id, ended, timeout, parked)
         finally:
             stop_listening()
 
-    async def _until_ended(self, task_id: str, ended: asyncio.Event, timeout: float | None) -> Task:
+    async def _until_ended(self, task_id: str, ended: asyncio.Event, timeout: float | None, parked: bool) -> Task:
         start, pause = self._clock.monotonic(), 0.1 if self._store.hears else 0.002
         while True:
             ended.clear()
@@ -303,6 +324,8 @@ class Service(Lists):
             left = math.inf if timeout is None else start + timeout - self._clock.monotonic()
             if task.ended:
                 return task
+            if parked and task.reason in NEEDS_A_PERSON:
+                raise TaskParked(task_id, task.task, str(task.reason), (task.error or {}).get("message", ""))
             if left <= 0:
                 raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "")
             with contextlib.suppress(TimeoutError):
@@ -311,8 +334,8 @@ class Service(Lists):
 
     async def result(self, task_id: str, timeout: float | None = None, *, partial: bool = False) -> Any:
         """The result; with `partial`, of a task that failed, the best that it had by then. Raises TaskFailed, TaskCancelled or
-        ResultTimeout."""
-        task = await self.wait(task_id, timeout)
+        ResultTimeout; TaskParked, which is one, as soon as the task is parked or quarantined."""
+        task = await self.wait(task_id, timeout, parked=True)
         if partial and task.partial is not None:
             return task.partial
         if task.state is State.FAILED:

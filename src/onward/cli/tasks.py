@@ -16,7 +16,7 @@ from onward.cli.table import Column, fixed, number, print_table
 from onward.cli.text import age, clock, count, local, readable, safe, short, span
 from onward.cli.timeline import Mark, Story
 from onward.cli.which import which
-from onward.core.record import Record
+from onward.core.record import SLEEP, Record
 from onward.core.standing import Open, Standing, plain_key
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
 from onward.core.turn import model_call
@@ -24,7 +24,7 @@ from onward.core.usage import Usage
 from onward.core.why import Why
 from onward.errors import UsageError
 from onward.service import Service
-from onward.views import payload, record_json, task_json
+from onward.views import payload, record_json, task_json, why_json
 
 PAGE = 1000
 MOST = 2000
@@ -51,7 +51,7 @@ async def list_tasks(args: Namespace) -> int:
         waits = {task.task_id: await standing(app.service, task) for task in _hearing(tasks)}
         whys = await app.service.whys.of(tasks)
     if screen.json:
-        told = {task.task_id: {"why": whys[task.task_id]._asdict()} for task in tasks}
+        told = {task.task_id: {"why": why_json(whys[task.task_id])} for task in tasks}
         found = [task_json(task) | waits_json(waits.get(task.task_id, [])) | told[task.task_id] for task in tasks]
         screen.document({"tasks": found, "next": cursor})
     elif tasks:
@@ -149,7 +149,7 @@ async def show(args: Namespace) -> int:
             return await turns.show(screen, app.service, task, records, args.turn)
     story = Story(task.task_id)
     lines = [line for record in records for line in story.tell(record) if line.mark is not Mark.TEXT]
-    waits = [] if task.ended else story.standing.open
+    waits = [] if task.ended else _still_waited_for(task, story.standing.open)
     undone = _undone(task, records, story.standing)
     if screen.json:
         told = {**task_json(task), **waits_json(waits), **undone}
@@ -163,6 +163,14 @@ async def show(args: Namespace) -> int:
                 (f"onward show {task.task_id[-8:]} --turn N: what its model saw and said; --turns lists them", "dim")
             )
     return 0
+
+
+def _still_waited_for(task: Task, waits: Sequence[Open]) -> list[Open]:
+    """What keeps the task from going on: nothing of it where only `resume` helps, and no sleep whose time has passed."""
+    if task.reason in NEEDS_A_PERSON:
+        return []
+    now = time.time()
+    return [one for one in waits if one.kind != SLEEP or float(one.said.get("until", math.inf)) > now]
 
 
 def _undone(task: Task, records: list[Record], found: Standing) -> dict[str, list[str]]:

@@ -32,7 +32,7 @@ from onward.core.task import ASKS_A_PERSON, Reason, State, Task
 from onward.core.why import Why
 from onward.errors import OnwardError
 from onward.place import READY, Queue, Stats, WorkerView
-from onward.views import iso, queue_json, stats_json, worker_json
+from onward.views import iso, queue_json, stats_json, why_json, worker_json
 
 SIDE_BY_SIDE = 140
 """Columns from which on there is room for two halves."""
@@ -114,7 +114,7 @@ class Look:
                     "attempt": task.attempt,
                     "created_at": iso(task.created_at),
                     "worker": task.worker,
-                    "why": self.whys[task.task_id]._asdict(),
+                    "why": why_json(self.whys[task.task_id]),
                 }
                 for task in self.running
             ],

@@ -17,8 +17,8 @@ from onward.core.budget import Budget
 from onward.core.durations import Duration, seconds
 from onward.core.progress import Update
 from onward.core.record import Record
-from onward.core.task import State, Task, Tasks
-from onward.errors import BadSetting, ResultTimeout, TaskCancelled, TaskFailed, TaskNotFound, UsageError
+from onward.core.task import NEEDS_A_PERSON, State, Task, Tasks
+from onward.errors import BadSetting, ResultTimeout, TaskCancelled, TaskFailed, TaskNotFound, TaskParked, UsageError
 from onward.forks import SAME
 from onward.lists import several
 from onward.many import Acted
@@ -159,7 +159,8 @@ class Verbs(PlaceVerbs, Generic[H]):
 
     @verb
     def result(self, task_id: str, timeout: Duration | None = None, *, partial: bool = False) -> Script[Any]:
-        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. With
+        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. TaskParked (a
+        ResultTimeout) comes at once where nothing will go on before a person has seen to it. With
         `partial`, a task that failed gives the best result that it had by then, where it had one."""
         task = yield from self._ended(task_id, None if timeout is None else seconds(timeout, "timeout"))
         if partial and task.partial is not None:
@@ -185,6 +186,8 @@ class Verbs(PlaceVerbs, Generic[H]):
             task = reading.task_of(answer.json)
             if task.ended:
                 return task
+            if task.reason in NEEDS_A_PERSON:
+                raise TaskParked(task_id, task.task, str(task.reason), (task.error or {}).get("message", ""))
             if self.clock.monotonic() >= until:
                 raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "")
 

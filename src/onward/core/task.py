@@ -124,6 +124,7 @@ class Task:
     input: Any
     result: Any
     error: dict[str, Any] | None
+    """What it failed with. Of one task that is asked for, also why it is parked, quarantined or in doubt (`type`, `message`)."""
     priority: int
     queue: str
     attempt: int

@@ -121,17 +121,30 @@ class Context:
         return self._host.saga(name)
 
     def transaction(
-        self, function: Callable[..., Any] | None = None, /, *args: Any, name: str | None = None, **kwargs: Any
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *args: Any,
+        name: str | None = None,
+        retry: Retry | int | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Your writes and the record of the step commit together, or not at all: exactly once.
 
         `await ctx.transaction(function, …)` calls it with a connection of the store's own database and the arguments, and
         keeps its result. `async with ctx.transaction() as connection:` does the same for a block; after a crash the block's
-        statements are not sent again but answered from the record.
+        statements are not sent again but answered from the record. `retry` (a Retry, or a number of attempts) calls the function again in
+        a new transaction when it fails; a block cannot be run again, so it takes none.
         """
         if function is None:
+            if retry is not None:
+                raise UsageError(
+                    "a block cannot be run again: `ctx.transaction(retry=…)` takes a function, `await ctx.transaction(function, …, retry=3)`"
+                )
             return self._host.transaction(Call(name or "transaction", _nobody))
         call = Call(name or _name(function), function, args, kwargs)
+        if retry is not None:
+            call.retry = Retry(attempts=retry) if isinstance(retry, int) else retry
         if args or kwargs:
             call.mark = _mark(args, kwargs)
         if secret.used:

@@ -212,7 +212,8 @@ class Shift(Belongings):
         return {name: keys for name, keys in told.items() if keys}
 
     def _failure(self, error: BaseException) -> Ending:
-        told = wire.error_value(error) | {"attempts": self.attempt} | self._undone()
+        tried = error.attempts if isinstance(error, StepFailed) else self.attempt
+        told = wire.error_value(error) | {"attempts": tried} | self._undone()
         # A failed step has been judged by its own policy; here the task's policy judges what the step died of.
         late = isinstance(error, DeadlineExceeded | Expired)
         pause = None if late else self._handler.retry.pause(self.attempt, _root(error), self.rng)

@@ -1,0 +1,165 @@
+"""What a user is told, from outside: with the public API and the command alone, on both stores."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import io
+import json
+from typing import Any
+
+import pytest
+
+from onward import Context, Onward, Retry, State
+from onward.cli.main import main
+from onward.errors import TaskFailed, TaskParked, UsageError
+from tests.kit import eventually, not_memory
+
+pytestmark = not_memory
+
+
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    return {"lease_s": 2.0, "heartbeat_s": 0.3, "poll_s": 0.05, "grace_s": 1.0}
+
+
+async def _command(*words: str) -> tuple[int, str]:
+    """An `onward` command, in a thread; its exit status and what it prints."""
+    out = io.StringIO()
+
+    def run() -> int:
+        with contextlib.redirect_stdout(out):
+            return main(list(words))
+
+    return await asyncio.to_thread(run), out.getvalue()
+
+
+async def _parked(url: str, settings: dict[str, Any], *, sleeps: float = 0.0) -> str:
+    """A task whose code was changed under it; its id."""
+    before = Onward(url, **settings)
+
+    @before.task(name="order")
+    async def first(ctx: Context) -> None:
+        await ctx.step(asyncio.sleep, 0, name="charge")
+        await ctx.sleep(sleeps or "1h")
+
+    async with before.worker():
+        handle = await before.submit("order")
+        await eventually(lambda: _is(handle, "asleep"))
+    after = Onward(url, **settings)
+
+    @after.task(name="order")
+    async def second(ctx: Context) -> None:
+        await ctx.step(asyncio.sleep, 0, name="book")
+
+    async with after.worker():
+        if not sleeps:
+            await after.signal(handle.id, "anything")
+        await eventually(lambda: _is(after.handle(handle.id), "parked"))
+    return handle.id
+
+
+async def _is(handle: Any, reason: str) -> bool:
+    return (await handle.get()).reason == reason
+
+
+async def test_a_parked_task_says_why_in_python(url: str, settings: dict[str, Any]) -> None:
+    task_id = await _parked(url, settings, sleeps=1.5)
+    async with Onward(url) as app:
+        task = await app.get(task_id)
+        assert (task.state, task.reason) == (State.WAITING, "parked")
+        assert task.error is not None
+        assert task.error["type"] == "Parked"
+        assert "'charge'" in task.error["message"]
+        for timeout in (None, 3600):
+            with pytest.raises(TaskParked, match=rf"parked: .*'charge'.*onward resume {task_id}") as raised:
+                await asyncio.wait_for(app.handle(task_id).result(timeout), 60)  # at once, not after an hour
+            assert raised.value.why == task.error["message"]
+
+
+async def test_show_tells_why_a_task_is_parked_and_not_that_it_sleeps(url: str, settings: dict[str, Any]) -> None:
+    task_id = await _parked(url, settings, sleeps=1.5)
+    status, text = await _command("show", task_id, "--db", url)
+    assert status == 0
+    head = text.partition("task.submitted")[0].partition("submitted")[0]
+    assert "'charge'" in head
+    assert "asleep" not in head
+    status, text = await _command("show", task_id, "--db", url, "--json")
+    shown = json.loads(text)
+    assert shown["waits_for"] == []
+    assert "'charge'" in shown["error"]["message"]
+
+
+async def test_times_of_a_list_are_iso_times(url: str, settings: dict[str, Any]) -> None:
+    await _parked(url, settings, sleeps=1.5)
+    app = Onward(url, **settings)
+
+    @app.task
+    async def nap(ctx: Context) -> None:
+        await ctx.sleep("1h")
+
+    async with app.worker():
+        handle = await app.submit(nap)
+        await eventually(lambda: _is(handle, "asleep"))
+    status, text = await _command("list", "--db", url, "--json")
+    assert status == 0
+    times = [time for task in json.loads(text)["tasks"] for time in _times(task)]
+    assert len(times) >= 8
+    for time in times:
+        assert datetime.datetime.fromisoformat(time).tzinfo is not None
+
+
+def _times(value: Any) -> list[Any]:
+    """All that stands under the name of a time."""
+    if isinstance(value, list):
+        return [time for one in value for time in _times(one)]
+    if not isinstance(value, dict):
+        return []
+    named = {name: one for name, one in value.items() if name in {"since", "until", "at"} or name.endswith("_at")}
+    return [one for one in named.values() if one is not None] + [
+        time for name, one in value.items() if name not in named for time in _times(one)
+    ]
+
+
+async def test_the_attempts_of_an_error_are_those_of_the_step(url: str, settings: dict[str, Any]) -> None:
+    app = Onward(url, **settings)
+
+    async def fails() -> None:
+        raise ConnectionResetError("gone")
+
+    @app.task(retry=1)
+    async def work(ctx: Context) -> None:
+        await ctx.step(fails, retry=Retry(attempts=4, first=0.01, cap=0.02))
+
+    async with app.worker():
+        handle = await app.submit(work)
+        with pytest.raises(TaskFailed, match="4 times"):
+            await handle.result(60)
+        task = await handle.get()
+        assert task.error is not None
+        assert task.error["attempts"] == 4
+
+
+async def test_a_transaction_is_tried_again(url: str, settings: dict[str, Any]) -> None:
+    app, calls = Onward(url, **settings), []
+
+    async def write(connection: Any, order: int) -> int:
+        calls.append(order)
+        if len(calls) < 3:
+            raise ConnectionResetError("gone")
+        return order
+
+    @app.task(retry=1)
+    async def work(ctx: Context) -> Any:
+        return await ctx.transaction(write, 7, retry=Retry(attempts=4, first=0.01, cap=0.02))
+
+    @app.task(retry=1)
+    async def block(ctx: Context) -> None:
+        with pytest.raises(UsageError, match="a block cannot be run again"):
+            ctx.transaction(retry=3)
+
+    async with app.worker():
+        assert await (await app.submit(work)).result(60) == 7
+        assert calls == [7, 7, 7]
+        await (await app.submit(block)).result(60)
