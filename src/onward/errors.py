@@ -282,6 +282,7 @@ class TaskFailed(OnwardError):
     """The task whose result was awaited has failed. `partial` is the best result that it had by then, where it had one."""
 
     code = "task_failed"
+    partial: object = None
 
     def __init__(self, task_id: str, task: str, error: dict[str, object], partial: object = None) -> None:
         self.task_id, self.error, self.partial = task_id, error, partial

@@ -102,12 +102,17 @@ export async function conversation(root, context, signal) {
     (piece) => {
       const name = `${piece.turn}:${piece.attempt}`;
       if (piece.withdrawn) said.delete(name);
-      else said.set(name, (said.get(name) || "").slice(0, piece.offset) + piece.text);
+      else {
+        // Numbers of attempts grow: an earlier one of this turn is void, also when its end was missed while the stream was cut.
+        for (const other of [...said.keys()]) if (other.startsWith(`${piece.turn}:`) && other !== name) said.delete(other);
+        said.set(name, (said.get(name) || "").slice(0, piece.offset) + piece.text);
+      }
       if (!root.contains(picker)) read();
       else speak();
     },
     signal,
   );
+  live.on("reset", () => (said.clear(), root.contains(picker) && speak()), signal); // what is still being said is told again
   let due = 0;
   live.on(`task:${context.id}`, () => (clearTimeout(due), (due = setTimeout(() => !signal.aborted && read(), 300))), signal);
   await read();
