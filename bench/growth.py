@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import os
 import random
 import shutil
 import statistics
@@ -33,6 +34,8 @@ from onward import Context, Onward
 from onward.core.ids import Ids, first_id
 from onward.core.record import COMPLETED
 from onward.core.task import NewTask, State
+from onward.engine.presence import machine
+from onward.errors import TaskFailed
 from onward.store.port import Batch, End, WorkerRow
 
 AIM = 1.5
@@ -220,6 +223,10 @@ async def side(url: str) -> Any:
         for _ in range(count):
             await ctx.step(noop)
 
+    @app.task(retry=1)
+    async def fails(ctx: Context) -> None:
+        raise ValueError
+
     async with app:
         store, service = app.store, app.service
         names, ids = itertools.count(), Ids(time.time, random.Random(next(_SEEDS)))
@@ -236,7 +243,7 @@ async def side(url: str) -> Any:
 
         async def claim() -> float:
             await store.submit([new() for _ in range(20)])
-            await store.join(WorkerRow(me, "m", "h", 1, 10, ("claimed",), (), "", "0"), 3600.0)
+            await store.join(WorkerRow(me, machine(), "here", os.getpid(), 10, ("claimed",), (), "", "0"), 3600.0)
             began = time.perf_counter()
             (first,) = await store.claim(me, "default", ["claimed"], 1)
             taken = time.perf_counter() - began
@@ -265,8 +272,12 @@ async def side(url: str) -> Any:
             await service.health.checks()
 
         async with app.worker(queues=["default"]):
-            for _ in range(30):  # so that a list has its page, on either side
+            for _ in range(30):  # so that every list has its page, on either side
                 await ten_steps()
+            failed = [await app.submit("fails") for _ in range(20)]
+            for one in failed:
+                with contextlib.suppress(TaskFailed):
+                    await one.result(timeout=60)
             yield {
                 "submit": _timed(submit),
                 "claim": claim,
