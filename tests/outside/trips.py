@@ -70,6 +70,8 @@ class Clerk:
         """The next booking."""
         await asyncio.sleep(0.03)
         turn = sum(message["role"] == "assistant" for message in request.messages)
+        if not request.tools:  # the last question, on a machine that was slow
+            await asyncio.sleep(3600)
         if turn < len(BOOKINGS):
             call = ToolCall(f"c{turn}", "book", f'{{"name": "{BOOKINGS[turn]}"}}')
             return Reply(f"I book {BOOKINGS[turn]}.", (call,), finish="tool_calls")
