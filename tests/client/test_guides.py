@@ -12,7 +12,9 @@ import pytest
 import uvicorn
 
 from onward import Client, Onward
+from onward.core.caller import SCOPES
 from tests.edge.conftest import serving
+from tests.kit import eventually
 from tests.test_guides import code_of
 
 
@@ -30,16 +32,27 @@ async def test_clients(app: Onward, capsys: pytest.CaptureFixture[str]) -> None:
     await client.close()
 
 
+async def _started(server: uvicorn.Server) -> bool:
+    return server.started
+
+
 async def test_an_app_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONWARD_DB", f"sqlite:///{tmp_path / 'site.db'}")
-    site = code_of("serving.md", "site.py")["site"]
+    code = code_of("serving.md", "site.py")
+    site, app = code["site"], code["app"]
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(site, lifespan="on", log_config=None))
         running = asyncio.ensure_future(server.serve([bound]))
         address = f"http://127.0.0.1:{bound.getsockname()[1]}/onward"
         try:
-            async with Client(address, patience=30) as client, httpx2.AsyncClient() as http:
+            async with httpx2.AsyncClient() as http:
+                await eventually(lambda: _started(server))
+                told = await http.get(f"{address}/api/tasks")
+                assert (told.status_code, told.json()["code"]) == (401, "no_keys_yet"), "a mount needs a key"
+                key = (await app.keys.create("me", SCOPES)).token
+            shown = {"Authorization": f"Bearer {key}"}
+            async with Client(address, key=key, patience=30) as client, httpx2.AsyncClient(headers=shown) as http:
                 task = await client.submit("deploy", "web")
                 assert await task.result(60) == "web is live"
                 assert [record.seq async for record in task.tail()] == [1, 2, 3]

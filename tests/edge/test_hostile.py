@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 from onward import Onward
 from onward.core import wire
 from onward.core.caller import SCOPES
-from onward.edge import bodies, socket
+from onward.edge import bodies, heads, socket
 from onward.edge.bodies import Room
 from onward.edge.calls import Call, Shape
 from onward.edge.http import CALLS
@@ -265,6 +265,34 @@ async def test_a_body_is_read_after_the_key_and_its_scopes(app: Onward) -> None:
                 path = call.path.replace("{id}", "x").replace("{name}", "x")
                 told = await client.request(call.method, path, json={}, headers={"Authorization": f"Bearer {token}"})
                 assert (told.status_code == 403) == (scope not in call.needs), (path, scope, told.text)
+
+
+@only_memory
+async def test_a_connection_is_good_after_a_body_was_refused_unread(
+    app: Onward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of the body comes after the answer, and is not taken for the head of the next request."""
+    await app.keys.create("ada", SCOPES)
+    async with serving(app) as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(head("POST", "/api/tasks").replace("1000", "1000000").replace("\n", "\r\n").encode() + b"\r\n\r\n")
+        assert b" 401 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        for _ in range(10):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        told = b""
+        while b'"ok"' not in told:
+            told += await asyncio.wait_for(reader.readexactly(1), 60)
+        assert b" 200 OK" in told
+        assert b" 431 " not in told
+        monkeypatch.setattr(heads, "PATIENCE", 0.2)  # and whoever sends the rest for ever is cut off
+        writer.write(head("POST", "/api/tasks").replace("\n", "\r\n").encode() + b"\r\n\r\n")
+        await asyncio.wait_for(reader.readuntil(b"valid now"), 60)
+        writer.write(b"x")
+        assert await asyncio.wait_for(reader.read(), 60) is not None
+        writer.close()
 
 
 @only_memory

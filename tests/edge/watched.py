@@ -10,7 +10,9 @@ import json
 import resource
 import socket
 import sys
+import threading
 import time
+import traceback
 from typing import Any
 
 import psutil
@@ -75,17 +77,28 @@ class Watch:
     def __init__(self) -> None:
         self.pause = self.busy = 0.0
         self.idle = psutil.Process().memory_info().rss
+        self.at, self.where = time.monotonic(), ["", ""]
+        threading.Thread(target=self._look, args=[threading.get_ident()], daemon=True).start()
+
+    def _look(self, loop: int) -> None:
+        """Where the loop is while it is late."""
+        while True:
+            time.sleep(TICK)
+            if time.monotonic() - self.at > 10 * TICK:
+                self.where[1] = "".join(traceback.format_stack(sys._current_frames()[loop], 12)[-9:])
 
     async def forever(self) -> None:
         while True:
             at, worked = time.monotonic(), time.thread_time()
+            self.at, self.where[1] = at, ""
             await asyncio.sleep(TICK)
             self.pause = max(self.pause, time.monotonic() - at - TICK)
-            self.busy = max(self.busy, time.thread_time() - worked)
+            if time.thread_time() - worked > self.busy:
+                self.busy, self.where[0] = time.thread_time() - worked, self.where[1]
 
     async def told(self, _request: Request) -> JSONResponse:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return JSONResponse({"pause": self.pause, "busy": self.busy, "grown": peak - self.idle})
+        return JSONResponse({"pause": self.pause, "busy": self.busy, "grown": peak - self.idle, "where": self.where[0]})
 
 
 def plant() -> None:

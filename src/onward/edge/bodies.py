@@ -25,8 +25,8 @@ T = TypeVar("T")
 PATIENCE = 30.0
 """Seconds in which a body has to arrive."""
 
-SMALL = 32_768
-"""Bytes of a body that is parsed in the event loop. It takes a few milliseconds; a thread has its price too."""
+SMALL = 8_192
+"""Bytes of a body or message that is parsed in the event loop. It takes a millisecond or two; a thread has its price too."""
 
 MANY = 1_000
 """Entries of what has a shape, and errors that are told one by one."""

@@ -22,6 +22,8 @@ class BoundedHeads(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._size = 0
         self._late: asyncio.TimerHandle | None = None
+        self._rest: asyncio.TimerHandle | None = None
+        self._in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Its first head begins."""
@@ -31,11 +33,17 @@ class BoundedHeads(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody waits any more."""
         self._come()
+        self._ended()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """More of a head, or of a body."""
-        if self._late is None and self.cycle is not None and self.cycle.response_complete:
+        answered = self.cycle is not None and self.cycle.response_complete
+        if (
+            answered and self._in_body and self._rest is None
+        ):  # refused unread: the rest of it is no head, and has its time
+            self._rest = self.loop.call_later(PATIENCE, self.transport.close)
+        if answered and self._late is None and not self._in_body:
             self._begin()
         super().data_received(data)
         if self._late is not None:
@@ -49,7 +57,13 @@ class BoundedHeads(HttpToolsProtocol):
         if len(self.headers) > MOST or len(self.url) > LIMIT:
             self._refuse(b"431 Request Header Fields Too Large")
             raise ValueError("a head that is too large")  # the parser stops here
+        self._in_body = True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The body is there, as well as the head."""
+        self._ended()
+        super().on_message_complete()
 
     def _begin(self) -> None:
         self._size = 0
@@ -59,6 +73,12 @@ class BoundedHeads(HttpToolsProtocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+    def _ended(self) -> None:
+        self._in_body = False
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
 
     def _refuse(self, status: bytes) -> None:
         self._come()

@@ -266,13 +266,16 @@ async def _hear(socket: WebSocket, door: Door, out: _Out, allowed: stream.StillA
             return REVOKED
         async with out.answering:
             await out.put(telling.written(await _answered(door, task_id, data)))
+        await asyncio.sleep(
+            0
+        )  # messages that are there already are taken without a wait, and others have their turn too
 
 
 async def _answered(door: Door, task_id: str, data: bytes) -> dict[str, Any]:
     said: Any = None
     about: dict[str, Any] = {}
     try:
-        said = bodies.parse(data)
+        said = await bodies.apart(data, lambda: bodies.parse(data))
         about = _about(said)
         kind = about.get("for")
         if kind not in VERBS:
