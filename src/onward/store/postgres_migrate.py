@@ -192,7 +192,7 @@ class Migrator:
             await self._hands.execute(index.sql)
         finally:
             watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # what it tells is a courtesy
                 await watching
 
     async def _watch(self, migration: Migration, index: Index) -> None:
