@@ -121,7 +121,7 @@ class MineWhosoever(SqliteStore):
 def _saying(words: str) -> Iterator[None]:
     changed = {
         name: Statement(sqlite.S[name].sql.replace("INSERT", words), sqlite.S[name].names)
-        for name in ("save", "end_outcome")
+        for name in ("save", "save_many", "end_outcome")
     }
     with mock.patch.dict(sqlite.S, changed):
         yield

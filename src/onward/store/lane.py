@@ -120,9 +120,15 @@ class Threaded:
     """Jobs run in a thread of their own, many to a commit."""
 
     def __init__(
-        self, connect: Callable[[], apsw.Connection], name: str, begin: str = "BEGIN IMMEDIATE", most: int = 500
+        self,
+        connect: Callable[[], apsw.Connection],
+        name: str,
+        begin: str = "BEGIN IMMEDIATE",
+        most: int = 500,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self._connect, self._begin, self._most = connect, begin, most
+        """`check` raises when the database is not the one that was opened: then nothing is written, or acknowledged."""
+        self._connect, self._begin, self._most, self._check = connect, begin, most, check
         self._waiting: collections.deque[_Call] = collections.deque()
         self._lock = threading.Condition()
         self._closed = False
@@ -175,8 +181,10 @@ class Threaded:
 
     def _commit(self, connection: apsw.Connection, calls: list[_Call]) -> None:
         try:
+            self._check()
             if len(calls) == 1 and calls[0].single:
                 calls[0].answer = calls[0].job(connection)
+                self._check()
                 return
             connection.execute(self._begin)
             if len(calls) == 1:
@@ -185,6 +193,7 @@ class Threaded:
                 for call in calls:
                     self._apart(connection, call)
             connection.execute("COMMIT")
+            self._check()
         except BaseException as error:
             undo(connection)
             for call in calls:

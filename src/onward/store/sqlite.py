@@ -124,7 +124,9 @@ class SqliteStore(
 
     def _lane(self, begin: str, name: str) -> Lane:
         connect = functools.partial(sqlite_file.connect, self.path, self._clock)
-        return Inline(connect, begin) if self.inline else Threaded(connect, name, begin)
+        if self.inline:
+            return Inline(connect, begin)
+        return Threaded(connect, name, begin, check=lambda: self._files.check())
 
     async def close(self) -> None:
         self._hub.close()
@@ -186,16 +188,12 @@ class SqliteStore(
     async def _writing(self, job: Callable[[apsw.Connection], T], *, urgent: bool = False, single: bool = False) -> T:
         if self._write is None:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
-        self._files.check()
         with plainly(self.where):
-            answer = await self._write.run(job, urgent=urgent, single=single)
-        self._files.check()  # only what is in the file of that name is acknowledged
-        return answer
+            return await self._write.run(job, urgent=urgent, single=single)
 
     async def _reading(self, job: Callable[[apsw.Connection], T]) -> T:
         if self._read is None:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
-        self._files.check()
         with plainly(self.where):
             return await self._read.run(job)
 
@@ -310,7 +308,6 @@ class SqliteStore(
             except Exception as error:
                 raise Foreign(error) from error
 
-        self._files.check()
         try:
             with plainly(self.where):
                 await borrow(self._write, apart, seconds, known)
@@ -318,7 +315,6 @@ class SqliteStore(
             return False
         except Foreign as foreign:
             raise foreign.error from None
-        self._files.check()
         return True
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
@@ -412,7 +408,11 @@ class SqliteStore(
         if batch.contents:
             connection.executemany(S["keep"].sql, batch.contents)
         lasts, last_ats = predecessor.named(batch.entries, batch.known)
-        insert(connection, "save", [(*e, n, t) for e, n, t in zip(batch.entries, lasts, last_ats, strict=True)])
+        records = [(*e, n, t) for e, n, t in zip(batch.entries, lasts, last_ats, strict=True)]
+        if len(records) == 1:
+            connection.execute(S["save"].sql, records[0])
+        else:
+            insert(connection, "save_many", records)
         if batch.ends:
             steer.check_heard(connection, batch.ends)
             now = self._clock.now()

@@ -90,7 +90,7 @@ class Files:
         self._files = [(name, _identity(name)) for name in names if _identity(name) is not None]
 
     def check(self) -> None:
-        """Raises FileReplaced when one of them is not there, or is another. A microsecond each."""
+        """Raises FileReplaced when one of them is not there, or is another."""
         for name, was in self._files:
             if (now := _identity(name)) != was:
                 raise FileReplaced(self._where, name, there=now is not None)

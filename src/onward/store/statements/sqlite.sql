@@ -149,6 +149,12 @@ INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (?,
 -- One record. The primary key is the fence. Its number is counted from the record that its task's first one follows: where that is
 -- not there, or is another's, the number is NULL and the table refuses it.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
+VALUES (?1, (SELECT p.seq FROM onward_journal p WHERE p.task_id = ?1 AND p.seq = ?8 AND p.shift = ?3 AND (p.at = ?9 OR ?9 IS NULL)) + ?2 - ?8,
+        ?3, ?4, ?5, ?6, ?7)
+
+-- name: save_many
+-- The same for many. (It takes a table in between, which one record does not need.)
+INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
 SELECT column1, (SELECT p.seq FROM onward_journal p WHERE p.task_id = column1 AND p.seq = column8 AND p.shift = column3
                  AND (p.at = column9 OR column9 IS NULL)) + column2 - column8, column3, column4, column5, column6, column7
 FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?))
