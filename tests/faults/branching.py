@@ -188,22 +188,24 @@ def _take(
 # ── planted ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def look_alone(self: Waits) -> bool:
+    """Every wait reads the inbox for itself, whatever others do …"""
+    before = self._pen.replay.mail.last
+    page = await self._pen.patiently(lambda: self._desk.store.inbox(self._task_id, before))
+    for message in page:
+        self._copy(message)
+    self._caught_up = True
+    return bool(page)
+
+
+def put_back(self: Mail, message: dict[str, Any]) -> None:
+    """… and what it reads can be taken, also by one who comes after another has taken it."""
+    self.last = message["n"]
+    self._put(message)
+
+
 def several_readers() -> None:
-    """Every wait reads the inbox for itself, and what it reads is written down and put back, taken or not."""
-
-    async def look(self: Waits) -> bool:
-        before = self._pen.replay.mail.last
-        page = await self._pen.patiently(lambda: self._desk.store.inbox(self._task_id, before))
-        for message in page:
-            self._copy(message)
-        self._caught_up = True
-        return bool(page)
-
-    def add(self: Mail, message: dict[str, Any]) -> None:
-        self.last = message["n"]
-        self._put(message)
-
-    Waits.look, Mail.add = look, add  # type: ignore[method-assign]
+    Waits.look, Mail.add = look_alone, put_back  # type: ignore[method-assign]
 
 
 PLANTED: dict[str, Callable[[], None]] = {"several readers": several_readers}

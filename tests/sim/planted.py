@@ -14,11 +14,12 @@ from unittest import mock
 
 import apsw
 
-from onward.engine import replay, shift, upkeep, worker
+from onward.engine import mail, replay, shift, upkeep, waits, worker
 from onward.store import sqlite, writer
 from onward.store.port import Batch, Submitted
 from onward.store.sqlite import SqliteStore
 from onward.store.statements import Statement
+from tests.faults.branching import look_alone, put_back
 
 if TYPE_CHECKING:
     from tests.sim.cluster import Cluster
@@ -211,3 +212,15 @@ plant("replay-forgets", patches=instead(replay.Replay, "next", _nothing))
 plant("outage-is-failure", patches=instead(shift.Shift, "_page", _page_once))
 plant("crash-is-attempt", patches=instead(SqliteStore, "claim", _crash_is_attempt))
 plant("restless-nap", patches=instead(worker.Worker, "_ring", lambda self, _alarm: self.wake()))
+
+
+# ── what shows only where branches wait ──────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def _several_readers() -> Iterator[None]:
+    with mock.patch.object(waits.Waits, "look", look_alone), mock.patch.object(mail.Mail, "add", put_back):
+        yield
+
+
+SEVERAL_READERS = Planted("several-readers", patches=_several_readers)
