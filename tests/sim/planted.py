@@ -14,12 +14,12 @@ from unittest import mock
 
 import apsw
 
-from onward.engine import mail, replay, shift, upkeep, waits, worker
+from onward.engine import replay, shift, upkeep, worker
 from onward.store import sqlite, writer
 from onward.store.port import Batch, Submitted
 from onward.store.sqlite import SqliteStore
 from onward.store.statements import Statement
-from tests.faults.branching import look_alone, put_back
+from tests.faults.branching import READERS
 
 if TYPE_CHECKING:
     from tests.sim.cluster import Cluster
@@ -219,7 +219,9 @@ plant("restless-nap", patches=instead(worker.Worker, "_ring", lambda self, _alar
 
 @contextlib.contextmanager
 def _several_readers() -> Iterator[None]:
-    with mock.patch.object(waits.Waits, "look", look_alone), mock.patch.object(mail.Mail, "add", put_back):
+    with contextlib.ExitStack() as stack:
+        for (owner, name), put in READERS.items():
+            stack.enter_context(mock.patch.object(owner, name, put))
         yield
 
 
