@@ -11,7 +11,9 @@ import pytest
 
 from onward import Onward
 from onward.core import record as r
+from onward.core.control import NotNow
 from onward.core.record import Record
+from onward.core.task import NEVER, Message, Reason
 from tests.kit import eventually, not_memory
 
 pytestmark = not_memory
@@ -74,14 +76,15 @@ async def test_orders_beside_a_branch_that_waits_for_the_stop(app: Onward) -> No
         return taken
 
     async def work(ctx: Any) -> Any:
-        return await ctx.gather(orders(ctx), ctx.signal("stop"), orders(ctx))
+        busy = ctx.step(asyncio.sleep, 3, name="busy")  # so that the others wait in memory
+        return (await ctx.gather(orders(ctx), ctx.signal("stop"), orders(ctx), busy))[:3]
 
     app.task(name="work")(work)
     async with app.worker():
         task = await app.submit("work")
         for order in range(40):
             await app.signal(task.id, "order", order, id=f"order {order}")
-            await asyncio.sleep(0.01 if order % 3 else 0)
+            await asyncio.sleep(0.05 if order % 3 else 0)
         await app.signal(task.id, "stop", "enough")
         for _ in range(2):
             await app.signal(task.id, "order", None)
@@ -97,7 +100,8 @@ async def test_each_child_of_a_map_is_one_message(app: Onward) -> None:
         return number
 
     async def work(ctx: Any, count: int) -> Any:
-        return sum(await ctx.map("child", range(count)))
+        found, _ = await ctx.gather(ctx.map("child", range(count)), ctx.step(asyncio.sleep, 2, name="busy"))
+        return sum(found)
 
     app.task(name="child")(child)
     app.task(name="work")(work)
@@ -149,6 +153,32 @@ async def test_messages_that_two_branches_ask_for(app: Onward) -> None:
             await asyncio.sleep(0.01)
         heard = await task.result(MINUTE)
         assert sorted(itertools.chain(*heard)) == list(range(10))
+        await check_once(app, task.id)
+
+
+async def test_more_budget_is_for_all_branches_that_lack_some(app: Onward) -> None:
+    enough: list[bool] = []
+
+    async def spend(name: str) -> str:
+        if not enough:
+            raise NotNow(Reason.BUDGET, NEVER, "there is nothing left")
+        return name
+
+    async def work(ctx: Any) -> Any:
+        steps = [ctx.step(spend, name, name=name) for name in "abc"]
+        return await ctx.gather(ctx.step(asyncio.sleep, 2, name="busy"), *steps)
+
+    app.task(name="work")(work)
+    async with app.worker():
+        task = await app.submit("work")
+
+        async def all_lack() -> bool:
+            return sum(record.kind == r.STEP_WAITS for record in await journal(app, task.id)) == 3
+
+        await eventually(all_lack)
+        enough.append(True)
+        await app.store.send(task.id, Message("more", "budget", "", None, b"null"))
+        assert (await task.result(MINUTE))[1:] == ["a", "b", "c"]
         await check_once(app, task.id)
 
 

@@ -14,6 +14,7 @@ from onward.agent.tools import tool
 from onward.core import record as r
 from onward.core.budget import Budget
 from onward.core.checkpoint import EVERY_ITERATION
+from onward.engine.mail import Message
 from onward.engine.waits import Waits
 from onward.errors import InvalidInput, StateConflict, TaskNotFound
 from onward.store.port import Store
@@ -269,10 +270,9 @@ async def test_killed_anywhere_each_word_is_read_once_and_in_its_place(options: 
 async def test_it_is_seen_when_a_word_is_read_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof of the test above: a loop that does not write down what it has read forgets, or reads twice."""
 
-    async def carelessly(self: Waits, key: str, *, last: bool) -> list[int]:
-        self._look()
-        await self.read_inbox()
-        return [n for n, message in self._pen.replay.messages.items() if message["kind"] == "message"]
+    async def carelessly(self: Waits, key: str, *, last: bool) -> list[Message]:
+        await self.look()
+        return self._pen.replay.mail.take_all("message")
 
     monkeypatch.setattr(Waits, "_heard", carelessly)
     wrong = 0

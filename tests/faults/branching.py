@@ -17,7 +17,7 @@ from onward import Onward, Retry
 from onward.core import record as r
 from onward.core.record import Record
 from onward.engine.mail import Mail
-from onward.engine.waits import Waits
+from onward.engine.waits import LOOK_EVERY, Waits
 
 Act = list[Any]
 NAMES = ("order", "go")
@@ -188,22 +188,45 @@ def _take(
 # ── planted ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def look_alone(self: Waits) -> bool:
+    """Every wait reads the inbox for itself, whatever others do …"""
+    before = self._pen.replay.mail.last
+    page = await self._pen.patiently(lambda: self._desk.store.inbox(self._task_id, before))
+    for message in page:
+        self._copy(message)
+    self._caught_up = True
+    return bool(page)
+
+
+def put_back(self: Mail, message: dict[str, Any]) -> None:
+    """… and what it reads can be taken, also by one who comes after another has taken it."""
+    self.last = message["n"]
+    self._put(message)
+
+
+async def rest_alone(self: Waits, open_: Any, left: float) -> None:
+    """Each wait looks into the inbox by its own clock."""
+    open_.future = asyncio.get_running_loop().create_future()
+    pause = asyncio.ensure_future(self._desk.clock.sleep(min(left, LOOK_EVERY)))
+    try:
+        await asyncio.wait({open_.future, pause}, return_when=asyncio.FIRST_COMPLETED)
+        if open_.future.done():
+            open_.future.result()
+    finally:
+        pause.cancel()
+        open_.future.cancel()
+    self._up(open_)
+    if open_.wait.kind != r.SLEEP:
+        await look_alone(self)
+
+
+READERS = {(Waits, "look"): look_alone, (Waits, "_in_memory"): rest_alone, (Mail, "add"): put_back}
+"""What is put in the place of what, for several readers of one inbox."""
+
+
 def several_readers() -> None:
-    """Every wait reads the inbox for itself, and what it reads is written down and put back, taken or not."""
-
-    async def look(self: Waits) -> bool:
-        before = self._pen.replay.mail.last
-        page = await self._pen.patiently(lambda: self._desk.store.inbox(self._task_id, before))
-        for message in page:
-            self._copy(message)
-        self._caught_up = True
-        return bool(page)
-
-    def add(self: Mail, message: dict[str, Any]) -> None:
-        self.last = message["n"]
-        self._put(message)
-
-    Waits.look, Mail.add = look, add  # type: ignore[method-assign]
+    for (owner, name), instead in READERS.items():
+        setattr(owner, name, instead)
 
 
 PLANTED: dict[str, Callable[[], None]] = {"several readers": several_readers}

@@ -23,7 +23,7 @@ from onward.errors import (
 )
 from tests.sim.watch import Watch
 from tests.sim.weather import Weather
-from tests.sim.work import Op, draw
+from tests.sim.work import Op, draw, draw_branches
 
 T = TypeVar("T")
 
@@ -41,12 +41,16 @@ class Client:
         """One task from the wish to its end."""
         await asyncio.sleep(self._rng.uniform(0, self._weather.horizon * 0.6))
         name, ops, options = draw(self._rng, self._weather.poison)
+        if self._weather.waits and self._rng.random() < self._weather.waits:
+            ops.insert(self._rng.choice([0, len(ops)]), draw_branches(self._rng))
         key = f"{self._name}-{number}" if self._rng.random() < 0.7 else None
         task_id = await self._submit(name, ops, key, options)
         self.acknowledged[task_id] = (name, ops)
         if self._rng.random() < 0.1:
             await self._submit_many(name, ops, options)
         steer = asyncio.ensure_future(self._steer(task_id, name, ops, key, options))
+        if self._weather.waits:
+            await self._send(task_id)
         try:
             task = await self._until_ended(task_id)
             for _ in range(2):
@@ -164,6 +168,19 @@ class Client:
                 await self._through(lambda: self._app.resume(task_id))
             except StateConflict:  # an earlier try of ours got through
                 pass
+
+    async def _send(self, task_id: str) -> None:
+        """Some signals, in bursts, some of them twice."""
+        for number in range(self._rng.randint(2, 8)):
+            await asyncio.sleep(self._rng.choice([0, 0, 0, 0.1, 1.0, 5.0]))
+            name = self._rng.choice(["go", "order"])
+            for _ in range(self._rng.choice([1, 1, 2])):
+                try:
+                    await self._through(
+                        lambda: self._app.signal(task_id, name, f"{name}-{number}", id=f"{name}-{number}")
+                    )
+                except (StateConflict, TaskNotFound):
+                    return
 
     async def _cancel(self, task_id: str) -> None:
         held = task_id in self._watch.queue and self._watch.queue[task_id].worker is not None

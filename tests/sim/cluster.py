@@ -22,7 +22,7 @@ from tests.sim.loop import Process, SimLoop
 from tests.sim.planted import Planted
 from tests.sim.verdict import verdict
 from tests.sim.watch import Broken, Watch
-from tests.sim.weather import Weather, forecast
+from tests.sim.weather import BRANCHES, CALM, Weather, forecast
 from tests.sim.work import Ledger, register
 
 MOST_TURNS = 3_000_000
@@ -93,6 +93,7 @@ class Cluster:
         self.planted = planted
         self.rng = random.Random(f"cluster {seed}")
         self.weather: Weather = forecast(self.rng)
+        self.weather.waits = 0.7 if seed >= BRANCHES else CALM
         self.told = str(self.weather)
         self.loop = SimLoop(random.Random(f"order {seed}"), self.weather.disorder)
         self.loop.known = (Broken,)

@@ -52,6 +52,11 @@ class Picture:
     idle_shifts: int = 0
     """Shifts in a row that left nothing behind, the present one included."""
 
+    messages: int = 0
+    """Messages that the journal has."""
+    taken: set[int] = dataclasses.field(default_factory=set)
+    """Messages that a wait has taken."""
+
     @property
     def head(self) -> int:
         return len(self.records)

@@ -20,6 +20,7 @@ from onward.store import sqlite, writer
 from onward.store.port import Batch, Submitted
 from onward.store.sqlite import SqliteStore
 from onward.store.statements import Statement
+from tests.faults.branching import READERS
 
 if TYPE_CHECKING:
     from tests.sim.cluster import Cluster
@@ -244,3 +245,17 @@ plant("outage-is-failure", patches=instead(shift.Shift, "_page", _page_once))
 plant("crash-is-attempt", patches=instead(SqliteStore, "claim", _crash_is_attempt))
 plant("stop-begins-shifts", patches=_stop_begins_shifts)
 plant("restless-nap", patches=instead(worker.Worker, "_ring", lambda self, _alarm: self.wake()))
+
+
+# ── what shows only where branches wait ──────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def _several_readers() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for (owner, name), put in READERS.items():
+            stack.enter_context(mock.patch.object(owner, name, put))
+        yield
+
+
+SEVERAL_READERS = Planted("several-readers", patches=_several_readers)

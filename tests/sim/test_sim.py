@@ -16,7 +16,8 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from tests.sim.life import Report, run
-from tests.sim.planted import PLANTED
+from tests.sim.planted import PLANTED, SEVERAL_READERS
+from tests.sim.weather import BRANCHES
 
 # A process that dies between making a handler's coroutine and its first turn never awaits it.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
@@ -87,6 +88,32 @@ def _sum_up(reports: list[Report]) -> Counter[str]:
 def test_a_seed_does_not_break(seed: int) -> None:
     report = run(seed)
     assert not report.faults, str(report)
+
+
+@pytest.mark.parametrize("seed", range(BRANCHES, BRANCHES + FEW))
+def test_a_seed_with_branches_that_wait_does_not_break(seed: int) -> None:
+    report = run(seed)
+    assert not report.faults, str(report)
+    assert report.seen["a wait beside others took a message"]
+
+
+@pytest.mark.slow
+def test_several_readers_of_one_inbox_are_found() -> None:
+    for seed in range(BRANCHES, BRANCHES + ENOUGH):
+        report = run(seed, SEVERAL_READERS)
+        if any("copied as" in fault or "taken before" in fault for fault in report.faults):
+            print(f"planted · several readers · found by seed {seed}: {report.faults[0][:120]}")
+            return
+    pytest.fail(f"several readers were not found in {ENOUGH} seeds")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("at_length")
+def test_thousands_of_seeds_with_branches_that_wait() -> None:
+    with ProcessPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        reports = list(pool.map(run, range(BRANCHES, BRANCHES + PROOF), chunksize=20))
+    broken = [str(report) for report in reports if report.faults]
+    assert not broken, "\n".join(broken)
 
 
 @pytest.mark.slow

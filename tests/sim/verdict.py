@@ -39,13 +39,15 @@ def _same_story(cluster: Cluster, picture: Picture, name: str, ops: list[Op]) ->
     recorded = [
         json.loads(entry.data)["result"]
         for entry in picture.records
-        if entry.kind == r.STEP_DONE and entry.key.partition("#")[0] not in {"random", "uuid"}
+        if entry.kind == r.STEP_DONE
+        and entry.key.partition("#")[0] not in {"random", "uuid"}
+        and not entry.key.startswith("[")
     ]
     result = json.loads(picture.records[-1].data)["result"]
     told = [value for value in result if value not in ("Flaky", "StepTimeout") and not isinstance(value, list)]
     if told != recorded:
         cluster.watch.fault(f"task {picture.id[-4:]} ({name}) gave {told}, and its journal has {recorded}")
-    wanted = sum(op in {"step", "try", "now", "random"} for op, *_ in ops)
+    wanted = sum(op in {"step", "try", "now", "random", "gather"} for op, *_ in ops)
     if len(result) != wanted:
         cluster.watch.fault(f"task {picture.id[-4:]} ({name}) did {len(result)} of {wanted} steps: {ops}")
 

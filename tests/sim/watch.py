@@ -174,6 +174,15 @@ class Watch:
                 task.retried.pop(key, None)
             case r.STEP_RETRY:
                 self._next_attempt(task, key, json.loads(data)["attempt"], what)
+            case r.MESSAGE:
+                task.messages += 1
+                if json.loads(data)["n"] != task.messages:
+                    self.fault(f"{what}: message {json.loads(data)['n']} is copied as number {task.messages}")
+            case r.WAITED if (number := json.loads(data).get("n")) is not None:
+                if number in task.taken:
+                    self.fault(f"{what}: message {number} was taken before")
+                task.taken.add(number)
+                self.seen["a wait beside others took a message"] += 1
             case r.RETRY:
                 self._only_own_failures(data, what)
                 task.attempt += 1
@@ -256,7 +265,7 @@ class Watch:
             self.fault(f"{what} says attempt {new.attempt}, the journal says {task.attempt}")
         if old.worker != new.worker:
             self._judge_owner(verb, args, task, old, new, what)
-        elif verb not in {"wake", "prioritize", "resume", "save", "release", "pause", "beat"}:
+        elif verb not in {"wake", "prioritize", "resume", "save", "release", "pause", "beat", "send"}:
             self.fault(f"{what} was changed by {verb}: {old} -> {new}")
         if verb == "wake" and (old.due_at is None or old.due_at > self._now()):
             self.fault(f"{what} was woken at {self._now()} although {old}")

@@ -10,6 +10,8 @@ import dataclasses
 import random
 
 CALM = 0.0
+BRANCHES = 1_000_000
+"""From this seed on, programs have branches that wait for signals."""
 
 
 @dataclasses.dataclass
@@ -36,6 +38,8 @@ class Weather:
     freeze: float = CALM
     nudge_lost: float = CALM
     poison: float = CALM
+    waits: float = CALM
+    """How many of the programs have branches that wait."""
 
     kill_every: float = CALM
     pause_every: float = CALM
@@ -56,7 +60,7 @@ class Weather:
             field.name
             for field in dataclasses.fields(self)
             if field.default == CALM
-            and field.name not in {"nudge_lost", "poison"}
+            and field.name not in {"nudge_lost", "poison", "waits"}
             and getattr(self, field.name) != CALM
         ]
 

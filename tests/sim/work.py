@@ -124,8 +124,22 @@ def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, 
             finally:
                 before.append(key)
 
+        async def branch(acts: list[Op]) -> list[Any]:
+            found: list[Any] = []
+            for act, *more in acts:
+                if act == "sleep":
+                    await ctx.sleep(more[0])
+                    continue
+                value = await ctx.signal(more[0], timeout=more[1], default=None)
+                found.append(value)
+                if value is not None:
+                    await ctx.step(effect, 0.05, 0, False, name=f"charge {value}")
+            return found
+
         for op, *args in ops:
             match op:
+                case "gather":
+                    values.append(await ctx.gather(*(branch(acts) for acts in args[0])))
                 case "step":
                     values.append(await step(*args))
                 case "try":
@@ -152,6 +166,17 @@ def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, 
     app.task(program, name="hasty", retry=2, deadline=30)
     if all_names:
         app.task(program, name="single", retry=1, queue="side")
+
+
+def draw_branches(rng: random.Random) -> Op:
+    """Branches that wait for signals side by side, each for a time: nothing hangs when no signal comes."""
+
+    def act() -> Op:
+        if rng.random() < 0.2:
+            return ["sleep", rng.choice([0.1, 0.6, 3.0])]
+        return ["take", rng.choice(["go", "order"]), rng.choice([0.1, 0.7, 4.0, 30.0])]
+
+    return ["gather", [[act() for _ in range(rng.randint(1, 3))] for _ in range(rng.randint(2, 5))]]
 
 
 def draw(rng: random.Random, poison: float) -> tuple[str, list[Op], dict[str, Any]]:
