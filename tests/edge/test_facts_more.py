@@ -81,6 +81,7 @@ async def test_a_fork_that_is_only_looked_at(app: Onward, client: Client, ends: 
     assert answer.json() == {
         "would_repeat": [{"seq": 4, "name": "charge", "kind": "step", "effect": True}],
         "keeps": 3,
+        "asks_again": [],
     }
     again = (await client.post(f"/api/tasks/{task.id}/fork", json={"at": 1, "preview": True})).json()
     assert [(one["name"], one["effect"]) for one in again["would_repeat"]] == [("read", False), ("charge", True)]

@@ -149,7 +149,7 @@ class Client:
                 await asyncio.wait_for(self._tail(task_id), 60)
             elif roll < 0.5 and key is not None:
                 await self._same_again(task_id, name, ops, key, options)
-            elif 0.5 <= roll < 0.7:
+            elif 0.5 <= roll < 0.8:
                 await self._pause(task_id)
         except (StateConflict, TimeoutError):
             pass

@@ -69,7 +69,6 @@ plant("rescue-without-count", patches=without("rescue", "crashes + 1", "crashes"
 plant("wake-too-early", patches=without("wake", "due_at <= onward_now()", "due_at <= onward_now() + 9"))
 plant("settle-keeps-queue-row", patches=without("end_queue", "WHERE", "WHERE 0 AND"))
 plant("wait-keeps-worker", patches=without("part", "worker = NULL,"))
-plant("leave-forgets-the-pause", patches=without("let_go", "CASE WHEN paused THEN 9e999 END", "NULL"))
 plant("leave-keeps-tasks", patches=without("let_go", "WHERE", "WHERE 0 AND"))
 plant("prune-without-fence", patches=without("fence_off", "b.shift > 0", "b.shift > 1e9"))
 plant("key-is-nobodys", patches=without("submit_task", "?5, ?6,", "?5, NULL,"))
@@ -233,9 +232,16 @@ def _stop_begins_shifts() -> Iterator[None]:
 
 
 _CLAIM = SqliteStore.claim
+_STOP = shift.Shift.stop
+
+
+def _stop_only_now(self: shift.Shift, why: Any, *, now: bool) -> None:
+    if now:  # what is to stop at its next step goes on
+        _STOP(self, why, now=now)
+
 
 plant("line-goes-on", patches=instead(writer.Writer, "lose", _lose_only))
-plant("pause-answered-at-once", patches=instead(SqliteStore, "unconfirmed_pauses", _nothing_later))
+plant("pause-confirmed-and-ignored", patches=instead(shift.Shift, "stop", _stop_only_now))
 plant("strangers-stay", patches=instead(upkeep.Upkeep, "_give_back", _nothing_later))
 plant("stranger-too-soon", patches=never(worker.Worker, "_asked_then", 0))
 plant("dead-and-deaf", patches=instead(worker.Worker, "_declared_dead", _nothing))

@@ -301,3 +301,82 @@ async def test_prioritize(store: Store, time: Time) -> None:
     await store.save("w1", completion(one))
     assert not await store.prioritize(one.id, 9)
     assert await state(store, one.id) is State.COMPLETED
+
+
+# ── pause ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_pause_waits_for_a_worker_that_lives_and_has_not_confirmed_it(store: Store, time: Time) -> None:
+    one = await begun(store)
+    assert await store.pause(one.id) is True
+    assert await store.unconfirmed_pauses([one.id]) == [one.id]
+    assert (await store.beat("w1", 10, 0)).paused == {one.id}
+    assert await store.unconfirmed_pauses([one.id]) == [one.id], "to be told is not to confirm"
+    await store.beat("w2", 10, 0, [one.id])
+    assert await store.unconfirmed_pauses([one.id]) == [one.id], "nor does another worker confirm it"
+    await store.beat("w1", 10, 0, [one.id])
+    assert await store.unconfirmed_pauses([one.id]) == []
+    task = await store.get(one.id)
+    assert task is not None
+    assert (task.state, task.worker) == (State.RUNNING, "w1")
+    assert await store.save("w1", Batch([entry(one, 1)])) == set(), "what runs is still recorded"
+
+
+async def test_a_pause_waits_for_nobody_whose_lease_has_ended(store: Store, time: Time) -> None:
+    one = await begun(store)
+    await store.pause(one.id)
+    time.move(11)
+    assert await store.unconfirmed_pauses([one.id]) == []
+
+
+async def test_a_resume_of_what_a_worker_holds_refuses_it_nothing(store: Store) -> None:
+    one = await begun(store)
+    await store.pause(one.id)
+    await store.beat("w1", 10, 0, [one.id])
+    assert await store.resume(one.id)
+    assert await store.save("w1", Batch([entry(one, 1)])) == set()
+    assert (await store.beat("w1", 10, 0)).paused == frozenset()
+
+
+@pytest.mark.parametrize("how", ["leave", "release", "rescue"])
+async def test_a_paused_task_rests_however_its_worker_lets_go_of_it(store: Store, time: Time, how: str) -> None:
+    one = await begun(store)
+    await store.pause(one.id)
+    if how == "leave":
+        await store.leave("w1")
+    elif how == "release":
+        await store.release("w1", [one.id], time.now)
+    else:
+        await store.rescue(["w1"])
+    await join(store, "w2")
+    assert await claim(store, "w2") == []
+    task = await store.get(one.id)
+    assert task is not None
+    assert task.reason == "paused"
+    assert await store.census() == []
+    assert await store.resume(one.id)
+    assert [again.id for again in await claim(store, "w2")] == [one.id]
+
+
+async def test_a_child_of_a_paused_task_is_born_paused(store: Store) -> None:
+    one = await begun(store)
+    await store.pause(one.id)
+    children = [new(parent=one.id, key=key, group=group) for key, group in (("a", None), (None, None), ("b", "acme"))]
+    for child in children:
+        await store.submit([child])
+    assert await claim(store) == []
+    for child in children:
+        task = await store.get(child.id)
+        assert task is not None
+        assert task.reason == "paused"
+        assert await store.resume(child.id)
+    assert {again.id for again in await claim(store)} == {child.id for child in children}
+
+
+async def test_a_cancel_lifts_the_pause_of_what_has_to_be_undone(store: Store) -> None:
+    one = await begun(store)
+    await store.save("w1", Batch([entry(one, 1, kind=r.SAGA, key="saga")]))
+    await store.pause(one.id)
+    assert (await store.cancel(one.id)).requested
+    assert [again.id for again in await claim(store)] == [one.id], "the next shift undoes what is owed"
+    assert (await store.beat("w1", 10, 0)).paused == frozenset()
