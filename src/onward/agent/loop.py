@@ -36,7 +36,7 @@ from onward.core.state import BUDGET_PRESSURE, AgentState, ArtifactRef, Constrai
 from onward.engine.context import Context
 from onward.engine.leaving import leave
 from onward.engine.quota import within_quota
-from onward.errors import BadSetting, BudgetSpent, NoAnswer, StepFailed, UsageError
+from onward.errors import BadSetting, BudgetSpent, InvalidInput, NoAnswer, StepFailed, UsageError
 
 NO_LIMITS = Budget()
 EVERY = 20
@@ -91,10 +91,10 @@ class Agent:
         if twice := sorted(agents_as_tools(self.agents).keys() & self.tools.keys()):
             raise UsageError(f"a tool and an agent are both named {twice[0]!r}; give one of them another name")
 
-    async def handler(self, ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:
-        """Work towards the goal; the answer is the task's result."""
+    async def handler(self, ctx: Context, goal: str, after: str | None = None, depth: int = 0, **state: Any) -> Any:
+        """Work towards the goal; the answer is the task's result. `state` is what else an AgentState says."""
         run = _Run(self, ctx, after, depth)
-        await run.begin(goal)
+        await run.begin(goal, state)
         while True:
             match self.policy(run.seen()):
                 case Ask():
@@ -165,13 +165,13 @@ class _Run:
 
     # ── where it is ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def begin(self, goal: str) -> None:
+    async def begin(self, goal: str, state: Mapping[str, Any]) -> None:
         """At the beginning, or where the last checkpoint was."""
         restored = self._ctx.restored
         if servers := self._agent.servers:
             self._kept_servers = await learn(self._ctx, servers, self._tools, restored)
         if restored is None:
-            await self._ctx.patch(await self._first_state(goal))
+            await self._ctx.patch(await self._first_state(goal, state))
             self._say({"role": "user", "content": goal})
             return
         await self._ctx.patch(saved_state(restored))
@@ -181,9 +181,13 @@ class _Run:
         self._calls.remember(restored.get("made", {}))
         await self._read_pages()
 
-    async def _first_state(self, goal: str) -> AgentState:
-        """A state with nothing but a goal in it, or what an earlier task knew."""
-        agent, known = self._agent, AgentState(goal=goal)
+    async def _first_state(self, goal: str, state: Mapping[str, Any]) -> AgentState:
+        """A state with nothing but a goal in it, what the input says, or what an earlier task knew."""
+        agent, known = self._agent, AgentState(goal=goal, **state)
+        if self._after is not None and known != AgentState(goal=goal):
+            raise InvalidInput(
+                "an agent begins with the state of its input or with that of the task `after`, not with both"
+            )
         if self._after is not None:
             work = functools.partial(inherit, self._ctx, self._after, agent.context_bytes, delegated=self._delegated)
             told = await self._ctx.step(work, name="inherit")
