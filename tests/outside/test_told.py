@@ -170,7 +170,9 @@ async def test_a_transaction_is_tried_again(url: str, settings: dict[str, Any]) 
 async def test_an_agent_takes_a_whole_state_as_its_input(url: str, settings: dict[str, Any]) -> None:
     app = Onward(url, **settings)
     app.agent("finder", model=ScriptedModel(["found"]), approve=["external_action"])
-    given = AgentState(goal="find it", plan=("look", "tell"), known_facts=(Fact(key="where", value="attic", source="user"),))
+    given = AgentState(
+        goal="find it", plan=("look", "tell"), known_facts=(Fact(key="where", value="attic", source="user"),)
+    )
     async with app.worker():
         for value in (given, given.model_dump(mode="json"), {"goal": "find it", "plan": ["look", "tell"]}):
             handle = await app.submit("finder", value)
