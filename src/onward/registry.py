@@ -130,7 +130,8 @@ class Registry:
         queue: str = "default",
         checkpoint: str | Checkpoints | None = None,
     ) -> Callable[..., Any]:
-        """An agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer.
+        """An agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer. A whole AgentState is
+        an input too: the agent begins with its plan, facts, questions, artifacts and flags, under the constraints and the budget of its own.
 
         `model` is "openai:NAME" (with OPENAI_API_KEY, or OPENAI_BASE_URL for any server that speaks the same), or a model of
         your own; `max_tokens` bounds one answer of it. `budget` is for a task and its children together; at its end the task
@@ -154,6 +155,7 @@ class Registry:
         from onward.agent.mcp import McpServer  # noqa: PLC0415
         from onward.agent.models import Chosen  # noqa: PLC0415
         from onward.agent.policy import usual  # noqa: PLC0415
+        from onward.agent.saved import with_state  # noqa: PLC0415
         from onward.agent.tools import check_default, listed, risk_levels, toolbox  # noqa: PLC0415
 
         if shown_bytes is not None and shown_bytes < SMALLEST:
@@ -190,9 +192,11 @@ class Registry:
             undo,
         )
 
-        async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:
-            return await made.handler(ctx, goal, after, depth)
+        async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0, **state: Any) -> Any:
+            return await made.handler(ctx, goal, after, depth, **state)
 
+        handler.__signature__ = taken = with_state(handler)  # type: ignore[attr-defined]
+        handler.__annotations__ = {one.name: one.annotation for one in taken.parameters.values()}
         self._agents[name] = description or instructions
         self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
         self.handlers[name] = agent = dataclasses.replace(self.handlers[name], agent=True, doc=description)

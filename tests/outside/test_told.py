@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from onward import Context, Onward, Retry, State
+from onward.agent.models.scripted import ScriptedModel
 from onward.cli.main import main
-from onward.errors import TaskFailed, TaskParked, UsageError
+from onward.core.state import AgentState, Fact
+from onward.errors import InvalidInput, TaskFailed, TaskParked, UsageError
 from tests.kit import eventually, not_memory
 
 pytestmark = not_memory
@@ -163,3 +165,22 @@ async def test_a_transaction_is_tried_again(url: str, settings: dict[str, Any]) 
         assert await (await app.submit(work)).result(60) == 7
         assert calls == [7, 7, 7]
         await (await app.submit(block)).result(60)
+
+
+async def test_an_agent_takes_a_whole_state_as_its_input(url: str, settings: dict[str, Any]) -> None:
+    app = Onward(url, **settings)
+    app.agent("finder", model=ScriptedModel(["found"]), approve=["external_action"])
+    given = AgentState(
+        goal="find it", plan=("look", "tell"), known_facts=(Fact(key="where", value="attic", source="user"),)
+    )
+    async with app.worker():
+        for value in (given, given.model_dump(mode="json"), {"goal": "find it", "plan": ["look", "tell"]}):
+            handle = await app.submit("finder", value)
+            assert await handle.result(60) == "found"
+            state = await app.state(handle.id)
+            assert (state.goal, state.plan) == ("find it", ("look", "tell"))
+            assert state.constraints.human_in_the_loop.required_for_risk_levels == ("external_action",)
+        for wrong in ({"goal": "find it", "plans": []}, {"goal": "find it", "known_facts": [{"k": 1}]}):
+            with pytest.raises(InvalidInput):
+                await app.submit("finder", wrong)
+        assert await (await app.submit("finder", "find it")).result(60) == "found"

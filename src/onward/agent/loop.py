@@ -39,7 +39,7 @@ from onward.engine.leaving import leave
 from onward.engine.quota import within_quota
 from onward.engine.surroundings import HURRY as HURRIED
 from onward.engine.surroundings import LAST
-from onward.errors import BadSetting, BudgetSpent, NoAnswer, StepFailed, TimeUp, UsageError
+from onward.errors import BadSetting, BudgetSpent, InvalidInput, NoAnswer, StepFailed, TimeUp, UsageError
 
 NO_LIMITS = Budget()
 EVERY = 20
@@ -99,20 +99,20 @@ class Agent:
         if twice := sorted(agents_as_tools(self.agents).keys() & self.tools.keys()):
             raise UsageError(f"a tool and an agent are both named {twice[0]!r}; give one of them another name")
 
-    async def handler(self, ctx: Context, goal: str, after: str | None = None, depth: int = 0) -> Any:
-        """Work towards the goal; the answer is the task's result."""
+    async def handler(self, ctx: Context, goal: str, after: str | None = None, depth: int = 0, **state: Any) -> Any:
+        """Work towards the goal; the answer is the task's result. `state` is what else an AgentState says."""
         run = _Run(self, ctx, after, depth)
         if not self.undo:
-            return await self._worked(run, ctx, goal)
+            return await self._worked(run, ctx, goal, state)
         async with ctx.host.saga("run", whole=True):
-            answer = await self._worked(run, ctx, goal)
+            answer = await self._worked(run, ctx, goal, state)
             wire.encode(
                 answer, "the result of the task"
             )  # a result that cannot be kept is a failure, and undone like one
             return answer
 
-    async def _worked(self, run: _Run, ctx: Context, goal: str) -> Any:
-        await run.begin(goal)
+    async def _worked(self, run: _Run, ctx: Context, goal: str, state: Mapping[str, Any]) -> Any:
+        await run.begin(goal, state)
         while True:
             action = self.policy(run.seen())
             if run.last and not isinstance(action, Answer | Stop):
@@ -192,13 +192,13 @@ class _Run:
 
     # ── where it is ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def begin(self, goal: str) -> None:
+    async def begin(self, goal: str, state: Mapping[str, Any]) -> None:
         """At the beginning, or where the last checkpoint was."""
         restored = self._ctx.restored
         if servers := self._agent.servers:
             self._kept_servers = await learn(self._ctx, servers, self._tools, restored)
         if restored is None:
-            await self._ctx.patch(await self._first_state(goal))
+            await self._ctx.patch(await self._first_state(goal, state))
             self._say({"role": "user", "content": goal})
             return
         await self._ctx.patch(saved_state(restored))
@@ -211,9 +211,13 @@ class _Run:
             self._best = Best.read(*await self._ctx.kept(best))
             self._ctx.host.partial = self._best.text
 
-    async def _first_state(self, goal: str) -> AgentState:
-        """A state with nothing but a goal in it, or what an earlier task knew."""
-        agent, known = self._agent, AgentState(goal=goal)
+    async def _first_state(self, goal: str, state: Mapping[str, Any]) -> AgentState:
+        """A state with nothing but a goal in it, what the input says, or what an earlier task knew."""
+        agent, known = self._agent, AgentState(goal=goal, **state)
+        if self._after is not None and known != AgentState(goal=goal):
+            raise InvalidInput(
+                "an agent begins with the state of its input or with that of the task `after`, not with both"
+            )
         if self._after is not None:
             work = functools.partial(inherit, self._ctx, self._after, agent.context_bytes, delegated=self._delegated)
             told = await self._ctx.step(work, name="inherit")

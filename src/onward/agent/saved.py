@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
@@ -37,3 +39,21 @@ def saved_state(value: Any) -> AgentState:
         raise UnfitCheckpoint(
             None, f"its state cannot be read ({error})", "bring back the code that wrote it, then `onward resume`"
         ) from None
+
+
+def with_state(handler: Callable[..., Any]) -> inspect.Signature:
+    """The signature of an agent's handler, which takes what an AgentState has in place of `**state`."""
+    signature = inspect.signature(handler)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    own = [one.replace(annotation=_TYPES.get(one.name, one.annotation)) for one in own]
+    more = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=field.get_default(), annotation=field.annotation
+        )
+        for name, field in AgentState.model_fields.items()
+        if name != "goal"
+    ]
+    return signature.replace(parameters=[*own, *more])
+
+
+_TYPES: dict[str, Any] = {"goal": str, "after": str | None, "depth": int}
