@@ -59,7 +59,7 @@ def test_what_is_gone_and_what_to_do(onward: Run, waiting: tuple[str, str, str])
     assert told["waiting"] == [worker]
     shown = onward("show", worker, "--db", url)
     assert "waits for budget" in shown.out
-    assert f"onward budget {boss[-8:]} --steps N" in shown.out, "whose budget it is, and what it lacks"
+    assert f"onward budget {boss[-8:]} --steps 2" in shown.out, "whose budget it is, and which limit is enough"
 
 
 def test_a_raise(onward: Run, waiting: tuple[str, str, str]) -> None:

@@ -3,8 +3,10 @@
 A call reserves a step, and tokens: an estimate for its input (a token for every three bytes, where tokenizers make one of four or
 more of most texts) plus the `max_tokens` that it sends. Where there is no room for so much, the model is told a smaller
 `max_tokens`, but no less than `LEAST_OUTPUT`. What a provider reports is settled, also where that is more than the estimate: such
-an excess is written down, and the next call finds so much less. What was settled before a crash is known by the name of the call, so that a replay charges nothing twice; what
-was not is settled with the next call.
+an excess is written down, and the next call finds so much less.
+
+What was settled before a crash is known by the name of the call, so that a replay charges nothing twice; what was not is settled
+with the next call.
 """
 
 from __future__ import annotations

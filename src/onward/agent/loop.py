@@ -106,9 +106,8 @@ class Agent:
             return await self._worked(run, ctx, goal, state)
         async with ctx.host.saga("run", whole=True):
             answer = await self._worked(run, ctx, goal, state)
-            wire.encode(
-                answer, "the result of the task"
-            )  # a result that cannot be kept is a failure, and undone like one
+            # A result that cannot be kept is a failure, and undone like one.
+            wire.encode(answer, "the result of the task")
             return answer
 
     async def _worked(self, run: _Run, ctx: Context, goal: str, state: Mapping[str, Any]) -> Any:
@@ -243,9 +242,9 @@ class _Run:
         if self._agent.checkpoint == EVERY_ITERATION:
             await self._ctx.flush()
         new = self._talk.turns[self._saved :]
-        if (
-            self._reply is not None or self._moves < EVERY or self._agent.undo
-        ):  # a checkpoint would stand for what is owed
+        if self._agent.undo:  # a checkpoint would stand for what may have to be undone
+            return
+        if self._reply is not None or self._moves < EVERY:
             return
         await self.account.settle()  # a replay does not come past what is behind a checkpoint
         page = [self._ctx.keep(page_of(new)), len(new), sum(turn.bytes for turn in new)]
