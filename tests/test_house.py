@@ -193,6 +193,7 @@ TAKERS = {
     "store/sqlite_file.py",  # patience with a file that is being made
     "store/listener.py",  # pauses between two tries to connect
     "engine/lease.py",
+    "agent/bounded.py",  # the pause between two tries to go on with a stream
     "testing.py",  # a step that really takes time is really waited for
 }
 
