@@ -195,6 +195,7 @@ TAKERS = {
     "store/listener.py",  # pauses between two tries to connect
     "store/postgres_migrate.py",  # pauses between two tries to get a lock
     "engine/lease.py",
+    "agent/bounded.py",  # the pause between two tries to go on with a stream
     "testing.py",  # a step that really takes time is really waited for
 }
 

@@ -194,7 +194,7 @@ async def test_hostile_traffic_stops_nothing(url: str, prove: bool, request: pyt
         request.getfixturevalue("at_length")
     with server(url) as (address, token, reader):
         fuzz = Fuzz(address, token, reader, seed=6)
-        await fuzz.run(10_000 if prove else 400)
+        await fuzz.run(10_000 if prove else 150)
         watch = await told(address)
     print(
         f"\nlongest pause {watch['pause']:.3f} s, of work {watch['busy']:.3f} s, memory +{watch['grown'] / 1e6:.0f} MB"

@@ -15,12 +15,14 @@ import time
 import traceback
 from typing import Any
 
+import httpx2
 import psutil
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from onward import Onward
+from onward.agent import prices
 from onward.agent.mcp import McpServer
 from onward.agent.model import Reply, ToolCall, Usage
 from onward.core import wire
@@ -124,9 +126,15 @@ async def main(db: str, tools: str, *faults: str) -> None:
         token = (await app.keys.create("fuzz", SCOPES)).token
         reader = (await app.keys.create("reader", ["read"])).token
         served = app.make_asgi(hosts=None, keyless=False)
-        for one in [McpServer("warm", f"{tools}/plain", timeout=20)]:
-            await one.manifest()  # what is imported on the way is no pause of a request
-            await one.close()
+        # what is imported with the first of its kind is no pause of a request
+        warm = McpServer("warm", f"{tools}/plain", timeout=20)
+        await warm.manifest()
+        await warm.close()
+        prices.cost(Caller(), Usage(1, 1, None))  # type: ignore[arg-type]
+        await (await app.submit("victim0", "work")).result(60)
+        transport = httpx2.ASGITransport(app=served)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            await client.post("/mcp", headers={"Authorization": f"Bearer {token}"}, json={})
         watch = Watch()
         served.router.routes.insert(0, Route("/watch", watch.told))
         with socket.socket(proto=socket.IPPROTO_TCP) as bound:

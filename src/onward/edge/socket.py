@@ -266,9 +266,7 @@ async def _hear(socket: WebSocket, door: Door, out: _Out, allowed: stream.StillA
             return REVOKED
         async with out.answering:
             await out.put(telling.written(await _answered(door, task_id, data)))
-        await asyncio.sleep(
-            0
-        )  # messages that are there already are taken without a wait, and others have their turn too
+        await asyncio.sleep(0)  # what has come already is taken without a wait; others have their turn too
 
 
 async def _answered(door: Door, task_id: str, data: bytes) -> dict[str, Any]:
