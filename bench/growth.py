@@ -149,8 +149,9 @@ def churn(words: dict[str, str], case: Case) -> Iterator[str]:
         bounds = {"low": low, "high": min(low + 9_999, case.churned), "head": head, "most": 1, "list": "[1]"}
         values = {key: text.format(**bounds) for key, text in words.items()}
         yield QUEUE.format(**values, task="steps", due="NULL", reason="queued")
-        yield "UPDATE onward_queue SET worker = 'w', reason = 'running' WHERE task = 'steps'"
-        yield "DELETE FROM onward_queue WHERE task = 'steps'"
+        these = f"WHERE task_id IN (SELECT {values['id']} FROM {values['numbers']})"
+        yield f"UPDATE onward_queue SET worker = 'w', reason = 'running' {these}"
+        yield f"DELETE FROM onward_queue {these}"
 
 
 @contextlib.contextmanager
