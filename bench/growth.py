@@ -185,7 +185,6 @@ def _fill_sqlite(url: str, filling: list[str], *, tidy: bool) -> None:
     connection = apsw.Connection(url.removeprefix("sqlite:///"))
     connection.execute("PRAGMA synchronous=OFF")
     connection.execute("PRAGMA cache_size=-200000")
-    connection.execute("PRAGMA wal_autocheckpoint=0")
     for statement in filling:
         connection.execute(statement)
     if tidy:
