@@ -44,8 +44,9 @@ DAY = 86_400.0
 SECTION = "## Growth"
 TEXT = """\
 The last table of `make bench BENCH=growth`: how many times longer something takes in a database that has grown than in an empty one
-beside it, measured in turns (medians). The aim is 1.5 at most; what is above it is bold. `overview` is all that the first page of the
-console asks for, `doctor` is `onward doctor` without `--deep`, and `claim` is one task claimed of twenty that are ready.
+beside it, measured in turns (medians). The aim is 1.5 at most; what is above it is bold. `overview` is the numbers,
+queues, workers, asks and lists of the console's first page (not its deliveries, schedules and usage). Above 10,000 unfinished tasks
+`overview` and `doctor` mostly use a shared count; the first look pays for it, and that is not in the median. `doctor` is `onward doctor` without `--deep`, and `claim` is one task claimed of twenty that are ready.
 """
 OPERATIONS = ("submit", "claim", "ten steps", "list", "overview", "doctor")
 ROUNDS = {"submit": 60, "claim": 40, "ten steps": 25, "list": 40, "overview": 30, "doctor": 20}
@@ -149,8 +150,9 @@ def churn(words: dict[str, str], case: Case) -> Iterator[str]:
         bounds = {"low": low, "high": min(low + 9_999, case.churned), "head": head, "most": 1, "list": "[1]"}
         values = {key: text.format(**bounds) for key, text in words.items()}
         yield QUEUE.format(**values, task="steps", due="NULL", reason="queued")
-        yield "UPDATE onward_queue SET worker = 'w', reason = 'running' WHERE task = 'steps'"
-        yield "DELETE FROM onward_queue WHERE task = 'steps'"
+        these = f"WHERE task_id IN (SELECT {values['id']} FROM {values['numbers']})"
+        yield f"UPDATE onward_queue SET worker = 'w', reason = 'running' {these}"
+        yield f"DELETE FROM onward_queue {these}"
 
 
 @contextlib.contextmanager
@@ -184,7 +186,6 @@ def _fill_sqlite(url: str, filling: list[str], *, tidy: bool) -> None:
     connection = apsw.Connection(url.removeprefix("sqlite:///"))
     connection.execute("PRAGMA synchronous=OFF")
     connection.execute("PRAGMA cache_size=-200000")
-    connection.execute("PRAGMA wal_autocheckpoint=0")
     for statement in filling:
         connection.execute(statement)
     if tidy:

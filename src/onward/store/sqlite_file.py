@@ -33,32 +33,8 @@ def connect(path: str, clock: Clock) -> apsw.Connection:
     connection.create_scalar_function("onward_now", lambda *_: clock.now(), 0)
     connection.create_scalar_function("onward_has", _has, 2, deterministic=True)
     _set_wal(connection)
-    connection.set_wal_hook(Checkpoints())
     connection.execute("PRAGMA synchronous=FULL")
     return connection
-
-
-class Checkpoints:
-    """When the log of a connection is moved into the file. SQLite tries it at each commit from a thousand pages on; while another program
-    holds a snapshot that cannot succeed, and every try goes through the whole log. So after a try in vain the log may grow by a
-    quarter before the next."""
-
-    FIRST = 1000
-
-    def __init__(self) -> None:
-        self.tries, self._next = 0, self.FIRST
-        self._seen = 0
-
-    def __call__(self, connection: apsw.Connection, database: str, pages: int) -> int:
-        if pages < self._seen:  # the log began anew
-            self._next = self.FIRST
-        self._seen = pages
-        if pages >= self._next:
-            self.tries += 1
-            with contextlib.suppress(apsw.BusyError):  # another process is at it
-                there, moved = connection.wal_checkpoint(database, apsw.SQLITE_CHECKPOINT_PASSIVE)
-                self._next = self.FIRST if moved >= there else pages + max(self.FIRST, pages // 4)
-        return apsw.SQLITE_OK
 
 
 def _has(*values: Any) -> bool:
