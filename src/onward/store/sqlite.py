@@ -126,7 +126,7 @@ class SqliteStore(
         connect = functools.partial(sqlite_file.connect, self.path, self._clock)
         if self.inline:
             return Inline(connect, begin)
-        return Threaded(connect, name, begin, check=lambda: self._files.check())
+        return Threaded(connect, name, begin, check=lambda: self._files.check())  # noqa: PLW0108 -- they are another later
 
     async def close(self) -> None:
         self._hub.close()
