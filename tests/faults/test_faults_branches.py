@@ -128,7 +128,8 @@ async def trial(place: Place, seeds: range, **options: Any) -> tuple[Run, Crew, 
                 for pid in list(crew.alive):
                     crew.thaw(pid)
             await asyncio.to_thread(crew.stop)
-        assert await app.store.census() == [] or options, "the census finds nothing"
+        census = await app.store.census()
+        assert not census or options, census
     return run, crew, counts
 
 

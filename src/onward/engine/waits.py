@@ -17,7 +17,7 @@ from typing import Any
 
 from onward.core import record as r
 from onward.core import wire
-from onward.core.control import Suspend
+from onward.core.control import Control, Suspend
 from onward.core.record import Record
 from onward.core.task import HEARS, NEVER, Reason
 from onward.core.task import Message as Sent
@@ -439,6 +439,7 @@ class Waits:
         for one in self._resting:
             if one.future is not None and not one.future.done():
                 one.future.set_exception(error)
+                one.future.exception()  # a branch that is cancelled in this very turn does not ask for it
 
     async def _in_memory(self, open_: _Open, left: float) -> None:
         """Another branch works: stay, until the watcher has something for us. The last moment is measured here."""
@@ -493,7 +494,7 @@ class Waits:
         """A branch has ended; when all others wait, the task leaves."""
         self.active -= 1
         if self.active == 0 and self._resting:
-            with contextlib.suppress(Suspend):
+            with contextlib.suppress(Control):  # what ended the shift before, perhaps: those who rest are told of it
                 self._idle()
 
 
