@@ -34,7 +34,7 @@ PROOF = 4_000
 ENOUGH = 80
 """Seeds within which a planted fault must have been found."""
 FIRST = {
-    "claim-without-lease": 10,
+    "claim-without-lease": 13,
     "dead-and-deaf": 135,
     "leave-keeps-tasks": 18,
     "prune-without-fence": 59,
