@@ -36,7 +36,7 @@ ENOUGH = 80
 FIRST = {
     "claim-without-lease": 13,
     "dead-and-deaf": 135,
-    "leave-keeps-tasks": 18,
+    "leave-keeps-tasks": 27,
     "prune-without-fence": 59,
     "stranger-too-soon": 65,
     "strangers-stay": 13,
