@@ -19,6 +19,7 @@ from onward.engine.lease import Lease
 from onward.engine.presence import machine
 from onward.engine.upkeep import LEAST, WATCH_EVERY, Upkeep
 from onward.engine.worker import IDLE
+from onward.errors import BadSetting
 from onward.store import pool
 from onward.store.port import Outlook, Store
 from rig.postgres import Postgres
@@ -319,3 +320,10 @@ async def test_orphans_are_found_from_parent_to_parent(store: Any, monkeypatch: 
     for _ in range(4):
         found |= set(await store.orphans())
     assert found == {child.id for child in children if child.parent == parents[8]}
+
+
+def test_the_number_of_connections_is_a_setting() -> None:
+    app = Onward("postgresql://nobody@127.0.0.1/none", connections=5)
+    assert app.store._most == 3, "beside the heartbeat's and the one that listens"  # type: ignore[attr-defined]
+    with pytest.raises(BadSetting, match="4 or more"):
+        Onward("sqlite://:memory:", connections=3)

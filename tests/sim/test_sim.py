@@ -35,9 +35,9 @@ PROOF = 4_000
 ENOUGH = 80
 """Seeds within which a planted fault must have been found."""
 FIRST = {
-    "claim-without-lease": 10,
+    "claim-without-lease": 13,
     "dead-and-deaf": 135,
-    "leave-keeps-tasks": 18,
+    "leave-keeps-tasks": 27,
     "prune-without-fence": 59,
     "stranger-too-soon": 65,
     "strangers-stay": 13,

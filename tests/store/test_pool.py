@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from onward.store import pool
 from onward.store.pool import Pool
+from tests.kit import eventually
 
 
 class Line:
@@ -140,4 +142,25 @@ async def test_after_closing_nothing_stays_open() -> None:
     await exchange.pool.close()
     assert exchange.open == 1
     exchange.pool.give_back(out, sound=True)
+    assert exchange.open == 0
+
+
+async def test_connections_that_are_idle_for_long_are_closed_but_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "IDLE_S", 0.02)
+    exchange = Exchange()
+    lines = [await exchange.pool.borrow() for _ in range(3)]
+    for line in lines:
+        exchange.pool.give_back(line, sound=True)
+    assert exchange.open == 3
+
+    async def one_left() -> bool:
+        return exchange.open == 1
+
+    await eventually(one_left)
+    again = [await exchange.pool.borrow() for _ in range(3)]
+    assert lines[-1] in again, "the one that was used last is kept"
+    assert exchange.open == 3, "and as many as before can be made"
+    for line in again:
+        exchange.pool.give_back(line, sound=True)
+    await exchange.pool.close()
     assert exchange.open == 0
