@@ -587,12 +587,13 @@ class Worker:
 
     def _resting(self) -> list[str]:
         """The paused tasks of which no further step begins. A loop that is blocked has not told its shifts itself, but the thread of
-        the heart did, and whatever it was about to begin then has begun since. Called from that thread."""
+        the heart did, and whatever it was about to begin then has begun since. What an earlier shift was told says nothing of a
+        task that was resumed and claimed anew. Called from that thread."""
         late = self.clock.monotonic() - BLOCKED
         return [
             task_id
             for task_id, (shift, since, told) in list(self._halted.items())
-            if (told or since < late) and not shift.submitting
+            if (told or since < late) and not shift.submitting and self._shifts.get(task_id) is shift
         ]
 
     def _declared_dead(self) -> None:
