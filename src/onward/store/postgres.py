@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import operator
 import urllib.parse
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +19,7 @@ import asyncpg
 
 from onward.core.crash import crashpoint
 from onward.core.deed import Deed
+from onward.core.ending import end_tasks
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
@@ -66,6 +68,10 @@ from onward.store.postgres_trim import PostgresTrimming
 T = TypeVar("T")
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 MIGRATION_LOCK = 7_205_759_403
+log = logging.getLogger("onward.store")
+
+CLOSED_WITHIN = 5.0
+"""Seconds that a close waits for nudges that are being sent."""
 
 
 class PostgresStore(
@@ -121,9 +127,7 @@ class PostgresStore(
     async def close(self) -> None:
         self._hub.close()
         self._news.close()
-        for task in (sending := list(self._sending)):
-            task.cancel()
-        await asyncio.gather(*sending, return_exceptions=True)
+        await end_tasks(list(self._sending), CLOSED_WITHIN, log, "closing the store")
         if self._listener is not None:
             await self._listener.stop()
             self._listener = None
