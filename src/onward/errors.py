@@ -15,7 +15,7 @@
     ├── Unreachable           for clients: the server gives no answer
     ├── ArtifactDamaged       what was kept is not what was left behind
     ├── TaskFailed            raised where a result was awaited; TaskCancelled
-    ├── ResultTimeout         no result within the time given
+    ├── ResultTimeout         no result within the time given; TaskParked: none before a person has seen to it
     ├── StepFailed            raised inside a handler when a step has failed for good; StepTimeout is its usual cause
     ├── WaitTimeout           what a handler waited for did not come in time; Denied: an approval was refused
     ├── AlreadyDecided        a question or approval that somebody else, or (AskExpired) the time, was quicker with

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import logging
 import random
 import threading
 import time
@@ -18,6 +19,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol, TypeVar
 
 import apsw
+
+log = logging.getLogger("onward.store")
+
+CLOSED_WITHIN = 30.0
+"""Seconds that a close waits for a statement that is under way."""
 
 T = TypeVar("T")
 Job = Callable[[apsw.Connection], T]
@@ -153,7 +159,13 @@ class Threaded:
         with self._lock:
             self._closed = True
             self._lock.notify()
-        self._thread.join()
+        self._thread.join(CLOSED_WITHIN)
+        if self._thread.is_alive():
+            log.warning(
+                "closing the store waited %g s for its thread %s, which is in the middle of a statement; it is left behind",
+                CLOSED_WITHIN,
+                self._thread.name,
+            )
 
     def _work(self) -> None:
         try:

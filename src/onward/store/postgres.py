@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import operator
 import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ import asyncpg
 
 from onward.core.crash import crashpoint
 from onward.core.deed import Deed
+from onward.core.ending import end_tasks
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
@@ -71,8 +73,13 @@ from onward.store.postgres_trim import PostgresTrimming
 
 T = TypeVar("T")
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
+log = logging.getLogger("onward.store")
+
 PART = 4_000_000
 """Bytes of a journal that one statement reads, and the record that goes beyond them."""
+
+CLOSED_WITHIN = 5.0
+"""Seconds that a close waits for nudges that are being sent."""
 
 
 class PostgresStore(
@@ -129,9 +136,7 @@ class PostgresStore(
     async def close(self) -> None:
         self._hub.close()
         self._news.close()
-        for task in (sending := list(self._sending)):
-            task.cancel()
-        await asyncio.gather(*sending, return_exceptions=True)
+        await end_tasks(list(self._sending), CLOSED_WITHIN, log, "closing the store")
         if self._listener is not None:
             await self._listener.stop()
             self._listener = None
