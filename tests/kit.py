@@ -97,7 +97,7 @@ def entry(
     held: Claimed, ahead: int = 1, kind: str = r.STEP_DONE, key: str = "s", data: bytes = b'{"result":1}'
 ) -> Entry:
     """The record `ahead` numbers after the start of the shift. Made again it is the same: a commit that is asked for again."""
-    return (held.id, held.shift + ahead, held.shift, kind, key, data, held.claimed_at + ahead / 1000)
+    return (held.id, held.shift + ahead, held.shift, kind, key, data, held.claimed_at)
 
 
 def completion(held: Claimed, ahead: int = 1, state: State = State.COMPLETED) -> Batch:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from onward.core import record as r
+from onward.core.clock import SystemClock
 from onward.core.control import Park
 from onward.core.record import Record
 from onward.engine.bounded import bounded
@@ -21,6 +22,7 @@ from onward.engine.lease import Heart, Lease
 from onward.engine.presence import CONFIRM, Watch, machine
 from onward.engine.replay import STEPS, Replay, path_of
 from onward.engine.threads import Threads
+from onward.engine.watchdog import Watchdog
 from onward.errors import StoreUnavailable
 from onward.store.nudge import PAUSE, Datagrams, Hub, send_datagrams
 from onward.store.port import Beat
@@ -96,10 +98,22 @@ class FakeStore:
         return Beat(alive=True, now=0.0, held=frozenset())
 
 
-def heart(store: Any, lease: float = 1.0, heard: Any = lambda *_: None) -> Heart:
-    from onward.core.clock import SystemClock
+async def _give_up(*_: Any) -> None: ...
 
-    return Heart(store, SystemClock(), lease=lease, every=0.02, worker=lambda: "w", rate=lambda: 0.0, heard=heard)
+
+def heart(store: Any, lease: float = 1.0, heard: Any = lambda *_: None, watchdog: Watchdog | None = None) -> Heart:
+    clock = SystemClock()
+    return Heart(
+        store,
+        clock,
+        lease=lease,
+        every=0.02,
+        worker=lambda: "w",
+        rate=lambda: 0.0,
+        heard=heard,
+        watchdog=watchdog or Watchdog(clock, 0.02),
+        stuck=_give_up,
+    )
 
 
 async def test_a_heart_beats_while_the_loop_is_blocked() -> None:
@@ -115,13 +129,13 @@ async def test_a_heart_beats_while_the_loop_is_blocked() -> None:
 
 
 async def test_a_heart_stops_when_the_loop_is_taken_for_hung() -> None:
-    store = FakeStore()
-    beating = heart(store, lease=0.1)
+    store, watchdog = FakeStore(), Watchdog(SystemClock(), 0.02)
+    beating = heart(store, lease=0.1, watchdog=watchdog)
     beating.start()
     time.sleep(0.7)  # noqa: ASYNC251 -- three leases and more
     late = [beat for beat in store.beats if beat > time.monotonic() - 0.2]
     assert late == [], "others may go on with the work"
-    beating.turned()
+    watchdog.turned()
     await eventually(lambda: _is(bool(store.beats and store.beats[-1] > time.monotonic() - 0.1)))
     await beating.stop()
 
@@ -301,7 +315,7 @@ def test_a_sleep_is_over_when_it_says_so() -> None:
 
 async def test_a_busy_process_sends_few_nudges() -> None:
     sent: list[set[str]] = []
-    hub = Hub(sent.append)
+    hub = Hub(lambda topics: sent.append(set(topics)))
     for _ in range(100):
         hub.nudge("ready")
         hub.nudge("ended")

@@ -211,7 +211,7 @@ def test_time_is_given_never_taken(path: Path) -> None:
 
 @each_module
 def test_modules_are_short(path: Path) -> None:
-    assert len(read(path).splitlines()) <= 600, "a smell: does one module do the work of two?"
+    assert len(read(path).splitlines()) <= 700, "a smell: does one module do the work of two?"
 
 
 @each_module

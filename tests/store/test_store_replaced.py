@@ -30,15 +30,11 @@ def _replace(path: Path) -> None:
     copy.replace(path)
 
 
-def _lose_log(path: Path) -> None:
-    Path(f"{path}-wal").unlink()
-
-
 def _move(path: Path, to: Path) -> None:
     path.rename(to)
 
 
-TROUBLES = pytest.mark.parametrize("trouble", [_delete, _replace, _lose_log])
+TROUBLES = pytest.mark.parametrize("trouble", [_delete, _replace])
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ async def test_nobody_is_told_where_nobody_follows(store: Store, open_another: A
     """The word goes out only while somebody elsewhere follows; and one who has just come is told that somebody does."""
     sent: list[set[str]] = []
     await store.attend("w1")
-    store._news._out = Hub(sent.append)  # type: ignore[attr-defined]
+    store._news._out = Hub(lambda topics: sent.append(set(topics)))  # type: ignore[attr-defined]
     store.news()
     assert sent == []
     far = await open_another()

@@ -17,6 +17,9 @@ from onward.core.record import Record
 SUBMIT = "submit "
 """How the name of a step begins that starts a child."""
 
+ASKED_AGAIN = "[#fork]"
+"""How the keys of approvals begin that a fork asks for again, before it goes on. No part of a handler has such a name."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Again:
@@ -64,7 +67,7 @@ class Cuts:
         for record in self.records:
             if record.seq > at:
                 break
-            if record.kind == r.APPROVAL and not record.key.startswith(r.ASKED_AGAIN):
+            if record.kind == r.APPROVAL and not record.key.startswith(ASKED_AGAIN):
                 asked[record.key] = record
             elif record.kind == r.MESSAGE:
                 messages[record.value["n"]] = record.value["value"]

@@ -56,9 +56,6 @@ ENDS: Final = frozenset({COMPLETED, FAILED, CANCELLED})
 NEWS: Final = frozenset({STEP_STARTED, STEP_RETRY, STEP_WAITS, ARTIFACT, PROGRESS})
 """What a shift tells on its way. One that wrote nothing else left nothing behind."""
 
-ASKED_AGAIN: Final = "[#fork]"
-"""How the keys of approvals begin that a fork asks for again, before it goes on. No part of a handler has such a name."""
-
 DROPPED: Final = b'{"dropped":'
 """How the data of a record begins whose payload was dropped because a checkpoint after it stands for it."""
 

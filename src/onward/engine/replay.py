@@ -19,6 +19,7 @@ from typing import Any
 from onward.core import checkpoint
 from onward.core import record as r
 from onward.core.control import Park
+from onward.core.fork import ASKED_AGAIN
 from onward.core.record import Record
 from onward.engine.mail import Mail
 from onward.errors import Fatal, StepFailed
@@ -144,7 +145,7 @@ class Replay:
         match record.kind:
             case r.STEP_DONE | r.STEP_FAILED | r.ANNOUNCED:
                 self._step(record)
-            case r.APPROVAL if record.key.startswith(r.ASKED_AGAIN):
+            case r.APPROVAL if record.key.startswith(ASKED_AGAIN):
                 self.asked_again[record.key] = Known(record.key, record.kind, record.value, record.seq, over=False)
             case r.SLEEP | r.SIGNAL | r.QUESTION | r.APPROVAL | r.CHILD:
                 self._add(record, over=False)

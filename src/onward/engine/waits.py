@@ -18,6 +18,7 @@ from typing import Any
 from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Control, Suspend
+from onward.core.fork import ASKED_AGAIN
 from onward.core.record import Record
 from onward.core.task import HEARS, NEVER, Reason
 from onward.core.task import Message as Sent
@@ -172,7 +173,7 @@ class Waits:
 
     async def ask_again(self, asked: Record) -> dict[str, Any] | None:
         """What a person says to an approval that another task had asked for, and this one, a fork of that, asks for again."""
-        pen, said, key = self._pen, dict(asked.value), f"{r.ASKED_AGAIN}approval {asked.seq}"
+        pen, said, key = self._pen, dict(asked.value), f"{ASKED_AGAIN}approval {asked.seq}"
         known = pen.replay.asked_again.get(key)
         if known is not None and known.over:
             return known.data if "n" in known.data and not known.data.get("expired") else None

@@ -57,12 +57,13 @@ def _set_wal(connection: apsw.Connection) -> None:
 
 
 class Files:
-    """The files of a database as they were opened: the file, and its write-ahead log, which holds the newest commits. SQLite itself
-    does not look at their names again: it goes on in a file that was deleted."""
+    """The file of a database as it was opened. SQLite itself does not look at its name again: it goes on in a file that was deleted.
+    The write-ahead log is not compared. A program that closes a connection of another SQLite library in this process may delete
+    the log, and that is no reason to stop."""
 
     def __init__(self, path: str, where: str) -> None:
         self._where = where
-        names = [] if path == MEMORY else [str(Path(path).absolute()), f"{Path(path).resolve()}-wal"]
+        names = [] if path == MEMORY else [str(Path(path).absolute())]
         self._files = [(name, _identity(name)) for name in names if _identity(name) is not None]
 
     def check(self) -> None:
