@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import Any
@@ -408,6 +409,37 @@ async def test_a_retry_does_not_wait_beyond_the_deadline(lab: Lab) -> None:
     task = await lab.run(bad)
     assert "deadline exceeded" in task.error["message"]  # type: ignore[index]
     assert lab.clock.time - start < 15
+
+
+async def test_a_failure_that_the_handler_caught_before_a_gather_stays_after_a_resume(lab: Lab) -> None:
+    """A gather has no record in the handler's own line: what its branches have done tells that the handler went on."""
+    ran: list[str] = []
+
+    async def breaks() -> None:
+        ran.append("breaks")
+        raise RuntimeError("no")
+
+    async def side(name: str) -> None:
+        ran.append(name)
+
+    async def last() -> None:
+        ran.append("last")
+        if ran.count("last") == 1:
+            raise ValueError("once")
+
+    @lab.app.task(retry=1)
+    async def work(ctx: Any) -> str:
+        with contextlib.suppress(StepFailed):
+            await ctx.step(breaks, retry=1)
+        await ctx.gather(ctx.step(side, "a"), ctx.step(side, "b"))
+        await ctx.gather(ctx.step(last, retry=1))
+        return "done"
+
+    task = await lab.run(work)
+    assert task.state is State.FAILED
+    await lab.app.resume(task.task_id)
+    assert (await lab.ended(task.task_id)).result == "done"
+    assert sorted(ran) == ["a", "b", "breaks", "last", "last"]
 
 
 async def test_a_resumed_task_has_its_time_anew(lab: Lab) -> None:

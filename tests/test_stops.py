@@ -287,10 +287,13 @@ async def test_a_stop_names_what_it_waits_for_and_goes_on(
     worker = slow.make_worker()
     await worker.start()
     await asyncio.wait_for(begun.wait(), 60)
-    await eventually(lambda: _nothing(worker._asked > worker._answered))
-    with caplog.at_level(logging.WARNING):
-        await asyncio.wait_for(worker.stop(0.1), 60)
-    over = True
+    try:
+        await slow.submit(deaf)  # a reason for another claim
+        await eventually(lambda: _nothing(worker._asked > worker._answered))
+        with caplog.at_level(logging.WARNING):
+            await asyncio.wait_for(worker.stop(0.1), 60)
+    finally:
+        over = True
     told = caplog.text
     assert f"for task {handle.id} (deaf)" in told
     assert "for the answer to a claim" in told

@@ -92,6 +92,11 @@ def _ways(path: str) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _around(path: str) -> list[str]:
+    """The paths of the scopes around a scope, from the handler's own line on."""
+    return ["", *(scope for scope, _ in _ways(path))][:-1] if path else []
+
+
 class Replay:
     """What a journal has, scope by scope."""
 
@@ -267,17 +272,27 @@ class Replay:
             return
         if kind == r.RESUMED:  # the time that it may take starts anew
             self.started_at, self.stop = None, ""
+        inner = self._last_inside()
         for path in sorted(self._lines):  # a scope comes before those in it
             line = self._lines.get(path)
-            while line and line[-1].kind in {r.STEP_FAILED, r.UNDONE} and not self._got_over(path, line[-1].seq):
+            while line and line[-1].kind in {r.STEP_FAILED, r.UNDONE} and not self._got_over(path, line[-1].seq, inner):
                 known = self._drop_last(path)
                 if known.kind == r.UNDONE:
                     self._drop_saga(known.key, path)
 
-    def _got_over(self, path: str, seq: int) -> bool:
-        """Whether a scope around this one went on after that record."""
-        around = ["", *(scope for scope, _ in _ways(path))][:-1] if path else []
-        return any(line[-1].seq > seq for at in around if (line := self._lines.get(at)))
+    def _got_over(self, path: str, seq: int, inner: Mapping[str, int]) -> bool:
+        """Whether a scope around this one, or a branch or saga in it, went on after that record."""
+        return inner.get(path, 0) > seq or any(
+            line[-1].seq > seq for at in _around(path) if (line := self._lines.get(at))
+        )
+
+    def _last_inside(self) -> dict[str, int]:
+        """The number of the last record in the scopes inside each scope."""
+        last: dict[str, int] = {}
+        for path, line in self._lines.items():
+            for at in _around(path) if line else ():
+                last[at] = max(last.get(at, 0), line[-1].seq)
+        return last
 
     def _drop_saga(self, key: str, path: str) -> None:
         while (line := self._lines[path]) and line[-1].key == key:
