@@ -109,6 +109,8 @@ class Terminal:
         while self._process.poll() is None:
             assert time.monotonic() < end, self.page
             self._take()
+        while select.select([self._master], [], [], 0)[0] and self._take():
+            pass  # its last words
         return int(self._process.returncode)
 
     def status(self) -> int:
