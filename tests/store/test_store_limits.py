@@ -569,6 +569,7 @@ async def test_with_many_ready_rows_a_claim_and_a_submit_use_their_indexes(store
         "SELECT 'x' || n, 'default', 'work', n % 3, 'queued', CASE WHEN n % 2 = 0 THEN 'g' || n % 50 END, CASE WHEN n % 2 = 0 THEN n * 7 END "
         "FROM generate_series(1, 100000) n",
     )
+    await sql(store, "ANALYZE onward_queue")
     asked = {"worker": "w1", "queue": "default", "names": ["work"], "room": 10, "alone": False}
     turn = {"queue": "default", "group": "g4", "priority": 1}
     async with store._connection() as connection:

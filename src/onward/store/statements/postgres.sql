@@ -118,14 +118,14 @@ SELECT r.task_id, r.task, r.grp, r.priority, r.turn FROM (
         SELECT n.name, n.priority, n.place FROM unnest(:marked::text[], :priorities::int[], :places::bigint[]) AS n(name, priority, place)
         CROSS JOIN LATERAL (
             SELECT COALESCE(q.turn, q.position) AS turn FROM onward_queue q
-            WHERE q.queue = :queue AND q.task = n.name AND q.priority = n.priority AND COALESCE(q.turn, q.position) >= n.place
+            WHERE q.queue || chr(10) || q.task = :queue || chr(10) || n.name AND q.priority = n.priority AND COALESCE(q.turn, q.position) >= n.place
               AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
             ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room) i
         WHERE EXISTS (SELECT 1 FROM me) ORDER BY n.priority DESC, i.turn LIMIT :room) f
     GROUP BY f.name, f.priority, f.place) s
 CROSS JOIN LATERAL (
     SELECT q.task_id, q.task, q.grp, q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
-    WHERE q.queue = :queue AND q.task = s.name AND q.priority = s.priority AND COALESCE(q.turn, q.position) >= s.place
+    WHERE q.queue || chr(10) || q.task = :queue || chr(10) || s.name AND q.priority = s.priority AND COALESCE(q.turn, q.position) >= s.place
       AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
     ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT s.room FOR UPDATE OF q SKIP LOCKED) r
 
@@ -135,12 +135,12 @@ CROSS JOIN LATERAL (
 WITH RECURSIVE fronts AS (
     SELECT n.name, f.priority, f.turn FROM unnest(:names::text[]) AS n(name) CROSS JOIN LATERAL (
         SELECT q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
-        WHERE q.queue = :queue AND q.task = n.name AND q.worker IS NULL AND q.due_at IS NULL
+        WHERE q.queue || chr(10) || q.task = :queue || chr(10) || n.name AND q.worker IS NULL AND q.due_at IS NULL
         ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT 1) f
     UNION ALL
     SELECT p.name, f.priority, f.turn FROM fronts p CROSS JOIN LATERAL (
         SELECT q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
-        WHERE q.queue = :queue AND q.task = p.name AND q.priority < p.priority AND q.worker IS NULL AND q.due_at IS NULL
+        WHERE q.queue || chr(10) || q.task = :queue || chr(10) || p.name AND q.priority < p.priority AND q.worker IS NULL AND q.due_at IS NULL
         ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT 1) f
 )
 SELECT name, priority::bigint, turn FROM fronts
@@ -168,13 +168,13 @@ SELECT r.task_id, r.task, r.grp, r.priority, r.turn FROM (
     SELECT f.name, count(*) AS room FROM (
         SELECT n.name FROM unnest(:names::text[]) AS n(name) CROSS JOIN LATERAL (
             SELECT q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
-            WHERE q.queue = :queue AND q.task = n.name AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
+            WHERE q.queue || chr(10) || q.task = :queue || chr(10) || n.name AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
             ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room) i
         WHERE EXISTS (SELECT 1 FROM me) ORDER BY i.priority DESC, i.turn LIMIT :room) f
     GROUP BY f.name) s
 CROSS JOIN LATERAL (
     SELECT q.task_id, q.task, q.grp, q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
-    WHERE q.queue = :queue AND q.task = s.name AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
+    WHERE q.queue || chr(10) || q.task = :queue || chr(10) || s.name AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
     ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT s.room FOR UPDATE OF q SKIP LOCKED) r
 
 -- name: ready_suspects
