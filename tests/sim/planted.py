@@ -60,9 +60,9 @@ def without(statement: str, clause: str, instead: str = "") -> Callable[[], Any]
 
 
 plant("claim-without-lease", patches=without("ready", "AND lease_until > onward_now()"))
-plant("claim-of-the-held", patches=without("ready", "q.worker IS NULL AND"))
-plant("claim-of-sleepers", patches=without("ready", "AND q.due_at IS NULL"))
-plant("claim-without-crashes", patches=without("ready", "(q.crashes >= 3) =", "0 ="))
+plant("claim-of-the-held", patches=without("ready", "i.worker IS NULL AND"))
+plant("claim-of-sleepers", patches=without("ready", "AND i.due_at IS NULL"))
+plant("claim-without-crashes", patches=without("ready", "AND i.crashes < 3"))
 plant("claim-in-no-order", patches=without("ready", "q.priority DESC, "))
 plant("rescue-of-the-living", patches=without("bury", "lease_until <", "lease_until - 3 <"))
 plant("rescue-without-count", patches=without("rescue", "crashes + 1", "crashes"))
