@@ -178,14 +178,16 @@ async def told(address: str) -> dict[str, Any]:
         return found
 
 
-def verdict(seen: Counter[Any], watch: dict[str, Any], pause: float, by: str = "pause") -> list[str]:
+def verdict(
+    seen: Counter[Any], watch: dict[str, Any], pause: float, by: str = "pause", memory: float = MEMORY
+) -> list[str]:
     """What is wrong. The pause of the loop is judged by the wall clock, or (`busy`) by the time that the loop itself worked: a busy
     machine lets any process stand still."""
     wrong = [f"{count} answers of {kind} are 500" for (kind, status), count in seen.items() if status == 500]
     wrong += [f"the loop stood still for {watch['pause']:.3f} s ({watch['busy']:.3f} s of work): {watch['where']}"] * (
         watch[by] > pause
     )
-    return wrong + [f"memory grew by {watch['grown'] / 1e6:.0f} MB"] * (watch["grown"] > MEMORY)
+    return wrong + [f"memory grew by {watch['grown'] / 1e6:.0f} MB"] * (watch["grown"] > memory)
 
 
 @pytest.mark.slow
@@ -202,10 +204,14 @@ async def test_hostile_traffic_stops_nothing(url: str, prove: bool, request: pyt
     )
     print(watch["where"])
     print(sorted(fuzz.seen.items(), key=str))
-    limit = {"pause": PAUSE} if prove else {"pause": 20 * PAUSE, "by": "busy"}
-    assert verdict(fuzz.seen, watch, **limit) == []
+    found = (
+        verdict(fuzz.seen, watch, PAUSE)
+        if prove
+        else verdict(fuzz.seen, watch, 20 * PAUSE, by="busy", memory=2 * MEMORY)
+    )
+    assert found == []
     assert fuzz.seen["tool", "completed"]
-    assert fuzz.seen["http", 202] + fuzz.seen["http", 400] + fuzz.seen["http", 401] > 20
+    assert fuzz.seen["http", 202] + fuzz.seen["http", 400] + fuzz.seen["http", 401] > 10
 
 
 @pytest.mark.slow
