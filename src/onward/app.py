@@ -231,7 +231,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
         """Ask for a task; the answer comes after the commit.
 
         The same `key` with the same everything gives the same task, however often and from wherever it is sent. With
-        `connection` (asyncpg, psycopg, SQLAlchemy, sqlite3) the task becomes part of the caller's own transaction. `group`
+        `connection` (asyncpg, psycopg, SQLAlchemy; on SQLite apsw) the task becomes part of the caller's own transaction. `group`
         (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. `webhook` is a URL that gets
         a signed POST when the task ends. `budget` is what the task and its children may spend on models, instead of the agent's own.
         `after` is the id of an agent's task that has ended: this one goes on where that one was, with its state and what was said.

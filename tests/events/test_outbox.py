@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections import Counter
 from typing import Any
 
+import apsw
 import psycopg
 import pytest
 from hypothesis import given
@@ -232,14 +232,19 @@ async def test_in_the_transaction_of_somebody_else(office: Office, receiver: Rec
     office.app.on("task.submitted", name="f")(lambda event: None)
     await office.app.save_subscriptions()
     path = url.removeprefix("sqlite:///")
-    connection: Any = psycopg.connect(url) if url.startswith("postgres") else sqlite3.connect(path)
+    if url.startswith("postgres"):
+        connection: Any = psycopg.connect(url)
+    else:
+        connection = apsw.Connection(path)
+        connection.execute("BEGIN")
     try:
         await office.submit(webhook=receiver.url(), connection=connection)
-        connection.rollback()
+        connection.execute("ROLLBACK")
         assert (await office.app.list())[0] == []
         assert await sql(office.store, "SELECT * FROM onward_outbox") == []
+        connection.execute("BEGIN")
         task_id = await office.submit(webhook=receiver.url(), connection=connection)
-        connection.commit()
+        connection.execute("COMMIT")
     finally:
         connection.close()
     held = await office.begin()

@@ -20,7 +20,7 @@ from onward import Onward
 from onward.core.task import State
 from onward.errors import KeyConflict, TaskNotFound, UsageError
 from onward.store.port import Store
-from tests.kit import claim, completion, join, new, sql, submit
+from tests.kit import claim, completion, join, new, not_memory, sql, submit
 
 Maybe = Awaitable[Any] | None
 
@@ -123,18 +123,9 @@ async def from_sqlalchemy_async_session(url: str) -> AsyncIterator[Borrowed]:
 
 
 @contextlib.asynccontextmanager
-async def from_sqlite3(url: str, rows: Any = None, **options: Any) -> AsyncIterator[Borrowed]:
+async def from_sqlite3(url: str, **options: Any) -> AsyncIterator[Borrowed]:
     with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"), **options)) as connection:
-        connection.row_factory = rows
         yield Borrowed(connection, connection.commit, connection.rollback)
-
-
-def from_sqlite3_with_rows(url: str) -> Any:
-    return from_sqlite3(url, sqlite3.Row)
-
-
-def from_sqlite3_with_dicts(url: str) -> Any:
-    return from_sqlite3(url, lambda cursor, row: dict(zip([c[0] for c in cursor.description], row, strict=True)))
 
 
 class OwnConnection(sqlite3.Connection):
@@ -167,15 +158,8 @@ POSTGRES = [
     from_sqlalchemy_async,
     from_sqlalchemy_async_session,
 ]
-SQLITE = [
-    from_sqlite3,
-    from_sqlite3_with_rows,
-    from_sqlite3_with_dicts,
-    from_a_subclass_of_sqlite3,
-    from_apsw,
-    from_sqlalchemy,
-    from_sqlalchemy_session,
-]
+SQLITE = [from_apsw]
+OTHER_LIBRARIES = [from_sqlite3, from_a_subclass_of_sqlite3, from_sqlalchemy, from_sqlalchemy_session]
 both = pytest.mark.parametrize(
     ("kind", "borrow"),
     [("postgres", b) for b in POSTGRES] + [("sqlite file", b) for b in SQLITE],
@@ -251,7 +235,7 @@ async def _nothing(ctx: Any, n: int = 0) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "borrow"), [("postgres", from_psycopg), ("sqlite file", from_sqlite3)], indirect=["kind"]
+    ("kind", "borrow"), [("postgres", from_psycopg), ("sqlite file", from_apsw)], indirect=["kind"]
 )
 async def test_an_id_sent_again_after_its_task_has_ended_changes_nothing(store: Store, url: str, borrow: Any) -> None:
     """The port: an id that is there already gives the task it belongs to. It does not put it into the queue again."""
@@ -270,9 +254,51 @@ async def test_an_id_sent_again_after_its_task_has_ended_changes_nothing(store: 
 
 async def test_what_is_no_connection_is_refused_with_a_sentence(app: Onward) -> None:
     app.task(_nothing, name="nothing")
-    with pytest.raises(UsageError, match="asyncpg, psycopg, SQLAlchemy, sqlite3 or apsw, not dict"):
+    with pytest.raises(UsageError, match=r"takes a connection of (asyncpg, psycopg or SQLAlchemy|apsw) here, not dict"):
         await app.submit("nothing", 1, connection={})
     assert await sql(app.store, "SELECT count(*) FROM onward_tasks") == [(0,)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite file"], indirect=True)
+@pytest.mark.parametrize("borrow", OTHER_LIBRARIES)
+async def test_another_sqlite_library_is_refused_with_the_way_out(app: Onward, url: str, borrow: Any) -> None:
+    app.task(_nothing, name="nothing")
+    async with borrow(url) as owner:
+        with pytest.raises(UsageError, match=r"destroy the file when both write. Open it with apsw.Connection\(path\)"):
+            await app.submit("nothing", 1, connection=owner.connection)
+    assert await sql(app.store, "SELECT count(*) FROM onward_tasks") == [(0,)]
+
+
+@not_memory  # there the transaction has the only connection, and a submit reads the depth of its queue first
+async def test_the_connection_of_a_transaction(app: Onward) -> None:
+    """A task submits another one in its own transaction: the step's record, the writes and the new task commit together."""
+    app.task(_nothing, name="nothing")
+
+    async def order(connection: Any, number: int) -> str:
+        handle = await app.submit("nothing", number, key=f"order-{number}", connection=connection)
+        if number == 2 and len(tries) < 2:
+            tries.append(handle.id)
+            raise RuntimeError("not yet")
+        return handle.id
+
+    tries: list[str] = []
+
+    @app.task
+    async def shop(ctx: Any) -> list[str]:
+        first = await ctx.transaction(order, 1)
+        second = await ctx.transaction(order, 2, retry=3)
+        async with ctx.transaction() as connection:
+            third = await app.submit("nothing", 3, connection=connection)
+        return [first, second, third.id]
+
+    async with app.worker():
+        shopping = await app.submit(shop)
+        ids = await shopping.result(timeout=60)
+        for task_id in ids:
+            await app.handle(task_id).result(timeout=60)
+    assert await sql(app.store, "SELECT count(*) FROM onward_tasks") == [(4,)]
+    assert len(tries) == 2
+    assert not {*tries} & {*ids}
 
 
 @both

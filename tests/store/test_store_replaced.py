@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 
 from onward import Onward
 from onward.errors import FileReplaced
+from onward.store import sqlite_guard
 from onward.store.port import Batch, Store
 from tests.kit import begun, entry, eventually, new, only_file, submit
 
@@ -133,3 +137,57 @@ async def test_a_worker_says_what_happened_and_its_process_takes_nothing_in(
         assert str(path) in str(refused.value)
         with pytest.raises(FileReplaced):
             await app.get(task.id)
+
+
+LOOK = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM onward_tasks').fetchone()[0])"
+
+
+def _look_from_here(path: Path) -> None:
+    """As a program does that reads our tables with Python's own SQLite library, in the process of the worker."""
+    connection = sqlite3.connect(path)
+    connection.execute("SELECT count(*) FROM onward_tasks").fetchone()
+    connection.close()
+
+
+def _look_from_elsewhere(path: Path) -> int:
+    """Another process opens the file, reads and ends."""
+    return int(subprocess.check_output([sys.executable, "-c", LOOK, str(path)]))
+
+
+async def test_another_sqlite_library_in_this_process_leaves_the_log_alone(store: Store, path: Path) -> None:
+    log, shared = path.with_name("onward.db-wal"), path.with_name("onward.db-shm")
+    for number in range(1, 4):
+        await submit(store, new())
+        before = log.stat().st_ino, shared.stat().st_ino
+        _look_from_here(path)
+        assert (log.stat().st_ino, shared.stat().st_ino) == before
+        await submit(store, new())
+        assert _look_from_elsewhere(path) == 2 * number
+        assert (log.stat().st_ino, shared.stat().st_ino) == before
+    assert await store.census() == []
+
+
+async def test_without_the_guard_the_log_is_deleted(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above would notice."""
+    monkeypatch.setattr(sqlite_guard.Guard, "hold", lambda *_: None)
+    path = tmp_path / "onward.db"
+    async with Onward(f"sqlite:///{path}") as app:
+        app.task(name="quick")(lambda ctx: None)
+        await app.submit("quick")
+        _look_from_here(path)
+        assert not path.with_name("onward.db-wal").exists()
+
+
+async def test_the_last_store_of_a_process_takes_the_log_with_it(tmp_path: Path, kind: str) -> None:
+    """The guard lets go before the connections close, also where several stores have the file open."""
+    path, log = tmp_path / "onward.db", tmp_path / "onward.db-wal"
+    first, second = Onward(f"sqlite:///{path}"), Onward(f"sqlite:///{path}")
+    for _ in range(3):
+        async with first:
+            async with second:
+                await second.list()
+            assert log.exists()
+            _look_from_here(path)
+            assert log.exists()
+        assert not log.exists()
+        assert not sqlite_guard._in_use

@@ -1,8 +1,8 @@
 """Submit in the caller's own transaction: the task is there with the caller's data, or not at all.
 
-The connection may be asyncpg's, psycopg's (sync or async), SQLAlchemy's (Connection, Session and their async twins),
-sqlite3's or apsw's. It is used as it is: nothing is begun, committed or rolled back here. The statements are the plain
-kind that every one of them runs; only their placeholders differ.
+On PostgreSQL the connection may be asyncpg's, psycopg's (sync or async) or SQLAlchemy's (Connection, Session and their async twins); on
+SQLite it is apsw's. On both it may be the one of a `ctx.transaction`. It is used as it is: nothing is begun, committed or
+rolled back here. The statements are the plain kind that every one of them runs; only their placeholders differ.
 """
 
 from __future__ import annotations
@@ -34,11 +34,19 @@ _WEBHOOK = statements.text("subscribe_task")
 _BORN_PAUSED = statements.text("born_paused")
 _FOUND = "SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key"
 _PARAMETER = re.compile(r":([a-z_]+)")
-_LIBRARIES = {"asyncpg", "psycopg", "sqlalchemy", "sqlite3", "apsw"}
+_OWN = "onward"
+_DOLLARS = {"asyncpg", _OWN}
+"""Libraries whose placeholders are $1, $2 and so on."""
+
+ON_POSTGRES = ("asyncpg", "psycopg", "sqlalchemy", _OWN)
+ON_SQLITE = ("apsw", _OWN)
 
 
-async def submit_through(connection: Any, new: Sequence[NewTask], now: float) -> list[Submitted]:
-    """Submit with somebody else's connection."""
+async def submit_through(
+    connection: Any, new: Sequence[NewTask], now: float, allowed: tuple[str, ...]
+) -> list[Submitted]:
+    """Submit with the caller's connection, which must be of an allowed library."""
+    _check_library(connection, allowed)
     answers = []
     for task in new:
         values = task._asdict() | {
@@ -66,28 +74,38 @@ async def submit_through(connection: Any, new: Sequence[NewTask], now: float) ->
 
 
 def _library(connection: Any) -> str:
-    """Whose connection it is, also where it is of a class of the caller's own."""
-    named = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
-    return next((name for name in named if name in _LIBRARIES), "")
+    """The library that the connection is from, also where its class is the caller's own."""
+    modules = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
+    return next((name for name in modules if name in {*ON_POSTGRES, *ON_SQLITE, "sqlite3"}), "")
+
+
+def _check_library(connection: Any, allowed: tuple[str, ...]) -> None:
+    library = _library(connection)
+    if library in allowed:
+        return
+    if allowed is ON_SQLITE and library in {"sqlite3", "sqlalchemy"}:
+        raise UsageError(
+            f"submit(connection=…) on SQLite takes a connection of apsw, not of {library}: Onward has the file open with the SQLite "
+            "library of apsw, and Python's sqlite3 is another one. Two of them in one process do not see each other's locks, and destroy "
+            "the file when both write. Open it with apsw.Connection(path), or keep your tables in a file of their own"
+        )
+    names = "asyncpg, psycopg or SQLAlchemy" if allowed is ON_POSTGRES else "apsw"
+    raise UsageError(f"submit(connection=…) takes a connection of {names} here, not {type(connection).__name__}")
 
 
 async def _run(connection: Any, sql: str, values: dict[str, Any], *, answer: bool = False) -> list[Any]:
     library = _library(connection)
     names = _PARAMETER.findall(sql)
     ordered = [values[name] for name in names]
-    if library == "asyncpg":
+    if library in _DOLLARS:
         counter = iter(range(1, len(names) + 1))
         text = _PARAMETER.sub(lambda _: f"${next(counter)}", sql)
         return list(await connection.fetch(text, *ordered)) if answer else [await connection.execute(text, *ordered)]
     if library == "sqlalchemy":
         return await _sqlalchemy(connection, sql, {name: values[name] for name in names}, answer)
-    if library in {"psycopg", "sqlite3", "apsw"}:
-        text = _PARAMETER.sub("%s" if library == "psycopg" else "?", sql)
-        cursor = await _settled(connection.execute(text, ordered))
-        return list(await _settled(cursor.fetchall())) if answer else []
-    raise UsageError(
-        f"submit(connection=…) takes a connection of asyncpg, psycopg, SQLAlchemy, sqlite3 or apsw, not {type(connection).__name__}"
-    )
+    text = _PARAMETER.sub("%s" if library == "psycopg" else "?", sql)
+    cursor = await _settled(connection.execute(text, ordered))
+    return list(await _settled(cursor.fetchall())) if answer else []
 
 
 async def _sqlalchemy(connection: Any, sql: str, values: dict[str, Any], answer: bool) -> list[Any]:

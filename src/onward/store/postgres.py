@@ -33,7 +33,7 @@ from onward.store import postgres_schedules as timed
 from onward.store import postgres_snapshots as snapshots
 from onward.store import postgres_steer as steer
 from onward.store.access import seen_by
-from onward.store.borrowed import submit_through
+from onward.store.borrowed import ON_POSTGRES, submit_through
 from onward.store.census import Faults, Seen, in_slices, unseen
 from onward.store.listener import Listener
 from onward.store.migrate import State, Tell, silent
@@ -188,7 +188,7 @@ class PostgresStore(
     async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
         if connection is not None:
             (row,) = await self._fetch("now")
-            return await submit_through(connection, new, row[0])
+            return await submit_through(connection, new, row[0], ON_POSTGRES)
         while True:
             created = await self._insert(new)
             if len(created) == len(new):

@@ -31,7 +31,7 @@ from onward.store import sqlite_limits as gates
 from onward.store import sqlite_schedules as timed
 from onward.store import sqlite_steer as steer
 from onward.store.access import seen_by
-from onward.store.borrowed import submit_through
+from onward.store.borrowed import ON_SQLITE, submit_through
 from onward.store.census import Faults, Seen, in_slices, unseen
 from onward.store.lane import Inline, Lane, Threaded
 from onward.store.migrate import State, Tell, silent
@@ -56,6 +56,7 @@ from onward.store.sqlite_access import SqliteAccess
 from onward.store.sqlite_file import MEMORY, Files, health, plainly, sound, sound_file
 from onward.store.sqlite_fork import fork
 from onward.store.sqlite_gauges import SqliteGauges
+from onward.store.sqlite_guard import Guard
 from onward.store.sqlite_nudges import SqliteNudges
 from onward.store.sqlite_outbox import SqliteOutbox
 from onward.store.sqlite_overview import SqliteOverview
@@ -97,6 +98,7 @@ class SqliteStore(
         self._write: Lane | None = None
         self._read: Lane | None = None
         self._files = Files(MEMORY, self.where)
+        self._guard = Guard()
         self._hub = Hub(None if path == MEMORY else self._send)
         self._news = News(self._hub)
         self._ears: Datagrams | None = None
@@ -118,6 +120,8 @@ class SqliteStore(
                 await self.migrate(tell)
             await self._check()
             self._files = Files(self.path, self.where)
+            if self.path != MEMORY:
+                self._guard.hold(self.path)
         except BaseException:
             await self.close()
             raise
@@ -134,8 +138,9 @@ class SqliteStore(
             task.cancel()
         if self._ears is not None:
             self._ears.close()
-        for lane in {id(lane): lane for lane in (self._write, self._read) if lane is not None}.values():
-            lane.close()
+        with self._guard.released():
+            for lane in {id(lane): lane for lane in (self._write, self._read) if lane is not None}.values():
+                lane.close()
         self._write = self._read = self._ears = None
         self._files = Files(MEMORY, self.where)
 
@@ -201,7 +206,7 @@ class SqliteStore(
 
     async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
         if connection is not None:
-            return await submit_through(connection, new, self._clock.now())
+            return await submit_through(connection, new, self._clock.now(), ON_SQLITE)
         return await self._writing(lambda c: [self._submit_one(c, task) for task in new])
 
     def _submit_one(self, connection: apsw.Connection, new: NewTask) -> Submitted:
