@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from onward import Onward, place
 from onward.health import Doctor
 from onward.place import Place
-from onward.store import census
+from onward.store import census, sqlite_file
 from onward.store.overview import Unfinished
 from onward.store.port import Store
-from tests.kit import HandClock, Through, begun, eventually, not_memory, sql, submit
+from tests.kit import HandClock, Through, begun, eventually, new, not_memory, only_file, sql, submit
 from tests.store.test_store_readers import ended_before
 
 
@@ -100,3 +102,33 @@ async def test_more_ended_tasks_than_are_counted_are_estimated(store: Store) -> 
     completed, *_, exact = await store.ended(100)
     assert not exact
     assert 100 <= completed <= 1600, "by the size of the table, also before the server has counted its rows"
+
+
+@only_file
+@pytest.mark.usefixtures("kind")
+async def test_the_doctor_names_a_log_that_cannot_be_shortened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "LARGE_LOG_BYTES", 8_000_000)
+    path = tmp_path / "onward.db"
+    async with Onward(f"sqlite:///{path}") as app:
+
+        async def log() -> tuple[bool, str]:
+            return next((fine, text) for name, fine, text in await app.store.doctor() if name == "write-ahead log")
+
+        async def work() -> None:
+            for _ in range(30):
+                await app.store.submit([new(input=b'"' + b"x" * 400_000 + b'"')])
+
+        await work()
+        assert (await log())[0]
+        reader = apsw.Connection(str(path))
+        reader.execute("BEGIN")
+        list(reader.execute("SELECT count(*) FROM onward_tasks"))
+        await work()
+        fine, text = await log()
+        assert not fine
+        assert f"`fuser {path}` lists the programs that have the file open" in text
+        reader.close()
+        await work()
+        assert (await log())[0]

@@ -19,6 +19,9 @@ MEMORY = ":memory:"
 BUSY = 20.0
 """Seconds to wait for another process that writes."""
 
+LARGE_LOG_BYTES = 256_000_000
+"""A write-ahead log of this size has not been started again for long. Usually it has 4 MB; one large commit makes it larger."""
+
 FIXED_IN = (3, 51, 3)
 """The first library without the WAL-reset bug."""
 
@@ -34,6 +37,7 @@ def connect(path: str, clock: Clock) -> apsw.Connection:
     connection.create_scalar_function("onward_has", _has, 2, deterministic=True)
     _set_wal(connection)
     connection.execute("PRAGMA synchronous=FULL")
+    connection.execute(f"PRAGMA journal_size_limit={LARGE_LOG_BYTES // 4}")  # a log that had grown gives its space back
     return connection
 
 
@@ -134,4 +138,21 @@ def health(connection: apsw.Connection, path: str) -> list[tuple[str, bool, str]
             f"{mode} (wal lets readers and the writer work side by side)",
         ),
         ("synchronous", sync == 2, f"{sync} (2 is FULL: an acknowledged write survives a power cut)"),
+        _log_size(path),
     ]
+
+
+def _log_size(path: str) -> tuple[str, bool, str]:
+    """SQLite starts its log again when no reader needs what is in it. A log that grows has a reader that does not end."""
+    try:
+        size = 0 if path == MEMORY else os.stat(f"{path}-wal").st_size  # noqa: PTH116 -- as above
+    except FileNotFoundError:
+        size = 0
+    if size < LARGE_LOG_BYTES:
+        return "write-ahead log", True, f"{size / 1e6:.1f} MB"
+    return (
+        "write-ahead log",
+        False,
+        f"{size / 1e6:,.0f} MB: some program has had a read transaction open on this file for a long time, SQLite cannot shorten the log, "
+        f"and every read gets slower. `fuser {path}` lists the programs that have the file open; end that transaction",
+    )
