@@ -133,7 +133,9 @@ class Threaded:
         most: int = 500,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` raises when the database is not the one that was opened: then nothing is written, or acknowledged."""
+        """`check` raises when the database is not the one that was opened. It is called after each commit, before its jobs are answered:
+        only then is it known where the commit went. (It is not called before as well: a call of the system lets the event loop run
+        first, which costs more than the call.)"""
         self._connect, self._begin, self._most, self._check = connect, begin, most, check
         self._waiting: collections.deque[_Call] = collections.deque()
         self._lock = threading.Condition()
@@ -193,7 +195,6 @@ class Threaded:
 
     def _commit(self, connection: apsw.Connection, calls: list[_Call]) -> None:
         try:
-            self._check()
             if len(calls) == 1 and calls[0].single:
                 calls[0].answer = calls[0].job(connection)
                 self._check()

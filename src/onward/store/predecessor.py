@@ -20,14 +20,11 @@ log = logging.getLogger("onward.store")
 
 def named(entries: Sequence[Entry], known: Mapping[str, float | None]) -> tuple[list[int], list[float | None]]:
     """For each entry of a batch in order, the number and the time of the record that its task's first entry follows."""
-    numbers: list[int] = []
-    times: list[float | None] = []
+    times = [known.get(entry[0]) for entry in entries]
+    if len({entry[0] for entry in entries}) == len(entries):  # nearly always: a step waits for the one before it
+        return [entry[1] - 1 for entry in entries], times
     firsts: dict[str, int] = {}
-    for entry in entries:
-        task_id = entry[0]
-        numbers.append(firsts.setdefault(task_id, entry[1] - 1))
-        times.append(known.get(task_id))
-    return numbers, times
+    return [firsts.setdefault(entry[0], entry[1] - 1) for entry in entries], times
 
 
 def is_own(taker: Any, first: Entry) -> bool:
