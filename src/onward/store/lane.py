@@ -195,22 +195,28 @@ class Threaded:
 
     def _commit(self, connection: apsw.Connection, calls: list[_Call]) -> None:
         try:
-            if len(calls) == 1 and calls[0].single:
-                calls[0].answer = calls[0].job(connection)
-                self._check()
-                return
-            connection.execute(self._begin)
-            if len(calls) == 1:
-                calls[0].answer = calls[0].job(connection)
-            else:
-                for call in calls:
-                    self._apart(connection, call)
-            connection.execute("COMMIT")
-            self._check()
+            self._run_all(connection, calls)
         except BaseException as error:
             undo(connection)
             for call in calls:
                 call.error = call.error or error
+        try:
+            self._check()
+        except BaseException as error:  # also for a job that failed: its error is about another database
+            for call in calls:
+                call.error = error
+
+    def _run_all(self, connection: apsw.Connection, calls: list[_Call]) -> None:
+        if len(calls) == 1 and calls[0].single:
+            calls[0].answer = calls[0].job(connection)
+            return
+        connection.execute(self._begin)
+        if len(calls) == 1:
+            calls[0].answer = calls[0].job(connection)
+        else:
+            for call in calls:
+                self._apart(connection, call)
+        connection.execute("COMMIT")
 
     @staticmethod
     def _apart(connection: apsw.Connection, call: _Call) -> None:
