@@ -178,6 +178,7 @@ class Transaction:
         if not written and not await self._there():
             raise self._pen.end(Fenced())
         hold.seq, hold.at = hold.seq + 1, self._at
+        hold.claim = hold.covered = None  # no commit of the writer stands for this record
         self._desk.store.news()
 
     async def _there(self) -> bool:

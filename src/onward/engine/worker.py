@@ -128,6 +128,7 @@ class Worker:
         self._strangers: frozenset[str] = frozenset()
         self._strangers_at = 0.0
         self._asked = self._answered = self._asked_then = 0
+        self._claims = 0
         self._chores: list[asyncio.Task[Any]] = []
         self._stopping = False
         self._alone = False
@@ -469,8 +470,13 @@ class Worker:
 
     def _begin(self, claimed: list[Claimed]) -> None:
         make = WatchedShift if watching() else Shift
+        self._claims += 1
         for one in claimed:
             shift = make(self, one, self._handlers[one.task])
+            shift.hold.claim = (
+                self._claims,
+                one.claimed_at,
+            )  # under limits a claim is several commits, each at its time
             self._shifts[one.id] = shift
             self._spawn(self._do(shift), f"onward-task-{one.id}")
 

@@ -30,6 +30,7 @@ from onward.store.census import Census
 from onward.store.migrate import Tell, silent
 from onward.store.outbox import Outbox
 from onward.store.overview import Overview
+from onward.store.predecessor import Witness
 from onward.store.purses import Purses
 from onward.store.quotas import Quotas
 from onward.store.tails import Tails
@@ -154,6 +155,8 @@ class Batch:
     """What records of this batch, or of later ones, refer to."""
     known: dict[str, float | None] = dataclasses.field(default_factory=dict)
     """By task, the time of the record before its first one here, as the writer knows it; without one, any time will do."""
+    witnesses: list[Witness] = dataclasses.field(default_factory=list)
+    """Records that must be there, or nothing is written (see `predecessor`); without any, the predecessor of each task."""
     patience: float = 1.0
     """How many times the usual time it may take."""
 
@@ -425,7 +428,8 @@ class Store(Access, Census, Outbox, Overview, Purses, Quotas, Tails, Protocol):
 
     async def save(self, worker: str, batch: Batch) -> set[str]:
         """Append records and settle tasks, in one commit. All records of one task stand or fall together; the ids of
-        those that were refused come back: the journal had moved on, or has lost the record before (see `predecessor`).
+        those that were refused come back: the journal had moved on, or has lost the record before (see `predecessor`). Raises WitnessLost,
+        and writes nothing, when the batch names a witness that is not there.
         A record that is there already, of the same shift and time, counts as written."""
         ...
 

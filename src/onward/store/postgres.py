@@ -65,11 +65,12 @@ from onward.store.postgres_overview import PostgresOverview
 from onward.store.postgres_prune import PostgresPruning
 from onward.store.postgres_purses import PostgresPurses
 from onward.store.postgres_quotas import PostgresQuotas
-from onward.store.postgres_run import S, run
+from onward.store.postgres_run import S, run, there
 from onward.store.postgres_save import write
 from onward.store.postgres_session import PATIENCE, SLOWEST, Loan, behind_a_pooler, connect, health, plain
 from onward.store.postgres_tails import PostgresTails
 from onward.store.postgres_trim import PostgresTrimming
+from onward.store.predecessor import WitnessLost
 
 T = TypeVar("T")
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
@@ -398,6 +399,8 @@ class PostgresStore(
         try:
             await self._write_batch(batch)
         except steer.REFUSED:
+            if batch.witnesses and (await self._fetch("there", **there(batch.witnesses)))[0]["there"] is None:
+                raise WitnessLost from None
             refused = {part.entries[0][0] for part in batch.split() if not await self._save_part(worker, part)}
         else:
             refused = set()

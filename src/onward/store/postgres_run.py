@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onward.store import statements
+from onward.core.record import Entry
+from onward.store import predecessor, statements
+from onward.store.predecessor import Witness
 
 S = statements.load("postgres")
+_COLUMNS = ("ids", "seqs", "shifts", "kinds", "keys", "datas", "ats")
+_WITNESS = ("w_ids", "w_seqs", "w_shifts", "w_ats")
 
 
 async def run(connection: Any, name: str, /, **values: Any) -> None:
@@ -17,3 +22,16 @@ async def run(connection: Any, name: str, /, **values: Any) -> None:
 async def first(connection: Any, name: str, /, **values: Any) -> Any:
     """Its first row, or None."""
     return await connection.fetchrow(S[name].sql, *S[name](**values))
+
+
+def records(
+    entries: Sequence[Entry], witnesses: Sequence[Witness], known: Mapping[str, float | None]
+) -> dict[str, Any]:
+    """The values of the section `records`; with no witnesses given, each task has its predecessor as one."""
+    columns = zip(*sorted(entries), strict=True)
+    return dict(zip(_COLUMNS, columns, strict=True)) | there(witnesses or predecessor.of_each(entries, known))
+
+
+def there(witnesses: Sequence[Witness]) -> dict[str, Any]:
+    """The values of the section `there`."""
+    return dict(zip(_WITNESS, zip(*witnesses, strict=True), strict=True))

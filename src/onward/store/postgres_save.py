@@ -7,9 +7,9 @@ from typing import Any
 
 from onward.store import postgres_limits as gates
 from onward.store import postgres_steer as steer
-from onward.store import predecessor, rows
+from onward.store import rows
 from onward.store.port import Batch, End, Wait
-from onward.store.postgres_run import S, run
+from onward.store.postgres_run import S, records, run
 from onward.store.postgres_session import PATIENCE, SLOWEST
 
 
@@ -23,7 +23,8 @@ async def write(connection: Any, batch: Batch) -> None:
                 await write(connection, dataclasses.replace(batch, contents=[]))
         return
     if not batch.ends and not batch.waits:
-        await connection.execute(S["save"].sql, *_records(batch), timeout=seconds)
+        values = records(batch.entries, batch.witnesses, batch.known)
+        await connection.execute(S["save"].sql, *S["save"](**values), timeout=seconds)
         return
     ends, waits = sorted(batch.ends, key=_by_id), sorted(batch.waits, key=_by_id)
     settle = S["settle"](**_values(batch, ends, waits))
@@ -42,15 +43,9 @@ async def write(connection: Any, batch: Batch) -> None:
         await gates.let_go(connection, batch.gates.values())
 
 
-def _records(batch: Batch) -> list[Any]:
-    """The parameters of `records`, in their order."""
-    entries = sorted(batch.entries)
-    return [*zip(*entries, strict=True), *predecessor.named(entries, batch.known)]
-
-
 def _values(batch: Batch, ends: list[End], waits: list[Wait]) -> dict[str, Any]:
     return {
-        **dict(zip(S["records"].names, _records(batch), strict=True)),
+        **records(batch.entries, batch.witnesses, batch.known),
         "end_ids": [e.id for e in ends],
         "states": [e.state.value for e in ends],
         "end_attempts": [e.attempt for e in ends],

@@ -14,7 +14,7 @@ from onward.core.task import NEEDS_A_PERSON, SAID, Message, State
 from onward.store import postgres_limits, rows
 from onward.store.port import End, Foreign, Sent, Stopped
 from onward.store.postgres_fork import fork
-from onward.store.postgres_run import S, first, run
+from onward.store.postgres_run import S, first, records, run
 
 REFUSED = (asyncpg.UniqueViolationError, asyncpg.NotNullViolationError)
 """A record whose number is taken, and one whose predecessor is not there."""
@@ -130,6 +130,6 @@ async def record_with(connection: Any, body: Callable[[Any], Awaitable[Entry]], 
     except Exception as error:
         raise Foreign(error) from error
     try:
-        await connection.execute(S["save"].sql, *[[value] for value in (*entry, entry[1] - 1, known)])
+        await connection.execute(S["save"].sql, *S["save"](**records([entry], [], {entry[0]: known})))
     except REFUSED:
         raise Taken from None

@@ -1,10 +1,13 @@
-"""The predecessor: a worker may write record n+1 only while record n, as the worker knows it, is in the journal.
+"""Predecessors and witnesses: a worker may write record n+1 only while record n, as the worker knows it, is in the journal.
 
 The primary key refuses a number that is taken. It does not notice that the numbers before are gone: a database that was
-restored, or that failed over to a replica that lagged behind, has lost commits that it had confirmed. So each append names the
-record that it follows (its number, its shift, its time), and the statement takes its own number from that record: where the
-record is missing the number is NULL, and the database refuses the row. The time tells two shifts apart that got the same number
-before and after the loss.
+restored, or that failed over to a replica that lagged behind, has lost commits that it had confirmed. It has lost the newest ones: where
+a commit is still there, all commits before it are. So a commit names witnesses, records that earlier commits wrote: the
+statement takes its own numbers from them, and where one is missing the numbers are NULL and the database refuses all rows. A record
+is named by task, number, shift and time. The time tells two shifts apart that got the same number before and after the loss.
+
+A batch whose writer names no witnesses has the predecessor of each of its tasks as one. The writer needs fewer, because one record
+stands for all that was committed before it (`store/writer.py`).
 """
 
 from __future__ import annotations
@@ -17,14 +20,22 @@ from onward.core.record import Entry
 
 log = logging.getLogger("onward.store")
 
+Witness = tuple[str, int, int, float | None]
+"""A record that must be there: task, number, shift, and time (None where any time will do)."""
 
-def named(entries: Sequence[Entry], known: Mapping[str, float | None]) -> tuple[list[int], list[float | None]]:
-    """For each entry of a batch in order, the number and the time of the record that its task's first entry follows."""
-    times = [known.get(entry[0]) for entry in entries]
-    if len({entry[0] for entry in entries}) == len(entries):  # nearly always: a step waits for the one before it
-        return [entry[1] - 1 for entry in entries], times
-    firsts: dict[str, int] = {}
-    return [firsts.setdefault(entry[0], entry[1] - 1) for entry in entries], times
+
+class WitnessLost(Exception):
+    """A record that the writer named is not in the journal, and nothing was written: the database has lost commits, or the record was
+    pruned. The writer sends the batch again with the predecessor of each task."""
+
+
+def of_each(entries: Sequence[Entry], known: Mapping[str, float | None]) -> list[Witness]:
+    """The predecessor of each task: the record before its first one here."""
+    firsts: dict[str, Witness] = {}
+    for entry in entries:
+        if entry[0] not in firsts:
+            firsts[entry[0]] = (entry[0], entry[1] - 1, entry[2], known.get(entry[0]))
+    return list(firsts.values())
 
 
 def is_own(taker: Any, first: Entry) -> bool:

@@ -52,6 +52,7 @@ from onward.store.port import (
     Submitted,
     WorkerRow,
 )
+from onward.store.predecessor import WitnessLost
 from onward.store.sqlite_access import SqliteAccess
 from onward.store.sqlite_file import MEMORY, Files, health, plainly, sound, sound_file
 from onward.store.sqlite_fork import fork
@@ -63,7 +64,7 @@ from onward.store.sqlite_overview import SqliteOverview
 from onward.store.sqlite_prune import SqlitePruning
 from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_quotas import SqliteQuotas
-from onward.store.sqlite_run import SIZES, S, first, insert, run, views
+from onward.store.sqlite_run import SIZES, S, are_there, first, insert, run, save, views
 from onward.store.sqlite_tails import SqliteTails
 from onward.store.sqlite_transact import Taken, borrow
 from onward.store.sqlite_trim import SqliteTrimming
@@ -392,6 +393,8 @@ class SqliteStore(
         return refused
 
     def _save_parts(self, connection: apsw.Connection, batch: Batch) -> set[str]:
+        if not are_there(connection, batch.witnesses):
+            raise WitnessLost
         return {part.entries[0][0] for part in batch.split() if not self._save_part(connection, part)}
 
     def _save_part(self, connection: apsw.Connection, part: Batch) -> bool:
@@ -412,12 +415,7 @@ class SqliteStore(
     def _write_batch(self, connection: apsw.Connection, batch: Batch) -> None:
         if batch.contents:
             connection.executemany(S["keep"].sql, batch.contents)
-        lasts, last_ats = predecessor.named(batch.entries, batch.known)
-        records = [(*e, n, t) for e, n, t in zip(batch.entries, lasts, last_ats, strict=True)]
-        if len(records) == 1:
-            connection.execute(S["save"].sql, records[0])
-        else:
-            insert(connection, "save_many", records)
+        save(connection, batch.entries, batch.witnesses, batch.known)
         if batch.ends:
             steer.check_heard(connection, batch.ends)
             now = self._clock.now()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import apsw
 
-from onward.store import statements
+from onward.core.record import Entry
+from onward.store import predecessor, statements
+from onward.store.predecessor import Witness
 
 S = statements.load("sqlite")
 
@@ -33,6 +35,8 @@ def views(cursor: Any) -> list[dict[str, Any]]:
 
 
 SIZES = (1, 8, 32, 128, 512)
+_FEW = (1, 2, 4, 16, 128, SIZES[-1] + 1)
+_ONE_WITNESS = "VALUES (?, ?, ?, ?)"
 
 
 def insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -45,11 +49,44 @@ def insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...
         connection.execute(_many(S[name].sql, size), (*itertools.chain.from_iterable(part), *missing))
 
 
+def save(
+    connection: apsw.Connection,
+    entries: Sequence[Entry],
+    witnesses: Sequence[Witness],
+    known: Mapping[str, float | None],
+) -> None:
+    """Append records; with no witnesses given, each task has its predecessor as one. Raises apsw.ConstraintError when they are refused."""
+    if len(entries) == 1 and len(witnesses) <= 1:
+        connection.execute(S["save"].sql, (*entries[0], *(witnesses or predecessor.of_each(entries, known))[0]))
+        return
+    begun: set[str] = set()
+    for start in range(0, len(entries), SIZES[-1]):
+        part = entries[start : start + SIZES[-1]]
+        there = witnesses or predecessor.of_each([entry for entry in part if entry[0] not in begun], known)
+        begun.update([entry[0] for entry in part] if not witnesses else ())
+        size, few = (next(s for s in sizes if s >= len(of)) for sizes, of in ((SIZES, part), (_FEW, there)))
+        values: list[Any] = [*itertools.chain.from_iterable(there), *(None,) * (4 * (few - len(there)))]
+        values += [*itertools.chain.from_iterable(part), *(None,) * (7 * (size - len(part)))]
+        connection.execute(_save(size, few), values)
+
+
+def are_there(connection: apsw.Connection, witnesses: Sequence[Witness]) -> bool:
+    """Whether all of these are in the journal."""
+    sql = S["there"].sql
+    return all(next(connection.execute(sql, witness))[0] is not None for witness in witnesses)
+
+
 @functools.cache
-def _many(one: str, size: int) -> str:
+def _save(size: int, witnesses: int) -> str:
+    rows = ", ".join(["(?, ?, ?, ?)"] * witnesses)
+    return _many(S["save_many"].sql, size, always=True).replace(_ONE_WITNESS, f"VALUES {rows}", 1)
+
+
+@functools.cache
+def _many(one: str, size: int, *, always: bool = False) -> str:
     """The INSERT of one row as one of several, of which the last may be missing: a few sizes stay prepared. It says VALUES (…), or
     SELECT … FROM (VALUES (…))."""
-    if size == 1:
+    if size == 1 and not always:
         return one
     head, values = one[: one.rindex("VALUES")], one[one.rindex("(") : one.rindex("?)") + 2]
     select = "" if "SELECT" in head else "SELECT * FROM ("

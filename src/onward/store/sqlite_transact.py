@@ -15,7 +15,7 @@ import apsw
 
 from onward.core.record import Entry
 from onward.store.lane import Inline, Lane, undo
-from onward.store.sqlite_run import S
+from onward.store.sqlite_run import save
 
 Ask = tuple[Callable[[apsw.Connection], Any], "asyncio.Future[Any]"]
 
@@ -139,7 +139,7 @@ async def _borrow_inline(
 
 def _record(connection: apsw.Connection, entry: Entry, known: float | None) -> None:
     try:
-        connection.execute(S["save"].sql, (*entry, entry[1] - 1, known))
+        save(connection, [entry], [], {entry[0]: known})
     except apsw.ConstraintError:
         raise Taken from None
 

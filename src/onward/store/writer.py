@@ -22,6 +22,7 @@ from onward.core.control import Fenced, Unheard
 from onward.core.record import Entry
 from onward.errors import OnwardError, StoreUnavailable, TooSlow
 from onward.store.port import Batch, Content, End, Store, Wait
+from onward.store.predecessor import Witness, WitnessLost
 
 log = logging.getLogger("onward.writer")
 
@@ -68,6 +69,10 @@ class Hold:
     """Contents that go with the next record."""
     at: float | None = None
     """The time of the last record that is in the store, or on its way there; the next one names it as its predecessor."""
+    claim: tuple[int, float] | None = None
+    """The claim that wrote its last record, by number and time: one record of a claim stands for all of it."""
+    covered: object = None
+    """The mark of the line that wrote its last record: the witness of that line stands for it as well."""
     large: int = 0
     """How many of its records stand in the line for large ones, or are on their way from it."""
     unsaved: int = 0
@@ -96,12 +101,16 @@ _Waiter = tuple[Hold, "asyncio.Future[None] | None", "dict[str, bytes] | None", 
 class _Line:
     """Records that wait for a commit, and the commit that is on its way."""
 
-    __slots__ = ("bytes", "entries", "flying", "idle", "waiters")
+    __slots__ = ("bytes", "entries", "flying", "idle", "mark", "waiters", "witness")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.waiters: list[_Waiter] = []
         self.bytes = 0
+        self.mark = object()
+        """Holds with this mark had their last record in a commit of this line, which `witness` stands for."""
+        self.witness: Witness | None = None
+        """A record of the last commit of this line. Each commit of the line demands it: so as long as it is there, all of the line is."""
         self.flying: list[tuple[Entry, _Waiter]] = []
         self.idle: asyncio.Future[None] | None = None
 
@@ -128,6 +137,13 @@ class _Line:
             total += pair[1][4] if fits else most_bytes if pair[1][0] is hold else 0
         self.refill(left)
         return taken
+
+    def committed(self, batch: Batch, refused: set[str]) -> object:
+        """A commit of this line, which demanded its witness, is over: the mark for the holds that took part."""
+        last = next((entry for entry in reversed(batch.entries) if entry[0] not in refused), None)
+        if last is not None:
+            self.witness = (last[0], last[1], last[2], last[6])
+        return self.mark
 
     def drop(self, holds: set[int]) -> list[_Waiter]:
         """Take what these holds have here out of it."""
@@ -312,14 +328,49 @@ class Writer:
         if not taken:
             return
         line.flying = taken
-        batch, waiters = _batch(taken), [waiter for _, waiter in taken]
+        batch, waiters = self._batch(line, taken), [waiter for _, waiter in taken]
         try:
-            await self._commit(batch, waiters)
+            await self._commit(batch, waiters, line)
         except Exception:  # whatever it is, the tasks of other commits go on
             log.exception("a commit of %d records failed; their tasks are dropped here", len(batch.entries))
             self._abandon(waiters)
         line.flying = []
         self._let_go(waiters, large=line is self._large)
+
+    def _batch(self, line: _Line, taken: list[tuple[Entry, _Waiter]]) -> Batch:
+        """A commit of these records, with witnesses: of this line, of the other one and of claims, where they wrote the last records of
+        holds here; and the last record of each other hold."""
+        batch = Batch([entry for entry, _ in taken])
+        known, witnesses, mark = batch.known, batch.witnesses, line.mark
+        stood_for: set[object] = set()
+        if line.witness is not None:
+            witnesses.append(line.witness)
+        for entry, (hold, _, kept, ending, _) in taken:
+            if hold.id not in known:
+                known[hold.id] = hold.at
+                if hold.covered is not mark:
+                    witnesses += self._witness(hold, entry, stood_for)
+            hold.at = entry[6]
+            if kept is not None:
+                batch.contents += [Content(hold.id, name, data) for name, data in kept.items()]
+            if ending is not None:
+                (batch.ends if isinstance(ending, End) else batch.waits).append(ending)  # type: ignore[arg-type]
+                if hold.gate is not None:
+                    batch.gates[hold.id] = hold.gate
+        return batch
+
+    def _witness(self, hold: Hold, first: Entry, stood_for: set[object]) -> list[Witness]:
+        """The witness for a hold whose last record is of another line, of a claim, or of a transaction."""
+        source = hold.claim if hold.covered is None else hold.covered
+        if source in stood_for:
+            return []
+        for line in (self._small, self._large):
+            if source is line.mark and line.witness is not None:
+                stood_for.add(source)
+                return [line.witness]
+        if hold.covered is None and hold.claim is not None:
+            stood_for.add(source)
+        return [(hold.id, first[1] - 1, hold.shift, hold.at)]
 
     def _take(self) -> list[tuple[Entry, _Waiter]]:
         """What the next commit holds. Of many tasks that move in step, half, where the database works apart from us: while
@@ -338,7 +389,8 @@ class Writer:
         self._last, self._deferred = size, 0
         return line.take(size)
 
-    async def _commit(self, batch: Batch, waiters: list[_Waiter]) -> None:
+    async def _commit(self, batch: Batch, waiters: list[_Waiter], line: _Line | None = None) -> None:
+        """Save a batch and tell its waiters. Without a line the commit did not demand that line's witness, so it covers no hold."""
         try:
             refused = await self._save(batch)
         except Exception as error:
@@ -348,7 +400,9 @@ class Writer:
         self._store.news()
         if refused:
             self.lose([waiter[0] for waiter in waiters if waiter[0].id in refused])
+        mark = None if line is None else line.committed(batch, refused)
         for hold, future, *_ in waiters:
+            hold.claim, hold.covered = None, mark
             if future is not None and not future.done():
                 if hold.lost:
                     future.set_exception(Fenced())
@@ -366,6 +420,10 @@ class Writer:
                     gone |= await self._gone(batch)
                     batch = _without(batch, gone) if gone else batch
                 refused = await self._store.save(self.worker, batch) if batch.entries else set()
+            except WitnessLost:
+                log.info("a record that this worker wrote is not there any more; each task is now checked by itself")
+                self._doubt()
+                batch.witnesses = []
             except StoreUnavailable as error:
                 log.warning("cannot save %d records, trying again: %s", len(batch.entries), error)
                 if isinstance(error, TooSlow):
@@ -378,6 +436,10 @@ class Writer:
             else:
                 self._share = min(self._share * 2, 1.0)
                 return refused | gone if gone else refused
+
+    def _doubt(self) -> None:
+        """From now on no witness stands for the holds there are: each is checked by itself once."""
+        self._small.mark, self._large.mark = object(), object()
 
     async def _gone(self, batch: Batch) -> set[str]:
         ids = {entry[0] for entry in batch.entries}
@@ -442,29 +504,13 @@ class Writer:
         self._land()
 
 
-def _batch(taken: list[tuple[Entry, _Waiter]]) -> Batch:
-    """A commit of these records. Each task names the last record before its first one here."""
-    batch = Batch([entry for entry, _ in taken])
-    known = batch.known
-    for entry, (hold, _, kept, ending, _) in taken:
-        if hold.id not in known:
-            known[hold.id] = hold.at
-        hold.at = entry[6]
-        if kept is not None:
-            batch.contents += [Content(hold.id, name, data) for name, data in kept.items()]
-        if ending is not None:
-            (batch.ends if isinstance(ending, End) else batch.waits).append(ending)  # type: ignore[arg-type]
-            if hold.gate is not None:
-                batch.gates[hold.id] = hold.gate
-    return batch
-
-
 def _halves(batch: Batch) -> tuple[Batch, Batch] | None:
     """The tasks of a batch in two of half the size; None where there is one task."""
     parts = list(batch.split())
     if len(parts) == 1:
         return None
-    return _joined(parts[: len(parts) // 2]), _joined(parts[len(parts) // 2 :])
+    half = len(parts) // 2
+    return _joined(parts[:half], batch.witnesses), _joined(parts[half:], batch.witnesses)
 
 
 def _refuse(future: asyncio.Future[None] | None) -> None:
@@ -474,11 +520,11 @@ def _refuse(future: asyncio.Future[None] | None) -> None:
 
 
 def _without(batch: Batch, gone: set[str]) -> Batch:
-    return _joined([part for part in batch.split() if part.entries[0][0] not in gone])
+    return _joined([part for part in batch.split() if part.entries[0][0] not in gone], batch.witnesses)
 
 
-def _joined(parts: Iterable[Batch]) -> Batch:
-    whole = Batch()
+def _joined(parts: Iterable[Batch], witnesses: list[Witness]) -> Batch:
+    whole = Batch(witnesses=witnesses)
     for part in parts:
         whole.entries += part.entries
         whole.ends += part.ends

@@ -333,16 +333,22 @@ SELECT p.seq, p.shift, p.kind, p.key, p.data, p.at FROM (
     ) AS j
 ) AS p WHERE p.before < CAST(:most AS bigint) ORDER BY p.seq
 
+-- name: there
+-- 0 when all witnesses are in the journal, and NULL when one is not.
+SELECT CASE WHEN bool_and((SELECT p.seq FROM onward_journal p WHERE p.task_id = w.id AND p.seq = w.seq AND p.shift = w.shift
+                           AND (p.at = w.at OR w.at IS NULL)) IS NOT NULL) THEN 0 END AS there
+FROM unnest(:w_ids::text[], :w_seqs::int[], :w_shifts::int[], :w_ats::float8[]) AS w(id, seq, shift, at)
+
 -- name: records
--- Records on their way. The number of each is counted from the record that its task's first one follows: where that is not there,
--- or is another's, the number is NULL and the table refuses it.
-SELECT r.id, (SELECT p.seq FROM onward_journal p WHERE p.task_id = r.id AND p.seq = r.last AND p.shift = r.shift
-              AND (p.at = r.last_at OR r.last_at IS NULL)) + r.seq - r.last, r.shift, r.kind, r.key, r.data, r.at
-FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[], :keys::text[], :datas::bytea[], :ats::float8[],
-            :lasts::int[], :last_ats::float8[]) AS r(id, seq, shift, kind, key, data, at, last, last_at)
+-- Records on their way. Where a witness is not there, their numbers are NULL, and the table refuses them.
+SELECT r.id, r.seq + (
+{there}
+), r.shift, r.kind, r.key, r.data, r.at
+FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[], :keys::text[], :datas::bytea[], :ats::float8[])
+     AS r(id, seq, shift, kind, key, data, at)
 
 -- name: save
--- The records of finished steps, of many tasks. One number that is taken, or that has no predecessor, refuses the whole statement,
+-- The records of finished steps, of many tasks. One number that is taken, or a witness that is not there, refuses the whole statement,
 -- and the tasks are then tried one by one: that is rare, and the common case is a plain insert.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
 {records}
