@@ -235,3 +235,17 @@ async def test_the_steps_of_tasks_under_way_name_one_witness(store: Store) -> No
             await asyncio.gather(*[trial.writer.append(hold, r.STEP_DONE, "s", SMALL) for hold in holds])
     assert max(len(batch.witnesses) for batch in seen) <= 2
     assert [len(batch.witnesses) for batch in seen][-1] == 1
+
+
+async def test_as_many_witnesses_as_a_commit_can_have(store: Store) -> None:
+    """After a loss each hold is checked by itself, in commits of full size."""
+    trial = Trial(store, 1)
+    await join(store, "w1")
+    async with running(trial.writer):
+        await submit(store, *[new() for _ in range(writers.MOST)])
+        claimed = await claim(store, "w1", writers.MOST)
+        holds = [Hold(c.id, c.shift, c.shift, at=c.claimed_at) for c in claimed]
+        for _ in range(2):
+            await asyncio.gather(*[trial.writer.append(hold, r.STEP_DONE, "s", SMALL) for hold in holds])
+            trial.writer._doubt()
+    assert not any(hold.lost for hold in holds)

@@ -52,7 +52,6 @@ from onward.store.port import (
     Submitted,
     WorkerRow,
 )
-from onward.store.predecessor import WitnessLost
 from onward.store.sqlite_access import SqliteAccess
 from onward.store.sqlite_file import MEMORY, Files, health, plainly, sound, sound_file
 from onward.store.sqlite_fork import fork
@@ -64,7 +63,7 @@ from onward.store.sqlite_overview import SqliteOverview
 from onward.store.sqlite_prune import SqlitePruning
 from onward.store.sqlite_purses import SqlitePurses
 from onward.store.sqlite_quotas import SqliteQuotas
-from onward.store.sqlite_run import SIZES, S, are_there, first, insert, run, save, views
+from onward.store.sqlite_run import SIZES, S, first, insert, run, save, views
 from onward.store.sqlite_tails import SqliteTails
 from onward.store.sqlite_transact import Taken, borrow
 from onward.store.sqlite_trim import SqliteTrimming
@@ -393,8 +392,6 @@ class SqliteStore(
         return refused
 
     def _save_parts(self, connection: apsw.Connection, batch: Batch) -> set[str]:
-        if not are_there(connection, batch.witnesses):
-            raise WitnessLost
         return {part.entries[0][0] for part in batch.split() if not self._save_part(connection, part)}
 
     def _save_part(self, connection: apsw.Connection, part: Batch) -> bool:

@@ -11,7 +11,7 @@ import apsw
 
 from onward.core.record import Entry
 from onward.store import predecessor, statements
-from onward.store.predecessor import Witness
+from onward.store.predecessor import Witness, WitnessLost
 
 S = statements.load("sqlite")
 
@@ -35,8 +35,7 @@ def views(cursor: Any) -> list[dict[str, Any]]:
 
 
 SIZES = (1, 8, 32, 128, 512)
-_FEW = (1, 2, 4, 16, 128, SIZES[-1] + 1)
-_ONE_WITNESS = "VALUES (?, ?, ?, ?)"
+_FEW = (1, 2, 4, 16, 128, 2_048)
 
 
 def insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -49,44 +48,53 @@ def insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...
         connection.execute(_many(S[name].sql, size), (*itertools.chain.from_iterable(part), *missing))
 
 
+class Missing(apsw.ConstraintError):
+    """A predecessor is not there, and nothing was written."""
+
+
 def save(
     connection: apsw.Connection,
     entries: Sequence[Entry],
     witnesses: Sequence[Witness],
     known: Mapping[str, float | None],
 ) -> None:
-    """Append records; with no witnesses given, each task has its predecessor as one. Raises apsw.ConstraintError when they are refused."""
+    """Append records. Raises WitnessLost where a witness is not there; with none given, each task has its predecessor as one, and what is
+    raised is Missing."""
     if len(entries) == 1 and len(witnesses) <= 1:
-        connection.execute(S["save"].sql, (*entries[0], *(witnesses or predecessor.of_each(entries, known))[0]))
+        (witness,) = witnesses or predecessor.of_each(entries, known)
+        connection.execute(S["save"].sql, (*entries[0], *witness))
+        _check_written(connection, 1, witnesses)
         return
     begun: set[str] = set()
     for start in range(0, len(entries), SIZES[-1]):
         part = entries[start : start + SIZES[-1]]
         there = witnesses or predecessor.of_each([entry for entry in part if entry[0] not in begun], known)
-        begun.update([entry[0] for entry in part] if not witnesses else ())
+        begun.update(() if witnesses else [entry[0] for entry in part])
         size, few = (next(s for s in sizes if s >= len(of)) for sizes, of in ((SIZES, part), (_FEW, there)))
-        values: list[Any] = [*itertools.chain.from_iterable(there), *(None,) * (4 * (few - len(there)))]
-        values += [*itertools.chain.from_iterable(part), *(None,) * (7 * (size - len(part)))]
+        values: list[Any] = [*itertools.chain.from_iterable(part), *(None,) * (7 * (size - len(part)))]
+        values += [*itertools.chain.from_iterable(there), *(None,) * (4 * (few - len(there)))]
         connection.execute(_save(size, few), values)
+        _check_written(connection, len(part), witnesses)
 
 
-def are_there(connection: apsw.Connection, witnesses: Sequence[Witness]) -> bool:
-    """Whether all of these are in the journal."""
-    sql = S["there"].sql
-    return all(next(connection.execute(sql, witness))[0] is not None for witness in witnesses)
+def _check_written(connection: apsw.Connection, count: int, witnesses: Sequence[Witness]) -> None:
+    if connection.changes() != count:
+        raise WitnessLost if witnesses else Missing
 
 
 @functools.cache
 def _save(size: int, witnesses: int) -> str:
-    rows = ", ".join(["(?, ?, ?, ?)"] * witnesses)
-    return _many(S["save_many"].sql, size, always=True).replace(_ONE_WITNESS, f"VALUES {rows}", 1)
+    sql = S["save_many"].sql
+    for one, count in (("(?, ?, ?, ?, ?, ?, ?)", size), ("(?, ?, ?, ?)", witnesses)):
+        sql = sql.replace(f"VALUES {one}", f"VALUES {', '.join([one] * count)}")
+    return sql
 
 
 @functools.cache
-def _many(one: str, size: int, *, always: bool = False) -> str:
+def _many(one: str, size: int) -> str:
     """The INSERT of one row as one of several, of which the last may be missing: a few sizes stay prepared. It says VALUES (…), or
     SELECT … FROM (VALUES (…))."""
-    if size == 1 and not always:
+    if size == 1:
         return one
     head, values = one[: one.rindex("VALUES")], one[one.rindex("(") : one.rindex("?)") + 2]
     select = "" if "SELECT" in head else "SELECT * FROM ("

@@ -146,22 +146,18 @@ UPDATE onward_queue SET worker = ?1, reason = 'running' WHERE task_id IN (SELECT
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: save
--- One record, and one witness. The primary key is the fence. Where the witness is not there, the number is NULL, and the table refuses it.
+-- One record, and one witness. The primary key is the fence. Where the witness is not there, nothing is written.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
-VALUES (?1, ?2 + (SELECT 0 FROM onward_journal p WHERE p.task_id = ?8 AND p.seq = ?9 AND p.shift = ?10 AND (p.at = ?11 OR ?11 IS NULL)),
-        ?3, ?4, ?5, ?6, ?7)
-
--- name: there
--- 0 when all witnesses are in the journal, and NULL when one is not. (A row of NULLs is no witness.)
-SELECT CASE WHEN count(p.seq) = count(w.column1) THEN 0 END FROM (VALUES (?, ?, ?, ?)) w
-LEFT JOIN onward_journal p ON p.task_id = w.column1 AND p.seq = w.column2 AND p.shift = w.column3 AND (p.at = w.column4 OR w.column4 IS NULL)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
+WHERE (SELECT count(*) FROM onward_journal p WHERE p.task_id = ?8 AND p.seq = ?9 AND p.shift = ?10 AND (p.at = ?11 OR ?11 IS NULL)) = 1
 
 -- name: save_many
--- The same for many of both. (It takes a table in between, which one record does not need.)
+-- The same for many of both. A row of NULLs is none.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
-SELECT column1, column2 + (
-{there}
-), column3, column4, column5, column6, column7 FROM (VALUES (?, ?, ?, ?, ?, ?, ?))
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL AND (
+    SELECT count(p.seq) = count(w.column1) FROM (VALUES (?, ?, ?, ?)) w LEFT JOIN onward_journal p
+    ON p.task_id = w.column1 AND p.seq = w.column2 AND p.shift = w.column3 AND (p.at = w.column4 OR w.column4 IS NULL)
+)
 
 -- name: end_queue
 -- The tasks have ended.
