@@ -130,7 +130,10 @@ class SqliteStore(
         connect = functools.partial(sqlite_file.connect, self.path, self._clock)
         if self.inline:
             return Inline(connect, begin)
-        return Threaded(connect, name, begin, check=lambda: self._files.check())  # noqa: PLW0108 -- they are another later
+        reads = begin == "BEGIN"
+        return Threaded(
+            connect, name, begin, check=lambda: self._files.check_now_and_then() if reads else self._files.check()
+        )
 
     async def close(self) -> None:
         self._hub.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,20 @@ class Files:
         names = [] if path == MEMORY else [str(Path(path).absolute())]
         self._files = [(name, _identity(name)) for name in names if _identity(name) is not None]
 
+        self._fine_until = 0.0
+
     def check(self) -> None:
-        """Raises FileReplaced when one of them is not there, or is another."""
+        """Raises FileReplaced when one of them is not there, or is another. A commit is acknowledged only after that."""
         for name, was in self._files:
             if (now := _identity(name)) != was:
+                self._fine_until = 0.0
                 raise FileReplaced(self._where, name, there=now is not None)
+
+    def check_now_and_then(self) -> None:
+        """The same for reads, of which none is a promise: not more often than every tenth of a second."""
+        if (now := time.monotonic()) >= self._fine_until:
+            self.check()
+            self._fine_until = now + 0.1
 
 
 def _identity(name: str) -> tuple[int, int] | None:
