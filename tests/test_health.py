@@ -106,9 +106,7 @@ async def test_more_ended_tasks_than_are_counted_are_estimated(store: Store) -> 
 
 @only_file
 @pytest.mark.usefixtures("kind")
-async def test_the_doctor_names_a_log_that_cannot_be_shortened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_doctor_names_a_log_that_cannot_be_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_file, "LARGE_LOG_BYTES", 8_000_000)
     path = tmp_path / "onward.db"
     async with Onward(f"sqlite:///{path}") as app:

@@ -334,7 +334,7 @@ SELECT p.seq, p.shift, p.kind, p.key, p.data, p.at FROM (
 ) AS p WHERE p.before < CAST(:most AS bigint) ORDER BY p.seq
 
 -- name: there
--- 0 when all witnesses are in the journal, and NULL when one is not.
+-- Whether all witnesses are in the journal: 0 when they are, and NULL when one is not.
 SELECT CASE WHEN bool_and((SELECT p.seq FROM onward_journal p WHERE p.task_id = w.id AND p.seq = w.seq AND p.shift = w.shift
                            AND (p.at = w.at OR w.at IS NULL)) IS NOT NULL) THEN 0 END AS there
 FROM unnest(:w_ids::text[], :w_seqs::int[], :w_shifts::int[], :w_ats::float8[]) AS w(id, seq, shift, at)
