@@ -25,6 +25,9 @@ COUNTED = 10_000
 MANY = 10_000
 """Unfinished tasks above which a count of them is used again, for ten times as long as it took, and no longer than `STALE`."""
 
+SLOW_COUNT_S = 0.25
+"""A count that takes longer is used again as well: the database cannot clean up (see `onward doctor`), and walks over dead rows."""
+
 STALE = 5.0
 
 READY = frozenset({Reason.QUEUED, Reason.CANCELLING})
@@ -113,8 +116,8 @@ class Place:
             if began < self._fresh_until:
                 return self._counted
             found = await self._store.unfinished()
-            if sum(one.tasks for one in found) > MANY:
-                took = self._clock.monotonic() - began
+            took = self._clock.monotonic() - began
+            if sum(one.tasks for one in found) > MANY or took > SLOW_COUNT_S:
                 self._counted, self._fresh_until = found, began + min(took * 11, STALE)
             return found
 
