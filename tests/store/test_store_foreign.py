@@ -1,4 +1,5 @@
-"""What a claim reads does not grow with ready tasks that this worker has no handler for. Counted, not timed."""
+"""What a claim reads does not grow with ready tasks that this worker has no handler for, and what a look reads does not grow with ready
+tasks at all. Counted, not timed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.kit import claim, join, new, sql, submit
 
 FEW, MANY = 1_000, 20_000
 NAMES = ["work", "other", "third"]
-LITE = {"claim": "ready", "line": "line", "claim_suspect": "ready_suspect"}
+LITE = {"claim": "ready", "line": "line", "claim_suspect": "ready_suspect", "ready_pairs": "ready_pairs", "orphans": "orphans"}
 
 
 async def foreign(store: Any, count: int, name: str = "foreign") -> None:
@@ -130,3 +131,34 @@ async def test_several_names_keep_the_turns_of_groups(store: Store) -> None:
     (late,) = await submit(store, new("other", group="late"))
     taken = [one.id for one in await claim(store, names=NAMES, room=2)]
     assert taken == [many[0].id, late], "the first of another group takes its turn with what is served just now"
+
+
+async def test_a_look_reads_no_more_with_many_ready_tasks(store: Any) -> None:
+    """It hops from handler to handler: a hundred thousand ready children of one parent cost one hop."""
+    await submit(store, *[new(name) for name in NAMES for _ in range(4)])
+    await foreign(store, FEW)
+    few = await cost(store, "ready_pairs")
+    await foreign(store, MANY)
+    await foreign(store, MANY, "work")
+    assert await cost(store, "ready_pairs") <= few * 1.5 + 20
+    outlook = await store.wake([*NAMES, "foreign"])
+    assert outlook.queues == ("default",)
+
+
+async def test_a_look_finds_every_pair_of_queue_and_handler(store: Store) -> None:
+    pairs = [(queue, name) for queue in ("a", "b", "default") for name in ("x", "y", "work")][:-1]
+    await submit(store, *[new(name, queue=queue) for queue, name in pairs for _ in range(2)])
+    for wanted in (["x"], ["y"], ["work"], ["x", "work"], ["nothing"]):
+        outlook = await store.wake(wanted)
+        assert outlook.queues == tuple(sorted({queue for queue, name in pairs if name in wanted}))
+    assert (await store.wake()).queues == ("a", "b", "default")
+
+
+async def test_orphans_are_looked_for_among_parents(store: Any) -> None:
+    """Thousands of tasks without a parent cost nothing."""
+    (parent,) = await submit(store, new())
+    await submit(store, *[new(parent=parent) for _ in range(5)])
+    asked = {"after": "", "most": 100}
+    few = await cost(store, "orphans", **asked)
+    await foreign(store, MANY)
+    assert await cost(store, "orphans", **asked) <= few * 1.5 + 20

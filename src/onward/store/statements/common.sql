@@ -322,8 +322,8 @@ WITH RECURSIVE parents(id, number) AS (
     FROM parents WHERE parents.id IS NOT NULL AND number < :most
 )
 SELECT * FROM (
-    SELECT q.task_id AS task_id, NULL AS parent FROM parents p JOIN onward_queue q ON q.parent = p.id AND q.parent IS NOT NULL
-    WHERE EXISTS (SELECT 1 FROM onward_outcomes o WHERE o.task_id = p.id AND o.state = 'cancelled') ORDER BY q.task_id LIMIT 500) AS orphans
+    SELECT q.task_id AS task_id, NULL AS parent FROM parents p CROSS JOIN onward_queue q
+    WHERE q.parent = p.id AND q.parent IS NOT NULL AND EXISTS (SELECT 1 FROM onward_outcomes o WHERE o.task_id = p.id AND o.state = 'cancelled') ORDER BY q.task_id LIMIT 500) AS orphans
 UNION ALL
 SELECT NULL, id FROM parents WHERE number = :most AND id IS NOT NULL
 

@@ -488,15 +488,15 @@ SELECT ARRAY(SELECT DISTINCT p.queue FROM ({ready_pairs}) p WHERE :any_name OR p
        CASE WHEN :lease::float8 IS NULL THEN '{}' ELSE ARRAY({absent}) END AS absent
 
 -- name: ready_pairs
--- Which handlers have ready tasks, and in which queues, hopping from one pair to the next through the index.
-WITH RECURSIVE pairs AS (
-    (SELECT queue, task FROM onward_queue WHERE worker IS NULL AND due_at IS NULL ORDER BY queue, task LIMIT 1)
+-- Which handlers have ready tasks, and in which queues, hopping from one pair to the next through the index by queue and name.
+WITH RECURSIVE pairs(pair) AS (
+    (SELECT queue || chr(10) || task FROM onward_queue WHERE worker IS NULL AND due_at IS NULL ORDER BY queue || chr(10) || task LIMIT 1)
     UNION ALL
-    SELECT n.queue, n.task FROM pairs p CROSS JOIN LATERAL (
-        SELECT q.queue, q.task FROM onward_queue q WHERE q.worker IS NULL AND q.due_at IS NULL AND (q.queue, q.task) > (p.queue, p.task)
-        ORDER BY q.queue, q.task LIMIT 1) n
+    SELECT (SELECT q.queue || chr(10) || q.task FROM onward_queue q WHERE q.worker IS NULL AND q.due_at IS NULL
+            AND q.queue || chr(10) || q.task > p.pair ORDER BY q.queue || chr(10) || q.task LIMIT 1)
+    FROM pairs p WHERE p.pair IS NOT NULL
 )
-SELECT queue, task FROM pairs
+SELECT split_part(pair, chr(10), 1) AS queue, split_part(pair, chr(10), 2) AS task FROM pairs WHERE pair IS NOT NULL
 
 -- name: confirm_pause
 -- The worker that holds these paused tasks begins no further step of them. A heartbeat waits for nobody: a row that is locked just now

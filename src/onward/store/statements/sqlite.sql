@@ -186,13 +186,16 @@ WHERE position IN (SELECT position FROM onward_queue WHERE due_at IS NOT NULL AN
 SELECT min(due_at) - onward_now() FROM onward_queue WHERE due_at IS NOT NULL AND due_at < 9e999
 
 -- name: ready_pairs
--- Which handlers have ready tasks, and in which queues, hopping from one pair to the next through the index.
+-- Which handlers have ready tasks, and in which queues, hopping from one pair to the next through the index. (For a pair that is greater than
+-- another SQLite uses the first column of an index alone, and would walk through all tasks of the queue.)
 WITH RECURSIVE pairs(queue, task) AS (
     SELECT * FROM (SELECT queue, task FROM onward_queue INDEXED BY onward_queue_name WHERE worker IS NULL AND due_at IS NULL ORDER BY queue, task LIMIT 1)
     UNION ALL
-    SELECT q.queue, q.task FROM pairs p CROSS JOIN onward_queue q ON q.position = (
-        SELECT n.position FROM onward_queue n INDEXED BY onward_queue_name WHERE n.worker IS NULL AND n.due_at IS NULL AND (n.queue, n.task) > (p.queue, p.task)
-        ORDER BY n.queue, n.task LIMIT 1)
+    SELECT q.queue, q.task FROM pairs p CROSS JOIN onward_queue q ON q.position = COALESCE((
+        SELECT n.position FROM onward_queue n INDEXED BY onward_queue_name WHERE n.worker IS NULL AND n.due_at IS NULL
+        AND n.queue = p.queue AND n.task > p.task ORDER BY n.task LIMIT 1), (
+        SELECT n.position FROM onward_queue n INDEXED BY onward_queue_name WHERE n.worker IS NULL AND n.due_at IS NULL
+        AND n.queue > p.queue ORDER BY n.queue, n.task LIMIT 1))
 )
 SELECT queue, task FROM pairs
 
