@@ -20,10 +20,10 @@ help: ## this list
 demo: $(STAMP) ## a ten-minute deploy in fast motion, killed in step 8, that goes on (under 30 s); WHICH=agent plays an agent
 	@$(BIN)/onward demo $(WHICH)
 
-test: $(STAMP) lint ## everything: linters, types and the whole test suite (some 15 min on two cores)
+test: $(STAMP) lint ## everything: linters, types and the whole test suite (some 35 min on two cores)
 	$(BIN)/python -m pytest $(TESTS) -n $(JOBS) --dist loadgroup
 
-check: $(STAMP) lint ## the quick part of it (some 4 min on two cores)
+check: $(STAMP) lint ## the quick part of it (some 15 min on two cores)
 	$(BIN)/python -m pytest $(TESTS) -n $(JOBS) --dist loadgroup -m "not slow"
 
 lint: $(STAMP) ## formatting, linters, types, layers
