@@ -19,7 +19,7 @@ from typing import Any
 
 from onward import Onward
 from onward.core.task import NewTask
-from onward.store.port import Batch
+from onward.store.port.core import Batch
 from rig.postgres import Postgres
 
 TIMES = 9

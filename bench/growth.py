@@ -35,9 +35,9 @@ from onward import Context, Onward
 from onward.core.ids import Ids, first_id
 from onward.core.record import COMPLETED
 from onward.core.task import NewTask, State
-from onward.engine.presence import machine
+from onward.engine.worker.presence import machine
 from onward.errors import TaskFailed
-from onward.store.port import Batch, End, WorkerRow
+from onward.store.port.core import Batch, End, WorkerRow
 
 AIM = 1.5
 DAY = 86_400.0

@@ -35,7 +35,7 @@ from bench.measure import BARE, W9_POST, Figure, latency
 from bench.peers import child
 from bench.workloads import query
 from onward import Context, Onward
-from onward.edge.server import Server
+from onward.server.http.uvicorn import Server
 
 CONNECTIONS = 32
 ROUNDS = 10

@@ -22,7 +22,7 @@ from bench.measure import W8_LATENCY, W8_LATENCY_P99, Figure, latency, percentil
 from bench.peers import child
 from bench.workloads import figure
 from onward import Onward
-from onward.edge.server import Server
+from onward.server.http.uvicorn import Server
 
 TASKS = 10
 CLIENTS = 100

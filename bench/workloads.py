@@ -48,7 +48,7 @@ from bench.measure import (
 )
 from bench.peers import child
 from onward import Context, Onward
-from onward.wishes import Wish
+from onward.service.submission import Wish
 from rig.ledger import Ledger
 
 Workload = Callable[[str, str, bool], list[Figure]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from onward.cli.parser import EPILOG, build
+from onward.cli.args.parser import EPILOG, build
 
 HEAD = """\
 # The command line

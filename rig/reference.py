@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from onward.app import VERSION
-from onward.edge.http import CALLS
-from onward.edge.openapi import document
+from onward.app.application import VERSION
+from onward.server.http.app import CALLS
+from onward.server.schema.openapi import document
 
 HEAD = """\
 # The HTTP API

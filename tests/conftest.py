@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from onward import Onward
-from onward.app import open_store
+from onward.app.application import open_store
 from onward.core import mask, secret
-from onward.store.port import Store
-from onward.store.sqlite import SqliteStore
+from onward.store.port.core import Store
+from onward.store.sqlite.store import SqliteStore
 from onward.telemetry import counters
 from rig.postgres import Postgres
 from rig.server import Unavailable

@@ -13,7 +13,7 @@ from typing import Any
 
 from onward import Onward
 from onward.core import crash
-from onward.engine.spawning import spawn
+from onward.engine.background import spawn
 from onward.testing import Killed
 
 

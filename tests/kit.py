@@ -19,10 +19,10 @@ from onward.core import record as r
 from onward.core.ids import Ids
 from onward.core.record import Entry
 from onward.core.task import NewTask, State, Task
-from onward.engine.spawning import spawn
-from onward.engine.worker import Worker
-from onward.store.port import Batch, Claimed, End, Store, Wait, WorkerRow
-from onward.store.sqlite import MEMORY, SqliteStore
+from onward.engine.background import spawn
+from onward.engine.worker.worker import Worker
+from onward.store.port.core import Batch, Claimed, End, Store, Wait, WorkerRow
+from onward.store.sqlite.store import MEMORY, SqliteStore
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.core.deed import BEGINNING, Deed
-from onward.edge.door import Door
+from onward.core.audit import BEGINNING, Deed
 from onward.errors import OnwardError, UsageError
-from onward.store.port import Store
-from onward.store.sqlite import SqliteStore
-from onward.wishes import Wish
+from onward.server.access.service import Door
+from onward.service.submission import Wish
+from onward.store.port.core import Store
+from onward.store.sqlite.store import SqliteStore
 from tests.edge.tenants import caller, town
 from tests.kit import not_memory, sql
 

@@ -14,7 +14,7 @@ import pytest
 from onward import Context, Onward
 from onward.core.clock import SystemClock
 from onward.core.task import Reason, State
-from onward.engine.watchdog import Watchdog
+from onward.engine.worker.watchdog import Watchdog
 from tests.kit import crashes, eventually, kinds, not_memory
 
 LEASE = 0.8

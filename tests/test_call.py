@@ -13,10 +13,10 @@ from pydantic import BaseModel, SecretStr
 
 from onward import Onward
 from onward.core import call
-from onward.engine.arguments import Arguments
+from onward.engine.context.arguments import Arguments
 from onward.errors import InvalidInput
-from onward.service import NEWS
-from onward.wishes import Wish
+from onward.service.service import NEWS
+from onward.service.submission import Wish
 from tests.kit import Lab
 
 

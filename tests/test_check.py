@@ -10,7 +10,7 @@ import pytest
 
 from onward import Budget, Fatal, Onward, State
 from onward.core import record as r
-from onward.engine.check import Finding, Verdict
+from onward.engine.check.deploy_check import Finding, Verdict
 from onward.errors import Denied, TaskNotFound, UnknownTask
 from tests.kit import Lab, eventually
 

@@ -10,7 +10,7 @@ from onward import Onward, State
 from onward.core import record as r
 from onward.core.wire import content_id
 from onward.errors import StepFailed
-from onward.store.port import Batch, Content, Store
+from onward.store.port.core import Batch, Content, Store
 from onward.testing import crashes, drain
 from tests.kit import Lab, begun, entry, new, submit
 

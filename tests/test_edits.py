@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from onward import Retry, State
-from onward.engine.check import Verdict
-from onward.engine.pen import Pen
-from onward.engine.replay import Replay
+from onward.engine.check.deploy_check import Verdict
+from onward.engine.shift.journal import Pen
+from onward.engine.shift.replay import Replay
 from tests.kit import Lab, value
 
 LONG = 100

@@ -17,15 +17,15 @@ from onward.core import record as r
 from onward.core.clock import SystemClock
 from onward.core.control import Park
 from onward.core.record import Record
-from onward.engine.bounded import bounded
-from onward.engine.lease import Heart, Lease
-from onward.engine.presence import CONFIRM, Watch, machine
-from onward.engine.replay import STEPS, Replay, path_of
-from onward.engine.threads import Threads
-from onward.engine.watchdog import Watchdog
+from onward.engine.shift.replay import STEPS, Replay, path_of
+from onward.engine.shift.threads import Threads
+from onward.engine.shift.timeout import bounded
+from onward.engine.worker.lease import Heart, Lease
+from onward.engine.worker.presence import CONFIRM, Watch, machine
+from onward.engine.worker.watchdog import Watchdog
 from onward.errors import StoreUnavailable
 from onward.store.nudge import PAUSE, Datagrams, Hub, send_datagrams
-from onward.store.port import Beat
+from onward.store.port.core import Beat
 from tests.kit import HandClock, Through, calm, eventually, row
 
 # ── the lease ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ import pytest
 from examples import again, disk, friday, staging
 from onward import Onward, State
 from onward.agent.models.scripted import ScriptedModel
-from onward.cli import parser
+from onward.cli.args import parser
 from onward.core import record as r
 from onward.core.state import AgentState
 from onward.testing import MemoryApp, crashes, drain, memory_app

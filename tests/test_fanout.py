@@ -13,10 +13,10 @@ import pytest
 
 from onward import Onward
 from onward.core import record as r
-from onward.engine.mail import Mail
-from onward.engine.replay import Replay
-from onward.engine.waits import PAGE
-from onward.store import sqlite_run
+from onward.engine.shift.mail import Mail
+from onward.engine.shift.replay import Replay
+from onward.engine.shift.waits import PAGE
+from onward.store.sqlite import execute as sqlite_run
 from onward.store.statements import Statement
 from tests.kit import not_memory
 from tests.test_engine_parts import journal as journal_of

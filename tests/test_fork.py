@@ -8,7 +8,7 @@ import pytest
 
 from onward import Onward, State
 from onward.core import record as r
-from onward.core.fork import Cuts
+from onward.core.journal.cuts import Cuts
 from onward.core.record import Record
 from onward.errors import CannotFork, InvalidInput, TaskNotFound, UsageError
 from tests.kit import Lab, dense

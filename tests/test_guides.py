@@ -14,7 +14,7 @@ import pytest
 
 from onward import Budget, Onward
 from onward.agent.models.scripted import ScriptedModel
-from onward.cli.parser import parse
+from onward.cli.args.parser import parse
 from onward.core.task import State
 from onward.errors import Fatal
 from onward.testing import crashes, drain, memory_app

@@ -9,12 +9,14 @@ from typing import Any
 import apsw
 import pytest
 
-from onward import Onward, place
-from onward.health import Doctor
-from onward.place import Place
-from onward.store import census, sqlite_file
-from onward.store.overview import Unfinished
-from onward.store.port import Store
+from onward import Onward
+from onward.service import cluster as place
+from onward.service.cluster import Place
+from onward.service.health import Doctor
+from onward.store.port.core import Store
+from onward.store.port.overview import Unfinished
+from onward.store.shared import census
+from onward.store.sqlite import file as sqlite_file
 from tests.kit import HandClock, Through, begun, eventually, new, not_memory, only_file, sql, submit
 from tests.store.test_store_readers import ended_before
 

@@ -15,13 +15,13 @@ import pytest
 
 from onward import Onward
 from onward.core.task import State
-from onward.engine.lease import Lease
-from onward.engine.presence import machine
-from onward.engine.upkeep import LEAST, WATCH_EVERY, Upkeep
-from onward.engine.worker import IDLE
+from onward.engine.worker.lease import Lease
+from onward.engine.worker.maintenance import LEAST, WATCH_EVERY, Upkeep
+from onward.engine.worker.presence import machine
+from onward.engine.worker.worker import IDLE
 from onward.errors import BadSetting
-from onward.store import pool
-from onward.store.port import Outlook, Store
+from onward.store.port.core import Outlook, Store
+from onward.store.postgres import pool
 from rig.postgres import Postgres
 from rig.server import Unavailable
 from tests.kit import HandClock, Through, eventually, join, new, not_memory, only_file, only_postgres, row, sql, submit
@@ -311,7 +311,7 @@ async def test_a_look_names_the_queues_with_work_for_these_handlers(store: Store
 @only_postgres
 async def test_orphans_are_found_from_parent_to_parent(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some parents at a time; every orphan is found after a few calls."""
-    monkeypatch.setattr("onward.store.limits.PARENTS", 3)
+    monkeypatch.setattr("onward.store.shared.limits.PARENTS", 3)
     parents = await submit(store, *[new() for _ in range(10)])
     children = [new(parent=parent) for parent in parents for _ in range(2)]
     await submit(store, *children)

@@ -15,8 +15,8 @@ import pytest
 from onward import Limit, Onward, State
 from onward.core.limit import Bound, Candidate, Room, share
 from onward.errors import BadSetting, UsageError
+from onward.service.submission import Wish
 from onward.testing import drain, memory_app
-from onward.wishes import Wish
 from tests.kit import Gate, Lab, calm, eventually, not_memory, sql
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "limits.md"

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from onward import Onward, lists
+from onward import Onward
 from onward.errors import BadSetting, UsageError
+from onward.service import listing as lists
 from tests.kit import Gate, Lab, eventually
 
 

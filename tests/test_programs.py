@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from onward import Retry, State, StepFailed
 from onward.core import record as r
-from onward.store.port import SUSPECT_AFTER
+from onward.store.port.core import SUSPECT_AFTER
 from tests.kit import HandClock, Lab, Through, calm, dense
 
 OPERATIONS = ["step", "plain", "again", "broken", "nap", "sleep", "now", "random", "tell", "boom"]

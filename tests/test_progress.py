@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from onward import Onward, tool
 from onward.agent.model import ModelUnavailable, Reply, Request
 from onward.agent.models.scripted import ScriptedModel
-from onward.core import progress
 from onward.core import record as r
-from onward.core.progress import STATUSES, Said, Teller, Update
+from onward.core.journal import progress
+from onward.core.journal.progress import STATUSES, Said, Teller, Update
 from onward.core.record import Record
-from onward.edge.telling import update_json, written
+from onward.server.live.render import update_json, written
 from tests.kit import Lab
 
 ALL_KINDS = {value for name, value in vars(r).items() if isinstance(value, str) and name.isupper()}

@@ -12,7 +12,7 @@ import pytest
 
 from onward import Fatal, Onward, Retry, RetryLater, State, StepFailed
 from onward.core import record as r
-from onward.engine import bounded
+from onward.engine.shift import timeout as bounded
 from onward.errors import TaskFailed
 from tests.kit import Lab, calm, value
 

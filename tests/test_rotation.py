@@ -15,12 +15,12 @@ from onward.agent.loop import EVERY
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
-from onward.core.checkpoint import Checkpoints
+from onward.core.journal.checkpoint import Checkpoints
 from onward.core.record import Record
 from onward.core.state import AgentState, Fact, StatePatch
 from onward.errors import BadSetting, CannotFork, UnfitCheckpoint
-from onward.store.port import Batch, Store
-from onward.store.trimming import Trimming
+from onward.store.port.core import Batch, Store
+from onward.store.port.trimming import Trimming
 from onward.testing import crashes, drain, memory_app
 from tests.kit import Lab, Time, begun, dense, entry, next_id, sql
 

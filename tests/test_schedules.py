@@ -19,7 +19,7 @@ from onward import Onward
 from onward.core.ids import Ids
 from onward.core.schedule import LATE, MOST, Rhythm, due, stamp
 from onward.core.task import State
-from onward.engine.schedules import EVERY, SOME, Ticker
+from onward.engine.worker.ticker import EVERY, SOME, Ticker
 from onward.errors import (
     BadSetting,
     InvalidInput,
@@ -29,7 +29,7 @@ from onward.errors import (
     UnknownTask,
     UsageError,
 )
-from onward.store.sqlite import SqliteStore
+from onward.store.sqlite.store import SqliteStore
 from tests.kit import HandClock, Lab, Through, eventually, inline_app
 
 BERLIN = "Europe/Berlin"

@@ -18,8 +18,8 @@ from onward import Onward
 from onward.core import crash
 from onward.core.ids import Ids
 from onward.core.schedule import stamp
-from onward.engine.schedules import Ticker
-from onward.store.port import Store
+from onward.engine.worker.ticker import Ticker
+from onward.store.port.core import Store
 from rig.processes import Child
 from tests.kit import Through, Time, eventually, not_memory, sql
 

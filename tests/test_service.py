@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onward import Onward, Retry, State
-from onward.app import open_store
+from onward.app.application import open_store
 from onward.core import record as r
 from onward.errors import (
     BadSetting,
@@ -25,7 +25,7 @@ from onward.errors import (
     UnknownTask,
     UsageError,
 )
-from onward.wishes import Wish
+from onward.service.submission import Wish
 from tests.kit import HandClock, eventually, inline_app, not_memory, row, sql
 
 

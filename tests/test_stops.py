@@ -19,8 +19,8 @@ from onward.core import record as r
 from onward.core.clock import SystemClock
 from onward.core.control import Fenced
 from onward.core.task import State
-from onward.engine import worker as workers
-from onward.engine.bounded import bounded
+from onward.engine.shift.timeout import bounded
+from onward.engine.worker import worker as workers
 from onward.errors import UsageError
 from onward.store.writer import Hold, Writer
 from onward.testing import MemoryApp, crashes, drain, memory_app

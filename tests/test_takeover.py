@@ -11,7 +11,7 @@ import pytest
 from onward import Onward, Retry, State
 from onward.core import record as r
 from onward.errors import StoreUnavailable
-from onward.store.port import SUSPECT_AFTER, Batch
+from onward.store.port.core import SUSPECT_AFTER, Batch
 from tests.kit import (
     HandClock,
     Lab,
@@ -429,7 +429,7 @@ async def test_a_task_of_a_handler_that_nobody_here_has_is_left_alone(lab: Lab) 
 
 
 def _wish(name: str) -> Any:
-    from onward.wishes import Wish
+    from onward.service.submission import Wish
 
     return Wish(name)
 

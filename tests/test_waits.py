@@ -11,7 +11,7 @@ import pytest
 from onward import Onward
 from onward.core import record as r
 from onward.core.task import State
-from onward.engine.shift import Shift
+from onward.engine.shift.shift import Shift
 from onward.errors import AlreadyDecided, InvalidInput, NotFound, StateConflict, TaskFailed, UsageError
 from onward.testing import MemoryApp, crashes, drain, memory_app
 from tests.kit import eventually

@@ -9,10 +9,10 @@ import pytest
 
 from onward import Onward, Retry
 from onward.core import record as r
+from onward.core.journal.waterfall import Bar, Waterfall
 from onward.core.record import Record
-from onward.core.waterfall import Bar, Waterfall
 from onward.errors import NotFound, TaskNotFound
-from onward.views import whole_record_json
+from onward.service.serialize import whole_record_json
 from tests.kit import eventually, only_memory
 
 

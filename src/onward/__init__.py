@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from onward.agent.tools import tool
-    from onward.app import VERSION as __version__
-    from onward.app import Handle, Onward
+    from onward.app.application import VERSION as __version__
+    from onward.app.application import Handle, Onward
     from onward.client.client import Client, SyncClient
     from onward.core.budget import Budget
     from onward.core.limit import Limit
     from onward.core.retry import Retry
     from onward.core.task import State, Task
-    from onward.engine.context import Context
+    from onward.engine.context.context import Context
     from onward.errors import AlreadyDecided, Denied, Fatal, OnwardError, RetryLater, StepFailed, WaitTimeout
 else:
     # Each name is imported when it is first asked for, so that `onward --help` does not wait for a database driver.
@@ -19,12 +19,12 @@ else:
         "AlreadyDecided": "onward.errors",
         "Budget": "onward.core.budget",
         "Client": "onward.client.client",
-        "Context": "onward.engine.context",
+        "Context": "onward.engine.context.context",
         "Denied": "onward.errors",
         "Fatal": "onward.errors",
-        "Handle": "onward.app",
+        "Handle": "onward.app.application",
         "Limit": "onward.core.limit",
-        "Onward": "onward.app",
+        "Onward": "onward.app.application",
         "OnwardError": "onward.errors",
         "Retry": "onward.core.retry",
         "RetryLater": "onward.errors",
@@ -33,7 +33,7 @@ else:
         "SyncClient": "onward.client.client",
         "Task": "onward.core.task",
         "WaitTimeout": "onward.errors",
-        "__version__": "onward.app",
+        "__version__": "onward.app.application",
         "tool": "onward.agent.tools",
     }
 

@@ -34,16 +34,16 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
-from onward.app import Onward
+from onward.app.application import Onward
 from onward.core import crash
 from onward.core.durations import Duration, seconds
 from onward.core.task import State, Task
-from onward.engine.relay import FUNCTION
-from onward.engine.spawning import spawn
-from onward.engine.worker import Worker
+from onward.engine.background import spawn
+from onward.engine.worker.relay import FUNCTION
+from onward.engine.worker.worker import Worker
 from onward.errors import UsageError
-from onward.store.sqlite import SqliteStore
-from onward.store.sqlite_file import MEMORY
+from onward.store.sqlite.file import MEMORY
+from onward.store.sqlite.store import SqliteStore
 
 __all__ = ["Killed", "MemoryApp", "MovableClock", "crashes", "drain", "memory_app"]
 

@@ -21,7 +21,7 @@ from onward.errors import (
     UsageError,
     Withdrawn,
 )
-from onward.messages import Ask
+from onward.service.messages import Ask
 from onward.testing import crashes, drain, memory_app
 from tests.kit import Lab, inline_app
 

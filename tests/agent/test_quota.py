@@ -13,13 +13,13 @@ import pytest
 from onward import Limit, Onward, RetryLater, State
 from onward.agent.model import Emit, ModelBusy, ModelUnavailable, Reply, Request
 from onward.agent.models.scripted import ScriptedModel
-from onward.cli.timeline import Story
+from onward.cli.output.timeline import Story
 from onward.core import quota
 from onward.core.control import NotNow
 from onward.core.task import Reason
-from onward.engine.quota import within_quota
+from onward.engine.shift.quota import within_quota
 from onward.errors import UsageError
-from onward.store.sqlite import SqliteStore
+from onward.store.sqlite.store import SqliteStore
 from onward.testing import MemoryApp, crashes, drain, memory_app
 from rig.aimock import AIMock
 from rig.processes import Child

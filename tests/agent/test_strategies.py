@@ -14,10 +14,10 @@ from onward.agent.loop import EVERY
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
-from onward.core.checkpoint import STRATEGIES
 from onward.core.crash import crashpoint
-from onward.engine.context import Context
-from onward.engine.reads import PatientSteps
+from onward.core.journal.checkpoint import STRATEGIES
+from onward.engine.context.context import Context
+from onward.engine.shift.reads import PatientSteps
 from onward.errors import BadSetting
 from onward.store.writer import MOST_DEFERRED
 from onward.testing import Killed, MemoryApp, crashes, drain

@@ -14,7 +14,7 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
 from onward.agent.tools import tool
 from onward.core import record as r
-from onward.core.checkpoint import Checkpoints
+from onward.core.journal.checkpoint import Checkpoints
 from onward.core.usage import UNKNOWN, Usage, usage_at, usage_in
 from onward.testing import crashes, drain, memory_app
 from tests.kit import Lab, eventually
@@ -134,7 +134,7 @@ async def test_with_children_wherever_they_stand(app: Onward) -> None:
 
 
 async def test_too_many_to_look_at_are_unknown(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onward import usages
+    from onward.service import usage as usages
 
     @lab.app.task
     async def child(ctx: Any, n: int) -> int:

@@ -13,11 +13,11 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
 from onward.core.budget import Budget
-from onward.core.checkpoint import EVERY_ITERATION
-from onward.engine.mail import Message
-from onward.engine.waits import Waits
+from onward.core.journal.checkpoint import EVERY_ITERATION
+from onward.engine.shift.mail import Message
+from onward.engine.shift.waits import Waits
 from onward.errors import InvalidInput, StateConflict, TaskNotFound
-from onward.store.port import Store
+from onward.store.port.core import Store
 from onward.testing import MemoryApp, crashes, drain, memory_app
 from tests.kit import Lab, eventually
 
@@ -287,7 +287,7 @@ async def test_it_is_seen_when_a_task_completes_with_a_word_that_nobody_read(
     app: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proof of the one about the last moment: a store that does not look loses it."""
-    for module in ("sqlite_steer", "postgres_steer"):
+    for module in ("sqlite.control", "postgres.control"):
         monkeypatch.setattr(
             f"onward.store.{module}.check_heard", _look_away if "sqlite" in module else _look_away_async
         )
@@ -350,7 +350,7 @@ async def test_the_store_counts_a_word_and_wakes_nobody(store: Store) -> None:
     await store.join(row("w1"), 60)
     (sent,) = await store.submit([new()])
     (claimed,) = await store.claim("w1", "default", ["work"], 1)
-    from onward.store.port import Batch, Wait
+    from onward.store.port.core import Batch, Wait
 
     entry = (sent.id, 3, 2, r.HANDED_BACK, "", b"{}", 0.0)
     await store.save("w1", Batch([entry], waits=[Wait(sent.id, NEVER, "approval", 1, claimed.inbox)]))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from onward import Onward
-from onward.app import open_shelf
+from onward.app.application import open_shelf
 from onward.artifacts.keeper import Artifacts
-from onward.store.port import Store
+from onward.store.port.core import Store
 from rig.rclone import Rclone
 from rig.server import Unavailable
 from tests.kit import next_id

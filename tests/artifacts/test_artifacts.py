@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.app import open_shelf
+from onward.app.application import open_shelf
 from onward.artifacts.errors import ArtifactDamaged, ArtifactNotFound, ArtifactTooLarge
 from onward.artifacts.keeper import LARGEST, Artifacts
 from onward.core import record as r
 from onward.core import wire
 from onward.core.state import AgentState
 from onward.errors import BadSetting, StepFailed, StoreUnavailable, TaskNotFound
-from onward.store.port import Store
+from onward.store.port.core import Store
 from onward.testing import crashes, drain, memory_app
 from rig.rclone import Rclone
 from tests.artifacts.conftest import BUCKET, each_shelf, in_one_database, only_s3

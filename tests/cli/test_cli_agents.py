@@ -12,7 +12,7 @@ import pytest
 from onward import Onward
 from onward.agent.model import ModelUnavailable, Reply
 from onward.agent.models.scripted import ScriptedModel
-from onward.cli.timeline import Mark, Story
+from onward.cli.output.timeline import Mark, Story
 from onward.core.record import PROGRESS, Record
 from tests.cli.conftest import Run
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from onward.cli import completing
-from onward.cli.completion import SCRIPTS
+from onward.cli.args import completing
+from onward.cli.commands.completion import SCRIPTS
 from onward.core.task import Reason, State
 from tests.cli.conftest import ROOT, Run, submitted
 from tests.kit import not_memory
@@ -97,7 +97,16 @@ def test_where_there_is_no_database_there_is_no_error(capsys: pytest.CaptureFixt
     assert capsys.readouterr() == ("", "")
 
 
-HEAVY = ["asyncio", "asyncpg", "cronsim", "onward.app", "onward.service", "pydantic", "rich", "uvloop"]
+HEAVY = [
+    "asyncio",
+    "asyncpg",
+    "cronsim",
+    "onward.app.application",
+    "onward.service.service",
+    "pydantic",
+    "rich",
+    "uvloop",
+]
 
 
 @pytest.mark.parametrize("line", ["onward sho", "onward list --st", "onward show "])

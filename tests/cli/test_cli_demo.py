@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.cli.proof import Proof
+from onward.cli.demo.deploy_proof import Proof
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.demo.deploy import FATAL_STEP, STEPS, Cloud

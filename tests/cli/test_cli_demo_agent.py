@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from onward.agent.models.scripted import ScriptedModel
-from onward.cli.agent_proof import AgentProof, Moment
-from onward.cli.crew import Kill
+from onward.cli.demo.agent_proof import AgentProof, Moment
+from onward.cli.demo.workers import Kill
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.demo import agent

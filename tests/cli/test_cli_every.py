@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from onward.cli.parser import build
+from onward.cli.args.parser import build
 from rig.commands import commands
 from tests.cli.conftest import Run, Waiting
 

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from onward.cli.parser import build
+from onward.cli.args.parser import build
 from rig.commands import commands
 from tests.cli.conftest import Run, process
 
 EVERY = {" ".join(path): path for path, _, _ in commands(build())}
 COMMANDS = [command for command in EVERY if " " not in command]
 # No test of milliseconds: what costs time is what is imported, and that can be counted.
-HEAVY = ["apsw", "asyncio", "asyncpg", "cronsim", "onward.app", "pydantic", "rich", "uvloop"]
+HEAVY = ["apsw", "asyncio", "asyncpg", "cronsim", "onward.app.application", "pydantic", "rich", "uvloop"]
 
 
 def test_a_slip_of_the_pen_is_told_what_was_meant(onward: Run):
@@ -44,7 +44,7 @@ print("loaded:", *sorted(name for name in {HEAVY!r} if name in sys.modules))
 def test_the_public_names_come_when_they_are_asked_for():
     code = """
 import sys, onward
-assert "onward.app" not in sys.modules
+assert "onward.app.application" not in sys.modules
 assert set(onward.__all__) <= set(dir(onward))
 for name in onward.__all__:
     assert getattr(onward, name) is getattr(onward, name), name

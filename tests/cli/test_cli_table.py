@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from onward.cli.table import Column, fixed, number, table
-from onward.cli.text import readable, safe, short
+from onward.cli.output.table import Column, fixed, number, table
+from onward.cli.output.text import readable, safe, short
 from tests.cli.conftest import controls
 
 COLUMNS = (

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from onward.cli.text import age, count, machine_readable, readable, safe, short, span
-from onward.cli.timeline import Mark, Story
+from onward.cli.output.text import age, count, machine_readable, readable, safe, short, span
+from onward.cli.output.timeline import Mark, Story
 from onward.core import record as r
-from onward.views import iso
+from onward.service.serialize import iso
 
 
 def told(*entries: tuple[str, str, dict[str, Any]]) -> list[str]:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from onward.cli.tree import Tree
-from onward.cli.tree_view import TreeView
+from onward.cli.output.tree import Tree
+from onward.cli.output.tree_view import TreeView
 from onward.core import record as r
 from tests.cli.conftest import controls
 

@@ -12,7 +12,7 @@ from onward import Onward
 from onward.agent.loop import EVERY
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
-from onward.core.checkpoint import Checkpoints
+from onward.core.journal.checkpoint import Checkpoints
 from tests.cli.conftest import Run
 
 

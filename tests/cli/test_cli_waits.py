@@ -10,7 +10,7 @@ import pytest
 
 from onward import Onward
 from onward.core import record as r
-from onward.store.port import Batch
+from onward.store.port.core import Batch
 from tests.cli.conftest import Run, Waiting, journal, submitted
 from tests.kit import begun, entry
 
@@ -202,7 +202,7 @@ def test_a_task_that_undoes_is_cancelling(onward: Run, db: str):
 
 @pytest.mark.slow
 def test_whoever_follows_is_told_what_a_child_asks(onward: Run, crew: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("onward.cli.follow.PATIENCE", 0.05)
+    monkeypatch.setattr("onward.cli.commands.follow.PATIENCE", 0.05)
     for way in (["--wait", "2"], ["--follow", "--wait", "2"]):
         said = onward("submit", "household", '"choose"', *way, "--db", crew)
         assert said.status == 3, "the task itself waits for its child, and may go on any time"

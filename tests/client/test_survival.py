@@ -13,11 +13,11 @@ import pytest
 from onward import Onward, State, SyncClient
 from onward.client import client as clients
 from onward.client.errors import Unreachable
-from onward.client.events import MEDIA
 from onward.client.script import Answer, Listen, Lost, Request
+from onward.client.sse import MEDIA
 from onward.client.verbs import Verbs
 from onward.core import wire
-from onward.core.progress import Teller
+from onward.core.journal.progress import Teller
 from onward.core.task import Task
 from onward.errors import OnwardError, UsageError
 from rig.processes import Child

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from onward import Budget, Client, Onward, State, SyncClient, service, tool
+from onward import Budget, Client, Onward, State, SyncClient, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.artifacts.errors import ArtifactNotFound
-from onward.client.asking import Asking
 from onward.client.errors import Unreachable
+from onward.client.sending import Asking
 from onward.client.verbs import Verbs
 from onward.core.task import Task
 from onward.errors import (
@@ -39,6 +39,7 @@ from onward.errors import (
     UnknownTask,
     UsageError,
 )
+from onward.service import service
 from tests.client.conftest import listed
 from tests.edge.conftest import serving
 
@@ -197,7 +198,7 @@ async def test_an_ended_task_is_forgotten(app: Onward, client: Any, monkeypatch:
     with pytest.raises(StateConflict, match="cancel it first"):
         await client.prune(task.id)
     await task.cancel()
-    monkeypatch.setattr("onward.prunes.LEAST", 0.0)
+    monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)
     assert await client.prune(task.id) == 1
     with pytest.raises(TaskNotFound):
         await client.get(task.id)

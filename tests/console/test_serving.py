@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onward.edge import console
+from onward.server.http import console
 from tests.console.conftest import Server, Visit
 
 SOURCE = Path(console.__file__).parents[1] / "console"
@@ -35,7 +35,7 @@ def test_files_are_asked_for_again_and_sent_once(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["nothing.js", "../edge/console.py", "%2e%2e/errors.py", "..%2f..%2ferrors.py", "", "pages"]
+    "path", ["nothing.js", "../server/http/console.py", "%2e%2e/errors.py", "..%2f..%2ferrors.py", "", "pages"]
 )
 def test_there_is_nothing_else(server: Server, path: str) -> None:
     assert server.client.get(f"/console/{path}").status_code == 404

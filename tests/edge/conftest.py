@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from onward import Onward
-from onward.edge.server import Server
+from onward.server.http.uvicorn import Server
 
 
 @contextlib.asynccontextmanager

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import httpx2
 
 from onward import Onward
-from onward.edge.http import Edge
-from onward.edge.server import Server
+from onward.server.http.app import Edge
+from onward.server.http.uvicorn import Server
 
 
 class Event(NamedTuple):

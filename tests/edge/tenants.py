@@ -12,11 +12,11 @@ from onward.core import event
 from onward.core.caller import ADMIN, DECIDE, READ, SCOPES, SUBMIT, Caller
 from onward.core.clock import SystemClock
 from onward.core.state import AgentState, StatePatch
-from onward.edge.door import Door
+from onward.server.access.service import Door
+from onward.service.submission import Wish
 from onward.sinks.webhook import Webhooks
-from onward.store.outbox import SubscriptionRow
-from onward.store.sqlite import SqliteStore
-from onward.wishes import Wish
+from onward.store.port.outbox import SubscriptionRow
+from onward.store.sqlite.store import SqliteStore
 from tests.kit import eventually, sql
 
 ALL = frozenset(SCOPES)

@@ -16,10 +16,10 @@ import pytest
 from onward import Limit, Onward
 from onward.core import wire
 from onward.core.caller import ANYBODY, SCOPES, Caller
-from onward.edge.door import Door
-from onward.edge.errors import NotForTenants, OwnCall
 from onward.errors import Forbidden, KeyConflict, NotFound, OnwardError, TaskNotFound
-from onward.wishes import Wish
+from onward.server.access.errors import NotForTenants, OwnCall
+from onward.server.access.service import Door
+from onward.service.submission import Wish
 from tests.edge.tenants import (
     ADMIN,
     ALL,
@@ -200,7 +200,7 @@ class Inspector:
 
 @pytest.fixture(autouse=True)
 def _what_has_ended_may_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.prunes.LEAST", 0.0)
+    monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)
 
 
 async def test_nobody_gets_what_is_not_for_them(app: Onward) -> None:

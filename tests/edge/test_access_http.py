@@ -15,9 +15,9 @@ import pytest
 from onward import Onward
 from onward.core import key as keys
 from onward.core.caller import ADMIN, ANYBODY, DECIDE, READ, SCOPES, SUBMIT
-from onward.edge import http
-from onward.edge.auth import FRESH
-from onward.edge.door import Door
+from onward.server.access.auth import FRESH
+from onward.server.access.service import Door
+from onward.server.http import app as http
 from tests.edge.conftest import serving
 from tests.edge.tenants import GHOST, Belongings, everything, subscribed_again, town
 from tests.kit import HandClock, only_memory
@@ -223,7 +223,7 @@ async def inspector(app: Onward) -> AsyncIterator[Inspector]:
 async def test_nobody_gets_what_is_not_for_them(
     inspector: Inspector, kind: str, prove: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.prunes.LEAST", 0.0)  # what has just ended may be pruned
+    monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)  # what has just ended may be pruned
     names = (
         list(ROWS) if prove or kind != "postgres" else list(ROWS)[::4]
     )  # the door is the same, whatever is behind it

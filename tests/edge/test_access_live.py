@@ -14,7 +14,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from onward import Onward
 from onward.core.caller import DECIDE, READ, SUBMIT
-from onward.edge import auth, stream
+from onward.server.access import auth
+from onward.server.live import sse as stream
 from tests.edge.conftest import serving
 from tests.edge.tenants import GHOST, Belongings, everything, town
 from tests.kit import only_memory

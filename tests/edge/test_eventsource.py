@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from onward import Onward
-from onward.edge import stream
+from onward.server.live import sse as stream
 from rig.aimock import node
 from rig.server import Unavailable
 from tests.edge.sse import served

@@ -8,9 +8,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from onward import Onward, Retry, lists
+from onward import Onward, Retry
 from onward.agent.models.scripted import ScriptedModel
-from onward.wishes import Wish
+from onward.service import listing as lists
+from onward.service.submission import Wish
 from tests.kit import eventually
 
 Client = httpx2.AsyncClient
@@ -243,7 +244,7 @@ async def test_an_ended_task_is_forgotten(app: Onward, client: Client, monkeypat
         await app.cancel(task_id)
     young = await client.delete(f"/api/tasks/{ids[0]}")
     assert (young.status_code, "try again in a minute" in young.json()["detail"]) == (409, True)
-    monkeypatch.setattr("onward.prunes.LEAST", 0.0)
+    monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)
     assert (await client.delete(f"/api/tasks/{ids[0]}")).json() == {"pruned": 1}
     for path in ("", "/events", "/timeline", "/records/1", "/artifacts", "/result"):
         assert (await client.get(f"/api/tasks/{ids[0]}{path}")).status_code == 404, path

@@ -11,7 +11,7 @@ import httpx2
 from onward import Onward, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
-from onward.app import VERSION
+from onward.app.application import VERSION
 from tests.edge.conftest import Ends
 from tests.kit import eventually, only_memory
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from onward.core.clock import SystemClock
-from onward.edge import feed as feeds
-from onward.edge.feed import Closed, Feed, Follower
-from onward.edge.problem import Problem
-from onward.store.port import Batch, Claimed, Store
+from onward.server.http.problem import Problem
+from onward.server.live import feed as feeds
+from onward.server.live.feed import Closed, Feed, Follower
+from onward.store.port.core import Batch, Claimed, Store
 from tests.kit import claim, entry, eventually, join, new, only_memory, submit
 
 

@@ -19,7 +19,7 @@ import httpx2
 import pytest
 
 from onward import Onward
-from onward.edge import heads
+from onward.server.http import header_limits as heads
 from rig.processes import Child
 from tests.edge.conftest import serving
 from tests.kit import not_memory, only_memory

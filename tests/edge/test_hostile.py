@@ -20,11 +20,13 @@ from websockets.exceptions import ConnectionClosed
 from onward import Onward
 from onward.core import wire
 from onward.core.caller import SCOPES
-from onward.edge import bodies, heads, socket
-from onward.edge.bodies import Room
-from onward.edge.calls import Call, Shape
-from onward.edge.http import CALLS
-from onward.edge.problem import Problem
+from onward.server.http import bodies
+from onward.server.http import header_limits as heads
+from onward.server.http.app import CALLS
+from onward.server.http.bodies import Room
+from onward.server.http.problem import Problem
+from onward.server.http.route import Call, Shape
+from onward.server.live import websocket as socket
 from tests.edge.conftest import serving
 from tests.kit import only_memory
 

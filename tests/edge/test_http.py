@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from onward import Onward
-from onward.cli.serve import _bound
+from onward.cli.commands.serve import _bound
 from onward.core import key as keys
 from tests.edge.conftest import Ends, serving
 from tests.edge.sse import served

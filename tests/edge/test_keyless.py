@@ -23,7 +23,7 @@ from websockets.exceptions import InvalidStatus
 
 from onward import Onward
 from onward.core.caller import SCOPES
-from onward.edge import auth
+from onward.server.access import auth
 from tests.edge.conftest import serving
 from tests.kit import eventually, not_memory, only_memory
 

@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward import Onward
-from onward.cli.serve import _hosts
+from onward.cli.commands.serve import _hosts
 from onward.core import key as keys
 from onward.core.caller import ANYBODY, SCOPES
-from onward.edge import auth, mcp_http, stream
-from onward.edge.auth import FRESH, MOST, Gate, check_bind
 from onward.errors import BadSetting, StoreUnavailable, Unauthorized, UsageError
-from onward.keys import Keys
-from onward.store.port import Store
+from onward.server.access import auth
+from onward.server.access.auth import FRESH, MOST, Gate, check_bind
+from onward.server.live import sse as stream
+from onward.server.mcp import http as mcp_http
+from onward.service.keys import Keys
+from onward.store.port.core import Store
 from tests.kit import HandClock, Through, Time, calm, eventually, sql
 
 # ── the text of a key ────────────────────────────────────────────────────────────────────────────────────────────────

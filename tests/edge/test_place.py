@@ -11,8 +11,8 @@ from onward import Onward
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
 from onward.core.caller import ADMIN, READ, SCOPES, SUBMIT, Caller
-from onward.edge.door import Door
 from onward.errors import Forbidden
+from onward.server.access.service import Door
 from tests.edge.conftest import Ends
 
 Client = httpx2.AsyncClient

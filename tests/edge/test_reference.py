@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onward.app import VERSION
-from onward.edge.http import CALLS
-from onward.edge.openapi import document
+from onward.app.application import VERSION
+from onward.server.http.app import CALLS
+from onward.server.schema.openapi import document
 from rig.reference import page
 
 

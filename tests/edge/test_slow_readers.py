@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from onward import Onward
-from onward.edge import feed
+from onward.server.live import feed
 from tests.edge.sse import all_events, served
 from tests.edge.test_fuzz import serve
 from tests.kit import eventually, only_file, only_memory

@@ -16,9 +16,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from onward import Onward
 from onward.core.caller import ANYBODY, READ, Caller
-from onward.edge import socket as sockets
-from onward.edge import stream
 from onward.errors import Unauthorized
+from onward.server.live import sse as stream
+from onward.server.live import websocket as sockets
 from tests.edge.sse import all_events, served
 from tests.kit import eventually, only_memory
 

@@ -14,8 +14,8 @@ from onward import Onward
 from onward.agent.model import ModelUnavailable, Reply, Request
 from onward.core.caller import ANYBODY, Caller
 from onward.core.record import ENDS
-from onward.edge import stream
 from onward.errors import StoreUnavailable, Unauthorized
+from onward.server.live import sse as stream
 from rig.processes import Child
 from tests.edge.sse import Event, Parser, Refused, all_events, events, served
 from tests.kit import eventually, only_file, only_memory, sql

@@ -20,10 +20,11 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.core.progress import Teller
-from onward.edge import stream, telling
-from onward.edge.telling import update_json
-from onward.views import record_json
+from onward.core.journal.progress import Teller
+from onward.server.live import render as telling
+from onward.server.live import sse as stream
+from onward.server.live.render import update_json
+from onward.service.serialize import record_json
 from rig.processes import Child
 from tests.edge.shop import app as shop
 from tests.edge.sse import Parser, served

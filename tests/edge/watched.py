@@ -27,8 +27,8 @@ from onward.agent.mcp import McpServer
 from onward.agent.model import Reply, ToolCall, Usage
 from onward.core import wire
 from onward.core.caller import SCOPES
-from onward.edge import bodies
-from onward.edge.server import Server
+from onward.server.http import bodies
+from onward.server.http.uvicorn import Server
 
 KINDS = (
     "plain", "a pattern", "a pattern of the output", "a bomb", "endless", "an endless event", "many values", "digits", "garbage",

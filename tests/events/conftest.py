@@ -11,10 +11,10 @@ import pytest
 
 from onward import Onward
 from onward.core.ids import Ids
-from onward.engine.relay import Relay
-from onward.store.port import Claimed, Store
-from onward.subscriptions import Delivery
-from onward.wishes import Wish
+from onward.engine.worker.relay import Relay
+from onward.service.submission import Wish
+from onward.service.subscriptions import Delivery
+from onward.store.port.core import Claimed, Store
 from tests.events.receiver import Receiver
 from tests.kit import SEEDS, Time, claim, completion, join
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from onward import Onward
 from onward.core import crash
-from onward.engine import relay as relays
-from onward.store.outbox import DELIVERED, Settled
+from onward.engine.worker import relay as relays
+from onward.store.port.outbox import DELIVERED, Settled
 
 
 def plant(fault: str, app: Onward) -> None:

@@ -10,10 +10,10 @@ import httpx2
 import pytest
 
 from onward import Onward
-from onward.cli import serve
+from onward.cli.commands import serve
 from onward.core.caller import Caller
-from onward.edge.door import Door
 from onward.errors import Forbidden, NotFound
+from onward.server.access.service import Door
 from tests.cli.conftest import Run, onward
 from tests.edge.conftest import serving
 from tests.events.conftest import SECRET

@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from onward.cli.parser import parse
+from onward.cli.args.parser import parse
 from onward.core.event import ALIASES, KINDS
-from onward.store.port import Store
+from onward.store.port.core import Store
 from onward.testing import drain, memory_app
 from tests.events.conftest import SECRET, Office
 from tests.events.receiver import Receiver

@@ -18,8 +18,8 @@ from onward.core import record as r
 from onward.core.record import Record
 from onward.core.task import State
 from onward.errors import UsageError
-from onward.store.outbox import Key
-from onward.store.port import Store
+from onward.store.port.core import Store
+from onward.store.port.outbox import Key
 from tests.events.conftest import Office
 from tests.events.receiver import Receiver
 from tests.kit import Time, claim, completion, eventually, not_memory, only_file, only_postgres, row, sql, together

@@ -13,12 +13,12 @@ from onward import Onward
 from onward.core import record as r
 from onward.core.caller import Caller
 from onward.core.event import Event
-from onward.edge.door import Door
-from onward.engine import relay as relays
+from onward.engine.worker import relay as relays
 from onward.errors import NotFound, UsageError
-from onward.store.port import Batch, Store
+from onward.server.access.service import Door
+from onward.service.submission import Wish
+from onward.store.port.core import Batch, Store
 from onward.testing import drain, memory_app
-from onward.wishes import Wish
 from tests.events.conftest import Office
 from tests.events.receiver import Receiver
 from tests.kit import Time, calm, claim, completion, entry, eventually, not_memory, row, sql, together
@@ -135,7 +135,7 @@ async def test_what_a_dead_relay_had_is_sent_by_another_when_its_lease_ends(offi
     office.time.move(relays.LEASE + 1)
     await office.send_all()
     assert len(ears.events) == 1
-    from onward.store.outbox import FAILED, Settled
+    from onward.store.port.outbox import FAILED, Settled
 
     await office.store.settle_deliveries("somebody who died", [Settled(taken[0].key, 1, FAILED, 0.0, "late")])
     assert [one.state for one in await office.deliveries()] == ["delivered"], "a word that comes late changes nothing"

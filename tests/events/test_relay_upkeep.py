@@ -12,12 +12,13 @@ import pytest
 from onward import Onward
 from onward.core import mask
 from onward.core import record as r
-from onward.core.deed import Deed
+from onward.core.audit import Deed
 from onward.core.event import Event
-from onward.engine import relay as relays
-from onward.engine.secrets import learn
+from onward.engine.context.secrets import learn
+from onward.engine.worker import relay as relays
 from onward.errors import StoreUnavailable
-from onward.store import postgres_outbox, sqlite_outbox
+from onward.store.postgres import outbox as postgres_outbox
+from onward.store.sqlite import outbox as sqlite_outbox
 from tests.events.conftest import Office
 from tests.kit import eventually, only_postgres, sql
 

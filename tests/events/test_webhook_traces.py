@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from onward.service.submission import Wish
 from onward.telemetry import DELIVERIES, counters
-from onward.wishes import Wish
 from tests.events.conftest import Office
 from tests.events.receiver import Receiver, answer
 

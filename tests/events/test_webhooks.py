@@ -13,11 +13,11 @@ from standardwebhooks import Webhook
 from onward.core import record as r
 from onward.core.event import BODY_LIMIT
 from onward.core.task import State
-from onward.engine import relay as relays
+from onward.engine.worker import relay as relays
 from onward.errors import BadSetting, UsageError
 from onward.sinks import webhook as sink
 from onward.sinks.errors import BadWebhook
-from onward.store.port import Batch, End, Store
+from onward.store.port.core import Batch, End, Store
 from tests.events.conftest import SECRET, Office
 from tests.events.receiver import OK, Received, Receiver, answer
 from tests.kit import Time, entry, eventually, sql

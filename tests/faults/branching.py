@@ -16,8 +16,8 @@ from typing import Any
 from onward import Onward, Retry
 from onward.core import record as r
 from onward.core.record import Record
-from onward.engine.mail import Mail
-from onward.engine.waits import LOOK_EVERY, Waits
+from onward.engine.shift.mail import Mail
+from onward.engine.shift.waits import LOOK_EVERY, Waits
 
 Act = list[Any]
 NAMES = ("order", "go")

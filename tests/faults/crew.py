@@ -33,7 +33,7 @@ import uvloop
 
 from onward import Handle, Onward, Retry
 from onward.core.clock import SystemClock
-from onward.engine.worker import Worker
+from onward.engine.worker.worker import Worker
 from onward.errors import OnwardError, StoreUnavailable
 from rig.ledger import Ledger
 

@@ -10,8 +10,8 @@ from onward.agent import loop
 from onward.agent.conversation import Conversation
 from onward.agent.tools import Tool
 from onward.core import record as r
-from onward.engine.context import Context
-from onward.engine.replay import Replay
+from onward.engine.context.context import Context
+from onward.engine.shift.replay import Replay
 
 
 def a_replay_that_forgets() -> None:

@@ -18,9 +18,9 @@ from typing import Any
 
 from onward import Onward, tool
 from onward.agent.models.scripted import ScriptedModel
-from onward.core.checkpoint import STRATEGIES, Checkpoints
-from onward.engine.context import Context
-from onward.engine.reads import PatientSteps
+from onward.core.journal.checkpoint import STRATEGIES, Checkpoints
+from onward.engine.context.context import Context
+from onward.engine.shift.reads import PatientSteps
 from rig.ledger import Ledger
 from rig.processes import Child
 from tests.faults import crew

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onward.core import record as r
-from onward.core.checkpoint import STRATEGIES
+from onward.core.journal.checkpoint import STRATEGIES
 from onward.errors import ResultTimeout
 from tests.faults.band import Crew, Place
 from tests.faults.readers import KEEP, ROUNDS, ReaderPlace, build, foretold, judge

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from onward.store.port import SUSPECT_AFTER
+from onward.store.port.core import SUSPECT_AFTER
 from tests.faults.band import Client, Crew, Place, busy
 from tests.faults.crew import Act
 

@@ -14,7 +14,7 @@ import pytest
 
 from onward import Onward
 from onward.errors import StoreUnavailable
-from onward.wishes import Wish
+from onward.service.submission import Wish
 from rig.proxy import Proxy
 from tests.faults.band import Client, Place, until
 from tests.faults.crew import Act

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onward.core import record as r
-from onward.store.port import SUSPECT_AFTER
+from onward.store.port.core import SUSPECT_AFTER
 from tests.faults import verdict
 from tests.faults.band import Client, Place
 from tests.faults.crew import Act, foretold, story

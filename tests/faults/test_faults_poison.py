@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from onward.core import record as r
-from onward.store.port import SUSPECT_AFTER
+from onward.store.port.core import SUSPECT_AFTER
 from tests.faults.band import Client, Crew, Place
 from tests.faults.crew import Act
 from tests.faults.verdict import Picture

@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import pytest
 
-from onward.app import open_store
+from onward.app.application import open_store
 from onward.errors import StoreUnavailable
 from tests.faults.band import Client, Crew, Place, busy, set_free, until_all_ended
 from tests.faults.crew import Act

@@ -20,7 +20,7 @@ import apsw
 import psycopg
 
 from onward.core import record as r
-from onward.store.port import SUSPECT_AFTER
+from onward.store.port.core import SUSPECT_AFTER
 from tests.faults.crew import Act, foretold
 
 LATE = 0.5

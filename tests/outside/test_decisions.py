@@ -23,7 +23,7 @@ import pytest
 
 from onward import Onward, tool
 from onward.agent.models.scripted import ScriptedModel
-from onward.engine.shift import Shift
+from onward.engine.shift.shift import Shift
 from onward.errors import CannotFork, OnwardError, StateConflict
 from tests.edge.conftest import serving
 from tests.kit import not_memory

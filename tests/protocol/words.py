@@ -29,7 +29,7 @@ WAITS = {"wait": 1, "waits": 2}
 
 
 class Known(NamedTuple):
-    """What a replay makes of a journal (engine/replay.py). `now` of a state is that of all its records; a worker's view is
+    """What a replay makes of a journal (engine/shift/replay.py). `now` of a state is that of all its records; a worker's view is
     that of the records up to its shift, and of its own after that, written or not."""
 
     at: int = 0
@@ -70,7 +70,7 @@ GONE = Record(-(10**6), "", "")
 
 class Entry(NamedTuple):
     """A record on its way. `ending` goes with the last of a shift: ("end", state), or ("wait", due, reason, inbox) where an
-    inbox of -1 compares nothing (store/port.py: End and Wait)."""
+    inbox of -1 compares nothing (store/port/core.py: End and Wait)."""
 
     kind: str
     key: str = ""

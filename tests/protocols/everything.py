@@ -27,11 +27,11 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from onward import Onward
-from onward.edge.mcp_http import Endpoint
-from onward.edge.mcp_tasks import pointer
-from onward.edge.mcp_words import TASKS
-from onward.edge.server import Server
-from onward.wishes import Wish
+from onward.server.http.uvicorn import Server
+from onward.server.mcp.common import TASKS
+from onward.server.mcp.http import Endpoint
+from onward.server.mcp.tasks import pointer
+from onward.service.submission import Wish
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SOUND = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAAAAA=="

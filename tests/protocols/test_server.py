@@ -16,9 +16,9 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from onward import Onward
-from onward.cli.parser import parse
+from onward.cli.args.parser import parse
 from onward.core.caller import READ, SUBMIT, Caller
-from onward.edge.mcp_words import uri_of
+from onward.server.mcp.common import uri_of
 from tests.kit import eventually
 from tests.protocols.shop import shop
 from tests.test_guides import GUIDES, code_of
@@ -284,7 +284,7 @@ async def test_nothing_of_the_sdk_is_loaded_before_it_is_asked_for(app: Onward) 
     import subprocess
     import sys
 
-    code = "import sys, onward.app; a = onward.app.Onward('sqlite://:memory:'); a.asgi(); print('mcp' in sys.modules)"
+    code = "import sys, onward.app.application; a = onward.app.application.Onward('sqlite://:memory:'); a.asgi(); print('mcp' in sys.modules)"
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
 

@@ -52,7 +52,7 @@ async def test_without_an_app_it_is_a_door_with_fewer_scopes_where_asked(url: st
 
 
 def _wish() -> object:
-    from onward.wishes import Wish
+    from onward.service.submission import Wish
 
     return Wish("somewhere else")
 

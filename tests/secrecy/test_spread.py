@@ -23,10 +23,12 @@ from onward.agent import calls
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import mask, wire
 from onward.core.state import AgentState, Fact, StatePatch
-from onward.engine import belongings, scope, secrets
+from onward.engine.context import secrets
+from onward.engine.shift import resources as belongings
+from onward.engine.shift import scope
 from onward.errors import StepFailed
-from onward.leaks import find
-from onward.logs import JsonLines
+from onward.logging import JsonLines
+from onward.service.secret_scan import find
 from tests.edge.conftest import serving
 from tests.events.receiver import Receiver
 from tests.kit import eventually, not_memory, only_file

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from onward import Onward
-from onward.engine.worker import Worker
+from onward.engine.worker.worker import Worker
 from onward.errors import OnwardError
-from onward.store.sqlite_file import MEMORY
+from onward.store.sqlite.file import MEMORY
 from tests.sim.clients import Client, Person
 from tests.sim.clock import SimClock
 from tests.sim.door import Door, Network, drive

@@ -18,8 +18,8 @@ from typing import Any
 
 from onward.core import record as r
 from onward.errors import OnwardError, StoreUnavailable
-from onward.store.port import Store
-from onward.store.pruning import Pruning
+from onward.store.port.core import Store
+from onward.store.port.pruning import Pruning
 from tests.sim.loop import Process, SimLoop
 from tests.sim.watch import Watch
 from tests.sim.weather import Weather

@@ -15,10 +15,13 @@ from unittest import mock
 
 import apsw
 
-from onward.engine import replay, shift, upkeep, worker
-from onward.store import sqlite, writer
-from onward.store.port import Batch, Submitted
-from onward.store.sqlite import SqliteStore
+from onward.engine.shift import replay, shift
+from onward.engine.worker import maintenance as upkeep
+from onward.engine.worker import worker
+from onward.store import writer
+from onward.store.port.core import Batch, Submitted
+from onward.store.sqlite import store as sqlite
+from onward.store.sqlite.store import SqliteStore
 from onward.store.statements import Statement
 from tests.faults.branching import READERS
 

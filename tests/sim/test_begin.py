@@ -18,9 +18,9 @@ from onward.core import record as r
 from onward.core.ids import Ids
 from onward.core.task import NewTask, State
 from onward.errors import StoreUnavailable
-from onward.store.lane import Threaded
-from onward.store.port import Batch, End, WorkerRow
-from onward.store.sqlite import SqliteStore
+from onward.store.port.core import Batch, End, WorkerRow
+from onward.store.sqlite.lane import Threaded
+from onward.store.sqlite.store import SqliteStore
 
 TASKS = 120
 HANDS = 3

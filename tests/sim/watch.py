@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from onward.core import record as r
-from onward.store.port import SUSPECT_AFTER
-from onward.store.sqlite import SqliteStore
+from onward.store.port.core import SUSPECT_AFTER
+from onward.store.sqlite.store import SqliteStore
 from tests.sim.loop import Process, SimLoop
 from tests.sim.picture import Entry, Picture, Row
 
@@ -368,7 +368,7 @@ class Watch:
 
 
 def _census_sql() -> str:
-    from onward.store.sqlite import S
+    from onward.store.sqlite.store import S
 
     return S["census"].sql
 

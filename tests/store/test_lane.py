@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
-from onward.store.lane import Inline, Lane, Patient, Threaded
+from onward.store.sqlite.lane import Inline, Lane, Patient, Threaded
 
 
 class Rig:

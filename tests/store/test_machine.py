@@ -27,11 +27,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from onward.app import open_store
+from onward.app.application import open_store
 from onward.core import record as r
 from onward.core.task import State
-from onward.store.port import SUSPECT_AFTER, Batch, Claimed, End, Store, Wait
-from onward.store.sqlite import SqliteStore
+from onward.store.port.core import SUSPECT_AFTER, Batch, Claimed, End, Store, Wait
+from onward.store.sqlite.store import SqliteStore
 from tests.kit import HandClock, new, row, sql
 
 NEWS = {r.STEP_STARTED, r.STEP_RETRY, r.STEP_WAITS, r.ARTIFACT, r.PROGRESS}

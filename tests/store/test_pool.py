@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from onward.store import pool
-from onward.store.pool import Pool
+from onward.store.postgres import pool
+from onward.store.postgres.pool import Pool
 from tests.kit import eventually
 
 

@@ -11,7 +11,7 @@ import pytest
 from onward.core import record as r
 from onward.core.record import Entry
 from onward.core.task import State
-from onward.store.port import Batch, Claimed, End, Store, Wait
+from onward.store.port.core import Batch, Claimed, End, Store, Wait
 from tests.kit import begun, claim, completion, dense, entry, join, kinds, new, sql, submit, together
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from onward.core.task import State
-from onward.store.port import Store
-from onward.store.sqlite import SqliteStore
-from onward.store.sqlite_overview import listed as as_json
+from onward.store.port.core import Store
+from onward.store.sqlite.overview import listed as as_json
+from onward.store.sqlite.store import SqliteStore
 from tests.kit import begun, claim, completion, join, new, only_postgres, sql, submit
 
 
@@ -66,7 +66,7 @@ async def test_a_child_is_of_the_tenant_of_its_parent_whatever_is_said(store: St
 
 async def test_what_is_asked_is_shown_to_its_tenant(store: Store) -> None:
     from onward.core.record import QUESTION
-    from onward.store.port import Batch, Wait
+    from onward.store.port.core import Batch, Wait
     from tests.kit import entry
 
     for tenant in ("acme", None):
@@ -83,10 +83,10 @@ async def test_what_is_asked_is_shown_to_its_tenant(store: Store) -> None:
 
 async def test_a_tenant_among_many_is_found_through_its_index(store: Any) -> None:
     """However many tasks others have."""
-    from onward.store.overview import listing
-    from onward.store.postgres_overview import escaped
-    from onward.store.postgres_run import S as P
-    from onward.store.sqlite_run import S as L
+    from onward.store.port.overview import listing
+    from onward.store.postgres.execute import S as P
+    from onward.store.postgres.overview import escaped
+    from onward.store.sqlite.execute import S as L
 
     name, values = listing(10, None, {"whose": "acme"})
     assert (name, listing(1, None, {"whose": "acme", "state": State.COMPLETED})[0]) == ("list_tenant", "list_tenant")

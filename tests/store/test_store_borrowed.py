@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from onward import Onward
 from onward.core.task import State
 from onward.errors import KeyConflict, TaskNotFound, UsageError
-from onward.store.port import Store
+from onward.store.port.core import Store
 from tests.kit import claim, completion, join, new, not_memory, sql, submit
 
 Maybe = Awaitable[Any] | None

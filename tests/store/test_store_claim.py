@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from onward.core.task import State
-from onward.store.port import SUSPECT_AFTER, Batch, Claimed, Store
+from onward.store.port.core import SUSPECT_AFTER, Batch, Claimed, Store
 from tests.kit import (
     Time,
     claim,

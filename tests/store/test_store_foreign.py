@@ -10,15 +10,21 @@ import apsw
 import pytest
 
 from onward.core.limit import Limit, LimitRow
-from onward.store.port import Store
-from onward.store.postgres_run import S as P
-from onward.store.sqlite import SqliteStore
-from onward.store.sqlite_run import S as L
+from onward.store.port.core import Store
+from onward.store.postgres.execute import S as P
+from onward.store.sqlite.execute import S as L
+from onward.store.sqlite.store import SqliteStore
 from tests.kit import claim, join, new, sql, submit
 
 FEW, MANY = 1_000, 20_000
 NAMES = ["work", "other", "third"]
-LITE = {"claim": "ready", "line": "line", "claim_suspect": "ready_suspect", "ready_pairs": "ready_pairs", "orphans": "orphans"}
+LITE = {
+    "claim": "ready",
+    "line": "line",
+    "claim_suspect": "ready_suspect",
+    "ready_pairs": "ready_pairs",
+    "orphans": "orphans",
+}
 
 
 async def foreign(store: Any, count: int, name: str = "foreign") -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from onward.core.limit import Limit, LimitRow, gate_of
 from onward.core.task import State
-from onward.store import postgres_limits
-from onward.store.port import Batch, Claimed, Store
+from onward.store.port.core import Batch, Claimed, Store
+from onward.store.postgres import limits as postgres_limits
 from tests.kit import Time, claim, completion, join, new, only_postgres, row, sql, submit, together, waiting
 
 
@@ -561,7 +561,7 @@ async def test_claims_and_cancels_at_once(store: Store, open_another: Any) -> No
 
 @only_postgres
 async def test_with_many_ready_rows_a_claim_and_a_submit_use_their_indexes(store: Any) -> None:
-    from onward.store.postgres_run import S
+    from onward.store.postgres.execute import S
 
     await sql(
         store,

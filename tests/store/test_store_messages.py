@@ -13,7 +13,7 @@ import pytest
 
 from onward.core import record as r
 from onward.core.task import HEARS, Message, Reason, State
-from onward.store.port import Batch, Claimed, End, Sent, Stopped, Store, Wait
+from onward.store.port.core import Batch, Claimed, End, Sent, Stopped, Store, Wait
 from tests.kit import (
     Time,
     begun,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from onward.app import open_store
+from onward.app.application import open_store
 from onward.core.task import State
 from onward.errors import SchemaMismatch, StoreUnavailable
 from onward.store import migrate
-from onward.store.port import Store
+from onward.store.port.core import Store
 from tests.kit import join, new, not_memory, only_file, only_postgres, row, sql, submit
 
 NEXT = len(migrate.load("sqlite")) + 1

@@ -12,12 +12,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.app import open_store
+from onward.app.application import open_store
 from onward.core.task import State
 from onward.errors import SchemaMismatch, StoreUnavailable
-from onward.store import migrate, postgres_migrate, postgres_session
+from onward.store import migrate
 from onward.store.migrate import Progress
-from onward.store.port import Store
+from onward.store.port.core import Store
+from onward.store.postgres import migrate as postgres_migrate
+from onward.store.postgres import session as postgres_session
 from tests.kit import claim, completion, eventually, join, new, not_memory, only_postgres, sql, submit
 from tests.store.test_store_migrate import NEXT, open_and_close, plus_one
 

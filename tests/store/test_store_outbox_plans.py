@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from onward.store.postgres_run import S as P
-from onward.store.sqlite import SqliteStore
-from onward.store.sqlite_run import S as L
+from onward.store.postgres.execute import S as P
+from onward.store.sqlite.execute import S as L
+from onward.store.sqlite.store import SqliteStore
 from tests.kit import sql
 
 SQL = {str: "text", int: "int", float: "float8", bool: "bool", type(None): "text"}

@@ -12,9 +12,9 @@ import pytest
 from onward.core.ids import Ids, first_id
 from onward.core.limit import Limit, LimitRow
 from onward.core.task import NEVER, State
-from onward.store.overview import Ended, Unfinished, listing
-from onward.store.port import SUSPECT_AFTER, Store
-from onward.store.sqlite_overview import listed as as_json
+from onward.store.port.core import SUSPECT_AFTER, Store
+from onward.store.port.overview import Ended, Unfinished, listing
+from onward.store.sqlite.overview import listed as as_json
 from tests.kit import Time, claim, completion, join, new, not_memory, sql, submit, waiting
 
 # ── queues that are paused ───────────────────────────────────────────────────────────────────────────────────────────
@@ -178,7 +178,7 @@ async def test_numbers_are_read_from_indexes(store: Store, kind: str) -> None:
     """Where thousands have ended, the planner does not read them for what failed, nor all tasks for children."""
     if kind == "postgres":
         pytest.skip("its planner goes by what is there; the partial index is proven by SQLite's")
-    from onward.store.sqlite_run import S
+    from onward.store.sqlite.execute import S
 
     plans = {
         "ended": S["ended"](most=10),

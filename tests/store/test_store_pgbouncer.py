@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from onward import Onward, State
-from onward.app import open_store
+from onward.app.application import open_store
 from onward.core import record as r
 from onward.core.limit import Limit, LimitRow
-from onward.store.port import Batch, Store
-from onward.store.postgres_session import SESSION
+from onward.store.port.core import Batch, Store
+from onward.store.postgres.session import SESSION
 from rig.pgbouncer import PgBouncer, obtain
 from rig.postgres import Postgres
 from rig.server import Unavailable

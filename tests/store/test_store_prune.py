@@ -10,8 +10,8 @@ import pytest
 from onward.core import record as r
 from onward.core.task import Message, State
 from onward.errors import CannotFork, TaskNotFound
-from onward.store.port import Batch, Claimed, Content, Store
-from onward.store.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruning
+from onward.store.port.core import Batch, Claimed, Content, Store
+from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruning
 from tests.kit import Time, begun, claim, completion, entry, join, kinds, new, next_id, only_postgres, sql, submit
 
 AGE = 100.0

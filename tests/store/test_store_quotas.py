@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from onward.core.quota import CAP, FIRST
-from onward.store.port import Store
+from onward.store.port.core import Store
 from tests.kit import Time, not_memory
 
 

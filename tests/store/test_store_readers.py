@@ -12,8 +12,8 @@ import pytest
 from onward.core import record as r
 from onward.core.task import State, Task
 from onward.errors import StoreUnavailable
-from onward.store import census
-from onward.store.port import Batch, Store
+from onward.store.port.core import Batch, Store
+from onward.store.shared import census
 from tests.kit import Time, begun, claim, completion, entry, join, new, sql, submit, waiting
 
 
@@ -228,7 +228,7 @@ async def test_the_quick_census_and_the_asks_read_no_history(store: Store, kind:
     await ended_before(store, 400)
     if kind == "postgres":
         await sql(store, "ANALYZE")
-        from onward.store.postgres_run import S
+        from onward.store.postgres.execute import S
 
         for name in ("census_lately", "asks", "open_asks_by_kind"):
             values = {"most": 5, "of_all": True, "tenant": ""}
@@ -238,7 +238,7 @@ async def test_the_quick_census_and_the_asks_read_no_history(store: Store, kind:
                 )
             assert _read(json.loads(rows[0][0])[0]["Plan"]) < 100, name
     else:
-        from onward.store.sqlite_run import S as L
+        from onward.store.sqlite.execute import S as L
 
         for name in ("census_lately", "asks", "open_asks_by_kind"):
             plan = await sql(store, "EXPLAIN QUERY PLAN " + re.sub(r"\?\d+", "1", L[name].sql))

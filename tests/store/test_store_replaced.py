@@ -16,8 +16,8 @@ import pytest
 
 from onward import Onward
 from onward.errors import FileReplaced
-from onward.store import sqlite_guard
-from onward.store.port import Batch, Store
+from onward.store.port.core import Batch, Store
+from onward.store.sqlite import guard as sqlite_guard
 from tests.kit import begun, entry, eventually, new, only_file, submit
 
 pytestmark = only_file

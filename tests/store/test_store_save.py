@@ -12,7 +12,7 @@ import pytest
 
 from onward.core import record as r
 from onward.core.task import State
-from onward.store.port import Batch, Claimed, Store
+from onward.store.port.core import Batch, Claimed, Store
 from tests.kit import (
     Time,
     begun,

@@ -9,7 +9,7 @@ import pytest
 
 from onward.core import crash
 from onward.core.schedule import ScheduleRow
-from onward.store.port import Store
+from onward.store.port.core import Store
 from tests.kit import Time, claim, join, new, next_id, not_memory, sql
 
 

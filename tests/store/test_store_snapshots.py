@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.app import open_store
-from onward.store import postgres_marks
-from onward.store import postgres_snapshots as snapshots
-from onward.store.postgres_run import S as P
+from onward.app.application import open_store
+from onward.store.postgres import marks as postgres_marks
+from onward.store.postgres import snapshots
+from onward.store.postgres.execute import S as P
 from rig.postgres import Postgres
 from rig.server import Unavailable
 from tests.kit import Time, claim, completion, eventually, join, new, only_postgres, sql, submit, together, waiting

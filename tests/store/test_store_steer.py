@@ -10,7 +10,7 @@ import pytest
 
 from onward.core import record as r
 from onward.core.task import State
-from onward.store.port import Batch, Store
+from onward.store.port.core import Batch, Store
 from tests.kit import (
     Time,
     begun,

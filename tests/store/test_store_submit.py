@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.core.task import State
-from onward.store.port import Store, Submitted
+from onward.store.port.core import Store, Submitted
 from tests.kit import Time, begun, claim, completion, crashes, join, kinds, new, not_memory, sql, submit, waiting
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from onward.core import record as r
 from onward.core.task import State
-from onward.store.port import Batch, Store
+from onward.store.port.core import Batch, Store
 from tests.kit import (
     Time,
     begun,
@@ -358,7 +358,7 @@ async def test_several_workers_of_one_process_are_all_present(store: Any, open_a
 async def test_presence_survives_a_server_that_ends_in_mid_sentence(
     store: Any, open_another: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.store.listener.CHECK", 0.05)
+    monkeypatch.setattr("onward.store.postgres.listener.CHECK", 0.05)
     other = await open_another()
     assert await other.attend("w1") == "lock"
     await store.join(row("w1", address="lock"), 10)

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from onward.core import record as r
-from onward.store import tails as bounds
 from onward.store.nudge import FOLLOWED, Hub, News
-from onward.store.port import Batch, Store
+from onward.store.port import follow as bounds
+from onward.store.port.core import Batch, Store
 from tests.kit import begun, claim, completion, entry, eventually, join, new, not_memory, only_postgres, submit
 
 

@@ -19,8 +19,8 @@ from onward.core import record as r
 from onward.core.clock import SystemClock
 from onward.core.control import Fenced
 from onward.store import writer as writers
-from onward.store.port import Batch, Store
-from onward.store.predecessor import WitnessLost
+from onward.store.port.core import Batch, Store
+from onward.store.shared.predecessor import WitnessLost
 from onward.store.writer import Hold, Writer
 from tests.kit import Through, begun, claim, dense, entry, join, new, sql, submit
 

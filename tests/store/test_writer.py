@@ -14,7 +14,7 @@ from onward.core.clock import SystemClock
 from onward.core.control import Fenced
 from onward.core.task import State
 from onward.errors import DiskFull, OnwardError, StoreUnavailable
-from onward.store.port import Batch, End, Store, Wait
+from onward.store.port.core import Batch, End, Store, Wait
 from onward.store.writer import FEW, MOST, Hold, Writer
 from tests.kit import Gate, Through, claim, dense, eventually, join, kinds, new, sql, submit
 

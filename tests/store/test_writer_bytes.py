@@ -14,8 +14,9 @@ from onward.core import record as r
 from onward.core.control import Fenced
 from onward.core.task import State
 from onward.errors import OnwardError, TooSlow
-from onward.store import postgres_save, postgres_session
-from onward.store.port import Batch, End, Store
+from onward.store.port.core import Batch, End, Store
+from onward.store.postgres import save as postgres_save
+from onward.store.postgres import session as postgres_session
 from onward.store.writer import LARGE, MOST_BYTES, MOST_UNSAVED, Hold, Writer
 from rig.postgres import Postgres
 from rig.proxy import Proxy

@@ -8,10 +8,10 @@ import shlex
 
 from opentelemetry import trace
 
-from onward.cli.parser import parse
-from onward.edge.metrics import Metrics
-from onward.store.gauges import Standing
-from onward.store.overview import Unfinished
+from onward.cli.args.parser import parse
+from onward.server.http.metrics import Metrics
+from onward.store.port.gauges import Standing
+from onward.store.port.overview import Unfinished
 from onward.telemetry import counters
 from onward.testing import drain, memory_app
 from tests.telemetry.conftest import Spans

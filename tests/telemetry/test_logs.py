@@ -15,10 +15,10 @@ from opentelemetry import trace
 
 from onward import Onward, Retry
 from onward.config import load
-from onward.engine.secrets import learn
+from onward.engine.context.secrets import learn
 from onward.errors import BadSetting
-from onward.logs import FIELDS, JsonLines, Where, where
-from onward.wishes import Wish
+from onward.logging import FIELDS, JsonLines, Where, where
+from onward.service.submission import Wish
 from rig.processes import Child
 from tests.cli.conftest import ROOT
 from tests.kit import Lab

@@ -19,13 +19,13 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
 from onward.config import load
 from onward.core.caller import Caller
-from onward.edge import metrics as edge_metrics
-from onward.edge.metrics import Metrics, bounded
 from onward.errors import BadSetting, StoreUnavailable
-from onward.store.gauges import Standing
-from onward.store.overview import Unfinished
+from onward.server.http import metrics as edge_metrics
+from onward.server.http.metrics import Metrics, bounded
+from onward.service.submission import Wish
+from onward.store.port.gauges import Standing
+from onward.store.port.overview import Unfinished
 from onward.telemetry import CLIENTS, ENDED, MOST, STEP_SECONDS, STEPS, Counters, counters
-from onward.wishes import Wish
 from tests.edge.conftest import serving
 from tests.kit import HandClock, Lab, only_memory, sql
 

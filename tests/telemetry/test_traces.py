@@ -19,7 +19,7 @@ from onward.agent.model import Reply, ToolCall, Usage
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
 from onward.core import mask, wire
-from onward.engine import watched
+from onward.engine.shift import traced as watched
 from onward.errors import StepFailed
 from onward.telemetry import incoming, outgoing, span_id_of, trace_id_of, tracer
 from tests.edge.conftest import serving
@@ -242,7 +242,7 @@ async def test_a_step_that_never_began_has_no_span(lab: Lab, spans: Spans):
         await ctx.step(one, name="new" if ctx.attempt_of_test else "old")
         await ctx.sleep("3s")
 
-    from onward.engine.context import Context
+    from onward.engine.context.context import Context
 
     Context.attempt_of_test = False
     try:

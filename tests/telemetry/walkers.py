@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 from onward import Onward
-from onward.engine import watched
+from onward.engine.shift import traced as watched
 
 provider = TracerProvider()
 file = open(os.environ["SPANS"], "a", buffering=1)  # noqa: SIM115 -- as long as the process

@@ -15,13 +15,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from onward.agent import traced
+from onward.agent import tracing as traced
 from onward.agent.model import Emit, Model, Reply, Request
 from onward.agent.prices import cost, most
 from onward.core import usage, wire
 from onward.core.budget import Amount, Budget
-from onward.engine.context import Context
-from onward.engine.spending import Spending
+from onward.engine.context.context import Context
+from onward.engine.shift.spending import Spending
 from onward.errors import Fatal
 
 MAX_TOKENS = 4_096

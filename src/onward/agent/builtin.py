@@ -11,7 +11,7 @@ from onward.agent.tools import Tool, tool
 from onward.artifacts.errors import ArtifactNotFound
 from onward.artifacts.keeper import beside
 from onward.core.state import Answer, Fact, StatePatch
-from onward.engine.context import Context
+from onward.engine.context.context import Context
 
 
 def builtin(ctx: Context, most: int) -> Mapping[str, Tool]:

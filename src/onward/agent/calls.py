@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
-from onward.agent import traced
+from onward.agent import tracing as traced
 from onward.agent.conversation import Ref, excerpt, result_message
 from onward.agent.model import Message, ToolCall
 from onward.agent.reader import binary
@@ -26,14 +26,14 @@ from onward.core import mask, secret, wire
 from onward.core.retry import Retry
 from onward.core.secret import UnknownSecret
 from onward.core.state import ArtifactRef, StatePatch
-from onward.engine.arguments import is_async
-from onward.engine.context import Context
-from onward.engine.host import takes_result
-from onward.engine.leaving import leave, taken
-from onward.engine.plain import PlainContext
-from onward.engine.scope import SCOPE
-from onward.engine.secrets import by_default
-from onward.engine.surroundings import LAST
+from onward.engine.context.arguments import is_async
+from onward.engine.context.artifacts import leave, taken
+from onward.engine.context.context import Context
+from onward.engine.context.host import takes_result
+from onward.engine.context.secrets import by_default
+from onward.engine.context.sync_context import PlainContext
+from onward.engine.shift.environment import LAST
+from onward.engine.shift.scope import SCOPE
 from onward.errors import Denied, InvalidInput, StepFailed, TimeUp, TooDeep
 
 NOTHING = StatePatch()

@@ -22,7 +22,7 @@ from onward.core.slice import state_slice
 from onward.core.state import AgentState, ArtifactRef, StatePatch, state_in
 from onward.core.task import Message as Sent
 from onward.core.task import Task
-from onward.engine.context import Context
+from onward.engine.context.context import Context
 from onward.errors import NoState, StateConflict, TaskCancelled, TaskFailed, TaskNotFound, TooDeep, UsageError
 
 DEEPEST = 5

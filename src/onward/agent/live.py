@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.engine.context import Context
+from onward.engine.context.context import Context
 
 EVERY = 0.5
 """Seconds between two tellings."""

@@ -17,28 +17,28 @@ from pydantic import BaseModel, ValidationError
 
 from onward.agent import compaction
 from onward.agent.account import Account
-from onward.agent.best import Best
 from onward.agent.builtin import ASK_USER, builtin
 from onward.agent.calls import SHOWN, SMALLEST, Approvals, Calls, Done
+from onward.agent.checkpoint import saved, saved_state
 from onward.agent.conversation import Conversation, Ref, Turn, page_of, result_message, turns_on
 from onward.agent.delegation import UNFINISHED, agents_as_tools, inherit, state_reader
 from onward.agent.live import Live
 from onward.agent.mcp import McpServer, learn
 from onward.agent.model import Emit, Message, Model, Reply, Request, ToolCall, quota_of
+from onward.agent.partial_result import Best
 from onward.agent.policy import Answer, Ask, Do, Policy, Say, Seen, Stop, usual
-from onward.agent.saved import saved, saved_state
 from onward.agent.tools import Tool
 from onward.core import usage, wire
 from onward.core.budget import Budget
-from onward.core.checkpoint import EVERY_ITERATION, EVERY_STEP
+from onward.core.journal.checkpoint import EVERY_ITERATION, EVERY_STEP
 from onward.core.retry import Retry
 from onward.core.slice import cut, state_slice
 from onward.core.state import BUDGET_PRESSURE, AgentState, ArtifactRef, Constraints, HumanInTheLoop, StatePatch
-from onward.engine.context import Context
-from onward.engine.leaving import leave
-from onward.engine.quota import within_quota
-from onward.engine.surroundings import HURRY as HURRIED
-from onward.engine.surroundings import LAST
+from onward.engine.context.artifacts import leave
+from onward.engine.context.context import Context
+from onward.engine.shift.environment import HURRY as HURRIED
+from onward.engine.shift.environment import LAST
+from onward.engine.shift.quota import within_quota
 from onward.errors import BadSetting, BudgetSpent, InvalidInput, NoAnswer, StepFailed, TimeUp, UsageError
 
 NO_LIMITS = Budget()

@@ -28,8 +28,8 @@ from onward.agent.tools import RISKS, Tool
 from onward.core import secret, wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
-from onward.engine.context import Context
-from onward.engine.spawning import spawn
+from onward.engine.background import spawn
+from onward.engine.context.context import Context
 from onward.errors import BadSetting, Fatal, InvalidInput, OnwardError, UsageError
 
 T = TypeVar("T")
@@ -371,7 +371,7 @@ async def _client(target: str | Sequence[str], headers: Mapping[str, Any] | None
 
     async with contextlib.AsyncExitStack() as stack:
         if isinstance(target, str) and target.startswith(("http://", "https://")):
-            from onward.agent import bounded  # noqa: PLC0415 -- an extra
+            from onward.agent import http_limits as bounded  # noqa: PLC0415 -- an extra
 
             http = await stack.enter_async_context(
                 httpx2.AsyncClient(

@@ -20,7 +20,7 @@ from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
 from onward.core.secret import check_name
 from onward.core.state import StatePatch
-from onward.engine.arguments import Arguments, standing_in
+from onward.engine.context.arguments import Arguments, standing_in
 from onward.errors import BadSetting, InvalidInput, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])

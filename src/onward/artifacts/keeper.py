@@ -16,7 +16,7 @@ from onward.core import record as r
 from onward.core import wire
 from onward.core.record import Record
 from onward.errors import TaskNotFound
-from onward.store.port import Batch, Content, Store
+from onward.store.port.core import Batch, Content, Store
 
 if TYPE_CHECKING:
     from onward.core.state import ArtifactRef

@@ -8,8 +8,8 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-from onward.cli import parser
-from onward.cli.text import machine_readable, safe
+from onward.cli.args import parser
+from onward.cli.output.text import machine_readable, safe
 from onward.errors import OnwardError
 
 INTERRUPTED = 130
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _speak_any_alphabet()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["__complete"]:
-        from onward.cli import completing  # noqa: PLC0415 -- only for a shell that asks
+        from onward.cli.args import completing  # noqa: PLC0415 -- only for a shell that asks
 
         return completing.main(words[1:])
     args = parser.parse(words)
@@ -51,7 +51,7 @@ def _run(args: Namespace) -> int:
 
 
 def _version(args: Namespace) -> int:
-    from onward.app import VERSION  # noqa: PLC0415 -- as above
+    from onward.app.application import VERSION  # noqa: PLC0415 -- as above
 
     print(machine_readable({"version": VERSION}) if args.json else f"onward {VERSION}")
     return 0
@@ -59,7 +59,7 @@ def _version(args: Namespace) -> int:
 
 def _complain(error: OnwardError, args: Namespace) -> int:
     if args.json:
-        from onward.views import error_json  # noqa: PLC0415 -- as above
+        from onward.service.serialize import error_json  # noqa: PLC0415 -- as above
 
         print(machine_readable(error_json(error)), flush=True)
     coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

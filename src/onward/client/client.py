@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self, TypeVar
 
-from onward.client.events import MEDIA
 from onward.client.script import (
     NOTHING,
     Answer,
@@ -19,10 +18,11 @@ from onward.client.script import (
     stream,
     verb,
 )
+from onward.client.sse import MEDIA
 from onward.client.verbs import Verbs
 from onward.core import wire
 from onward.core.durations import Duration
-from onward.core.progress import Update
+from onward.core.journal.progress import Update
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import UsageError

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from onward.client.asking import Asking
-from onward.client.events import MEDIA, Event, Events
 from onward.client.script import Answer, Found, Listen, Step
+from onward.client.sending import Asking
+from onward.client.sse import MEDIA, Event, Events
 from onward.core import wire
 
 T = TypeVar("T")

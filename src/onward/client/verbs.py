@@ -7,24 +7,23 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
-from onward.budgets import Spent
-from onward.client import reading
-from onward.client.asking import path
+from onward.client import parse as reading
+from onward.client.cluster import PlaceVerbs
 from onward.client.feed import Feed
-from onward.client.place import PlaceVerbs
 from onward.client.script import NOTHING, Found, Pause, Script, Stream, stream, verb
+from onward.client.sending import path
 from onward.core.budget import Budget
-from onward.core.durations import Duration, seconds
-from onward.core.progress import Update
+from onward.core.durations import Duration, Moment, seconds
+from onward.core.journal.progress import Update
 from onward.core.record import Record
 from onward.core.task import NEEDS_A_PERSON, State, Task, Tasks
 from onward.errors import BadSetting, ResultTimeout, TaskCancelled, TaskFailed, TaskNotFound, TaskParked, UsageError
-from onward.forks import SAME
-from onward.lists import several
-from onward.many import Acted
-from onward.messages import Ask, Doubt
-from onward.verbs import Moment
-from onward.views import iso
+from onward.service.budgets import Spent
+from onward.service.bulk import Acted
+from onward.service.forks import SAME
+from onward.service.listing import several
+from onward.service.messages import Ask, Doubt
+from onward.service.serialize import iso
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef

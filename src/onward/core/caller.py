@@ -1,4 +1,4 @@
-"""Callers: who asks, for whom, and what they may do. Pure; `edge/auth.py` finds out who it is."""
+"""Callers: who asks, for whom, and what they may do. Pure; `server/access/auth.py` finds out who it is."""
 
 from __future__ import annotations
 

@@ -10,6 +10,9 @@ from onward.errors import BadSetting
 
 Duration = float | int | str | datetime.timedelta
 
+Moment = datetime.datetime | float
+"""A time with its zone, or seconds since 1970."""
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _WHOLE = re.compile(rf"(?:{_PART.pattern}\s*)+")

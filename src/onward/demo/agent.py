@@ -18,11 +18,11 @@ from onward.agent.model import Emit, Model, Reply, Request, ToolCall, Usage
 from onward.agent.models import model_of
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
-from onward.app import Onward
+from onward.app.application import Onward
 from onward.core.budget import Budget
 from onward.demo import QUEUE
 from onward.demo.disk import CRITICAL, QUOTA, Disk, megabytes
-from onward.engine.context import Context
+from onward.engine.context.context import Context
 from onward.errors import UsageError
 
 TASK = "demo.agent"

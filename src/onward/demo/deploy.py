@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from onward.app import Onward
+from onward.app.application import Onward
 from onward.demo import QUEUE
 from onward.demo.ledger import Ledger
-from onward.engine.context import Context
+from onward.engine.context.context import Context
 
 TASK = "demo.deploy"
 

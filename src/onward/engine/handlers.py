@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Collection
 from typing import Any
 
-from onward.core.checkpoint import DEFAULT, Checkpoints
+from onward.core.journal.checkpoint import DEFAULT, Checkpoints
 from onward.core.limit import Limit
 from onward.core.retry import Retry
-from onward.engine.arguments import Arguments, standing_in
+from onward.engine.context.arguments import Arguments, standing_in
 from onward.errors import UsageError
 
 DEFAULT_RETRY = Retry(attempts=4)

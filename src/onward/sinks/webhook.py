@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.core import mask
 from onward.core.clock import Clock
-from onward.engine.relay import Said
+from onward.engine.worker.relay import Said
 from onward.errors import BadSetting
 from onward.sinks import guard, signature
 from onward.sinks.errors import BadWebhook

@@ -21,8 +21,8 @@ from onward.core.clock import Clock
 from onward.core.control import Fenced, Unheard
 from onward.core.record import Entry
 from onward.errors import OnwardError, StoreUnavailable, TooSlow
-from onward.store.port import Batch, Content, End, Store, Wait
-from onward.store.predecessor import Witness, WitnessLost
+from onward.store.port.core import Batch, Content, End, Store, Wait
+from onward.store.shared.predecessor import Witness, WitnessLost
 
 log = logging.getLogger("onward.writer")
 

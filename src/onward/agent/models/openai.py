@@ -19,7 +19,7 @@ from typing import Any
 import openai
 from openai.types.chat import ChatCompletionChunk
 
-from onward.agent import bounded
+from onward.agent import http_limits as bounded
 from onward.agent.model import (
     Emit,
     Message,

@@ -104,7 +104,7 @@ WITH me AS MATERIALIZED (
 ), {begin_shifts}
 
 -- name: claim_from
--- The same, beginning at places that a survey found (see postgres_marks.py).
+-- The same, beginning at places that a survey found (see store/postgres/marks.py).
 WITH me AS MATERIALIZED (
 {unlimited_worker}
 ), ready AS MATERIALIZED (
@@ -619,7 +619,7 @@ SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS t(topic)
 
 -- name: notify_workers
 -- Nudges for some of the workers that can do the work at hand: one for each task, and a spare one. Tasks that sleep are no work yet, but
--- a worker has to know when they are due. A task that was begun before may stand behind a mark (see postgres_marks.py).
+-- a worker has to know when they are due. A task that was begun before may stand behind a mark (see store/postgres/marks.py).
 WITH work AS MATERIALIZED (
     SELECT queue, task, due_at IS NULL AS ready, count(*) AS tasks,
            bool_or(EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = onward_queue.task_id AND j.seq = 2)) AS again FROM onward_queue

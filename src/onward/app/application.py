@@ -1,0 +1,465 @@
+"""Onward: the one place that names the concrete parts and joins them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import logging
+import random
+import urllib.parse
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from onward.app.events import Events
+from onward.app.mcp import McpDoor
+from onward.app.queries import Verbs
+from onward.app.registry import Registry
+from onward.artifacts.keeper import Artifacts, Shelf
+from onward.config import APART, CONNECTIONS, Settings, load, shown
+from onward.core.budget import Budget
+from onward.core.caller import KEYLESS
+from onward.core.clock import Clock, SystemClock
+from onward.core.durations import Duration, seconds
+from onward.core.ids import Ids
+from onward.core.limit import LimitRow
+from onward.core.record import Record
+from onward.core.task import Task
+from onward.engine.background import Spawn, spawn
+from onward.engine.check.deploy_check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
+from onward.engine.context.secrets import Source
+from onward.engine.worker.ticker import Ticker
+from onward.engine.worker.worker import Worker
+from onward.errors import BadSetting, UsageError
+from onward.server.http.metrics import exposed
+from onward.service.audit import Entries
+from onward.service.budgets import Spent
+from onward.service.forks import SAME
+from onward.service.keys import Keys
+from onward.service.messages import Ask, Doubt
+from onward.service.schedules import Schedule
+from onward.service.service import Service
+from onward.service.submission import Wish
+from onward.store.port.core import Store
+from onward.store.sqlite.file import MEMORY
+from onward.store.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from onward.core.state import AgentState, ArtifactRef
+
+VERSION = "0.1.0"
+
+Asks = list[Ask]
+Refs = list["ArtifactRef"]
+Doubts = list[Doubt]
+Findings = list[Finding]
+Schedules = list[Schedule]
+
+
+class Onward(Events, McpDoor, Registry, Verbs):
+    """An application: its handlers, its database, and all verbs.
+
+        app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
+
+    Every setting of `onward.config.Settings` can be given by name and overrides file and environment.
+    """
+
+    def __init__(
+        self,
+        db: str | None = None,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        store: Store | None = None,
+        secrets: Source | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
+        self._ids, self._users = Ids(self._clock.now, self._rng), 0
+        self.settings: Settings = load({"db": db, **settings})
+        self.secrets.source(self.settings.secrets if secrets is None else secrets)
+        self._join(store or open_store(self.settings.db, self._clock, self.settings.connections))
+
+    def _join(self, store: Store) -> None:
+        self.store = store
+        self.service = Service(
+            store,
+            self._offers,
+            queue_limit=self.settings.queue_limit,
+            clock=self._clock,
+            ids=self._ids,
+            artifacts=Artifacts(store, open_shelf(self.settings.artifacts)),
+            webhooks=lambda: self.webhooks,
+        )
+
+    def move(self, db: str) -> None:
+        """Use another database than the one named so far; not while the app is open."""
+        if self._users:
+            raise UsageError("an app that is open cannot move to another database; close it first")
+        self.settings = dataclasses.replace(self.settings, db=db)
+        self._join(open_store(db, self._clock, self.settings.connections))
+
+    # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self, *, migrate: bool | None = None) -> None:
+        """Connect. `async with app:` does it for you."""
+        self.secrets.learn()
+        await self.store.open(migrate=migrate)
+
+    async def close(self) -> None:
+        """Let go of the database, and of what the models of agents hold open."""
+        for model in self._models:
+            await model.close()
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        if self._users == 0:
+            await self.open()
+        self._users += 1
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._users -= 1
+        if self._users == 0:
+            await self.close()
+
+    @contextlib.asynccontextmanager
+    async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
+        """Work in this process while the block lasts."""
+        async with self, exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
+            worker = self.make_worker(slots=slots, queues=queues)
+            await worker.start()
+            try:
+                yield worker
+            finally:
+                await worker.stop(self.settings.grace_s)
+
+    def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
+        """A worker that is not started yet."""
+        if not self.handlers:
+            raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
+        return Worker(
+            self.store,
+            self.handlers,
+            slots=self.settings.slots if slots is None else slots,
+            queues=tuple(queues),
+            lease=self.settings.lease_s,
+            heartbeat=self.settings.heartbeat_s,
+            poll=self.settings.poll_s,
+            version=VERSION,
+            clock=self._clock,
+            rng=self._rng,
+            ids=self._ids,
+            submit=self.service.child,
+            cancel_children=self.service.cancel_children,
+            ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules, spawn),
+            relay=self.make_relay(spawn),
+            prune=self._forgets(),
+            artifacts=self.service.artifacts,
+            secrets=self.secrets,
+            limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
+            spawn=spawn,
+        )
+
+    def _forgets(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        after = self.settings.prune_after_s
+        return functools.partial(self.service.prunes.forever, after, self._rng) if after else None
+
+    def asgi(self, *, hosts: Collection[str] | None = None, keyless: bool = False) -> Any:
+        """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
+        lifespan then has `async with app:`. `hosts` are the names under which it answers; None answers under any. With `keyless`,
+        programs on this machine may do everything as long as there is no key; without it, every call needs a key."""
+        if keyless:
+            logging.getLogger("onward.http").warning("%s", KEYLESS)
+        return self.make_asgi(hosts=hosts, keyless=keyless)
+
+    def make_asgi(self, *, hosts: Collection[str] | None, keyless: bool) -> Any:
+        """The same, for a server that says by itself that there is no key."""
+        try:
+            from onward.server.access import auth  # noqa: PLC0415 -- an extra
+            from onward.server.http import app as http  # noqa: PLC0415 -- an extra
+        except ImportError as error:
+            raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
+        edge = http.Edge(
+            self.service,
+            auth.Gate(self.service.keys, self._clock),
+            self.store,
+            self._clock,
+            streams=self.settings.streams,
+            version=VERSION,
+            body_limit=self.settings.body_limit,
+            now=self._clock.now,
+            settings=shown(self.settings, self.store.where),
+            hooks=self.hooks,
+            hosts=None if hosts is None else frozenset(hosts),
+            origins=frozenset(self.settings.origins.split()),
+            keyless=keyless,
+        )
+        return http.asgi(edge, more=[self._mcp_route(edge)])
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of those who come over HTTP: `create`, `list`, `revoke`. Without any, only this machine is answered."""
+        return self.service.keys
+
+    async def audit(self, *, after: int = 0, limit: int = 100) -> Entries:
+        """Who did what, in order, after a number (`service.audit.verify` looks whether it is as it was)."""
+        return await self.service.audit.list(after, limit)
+
+    # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def submit(
+        self,
+        handler: Callable[..., Any] | str,
+        input: Any = None,  # noqa: A002 -- the word of the contract, at every door
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        queue: str | None = None,
+        deadline: Duration | None = None,
+        delay: Duration | None = None,
+        expires: Duration | None = None,
+        labels: Mapping[str, str] | None = None,
+        group: str | None = None,
+        budget: Budget | None = None,
+        after: str | None = None,
+        webhook: str | None = None,
+        connection: Any = None,
+    ) -> Handle:
+        """Ask for a task; the answer comes after the commit.
+
+        The same `key` with the same everything gives the same task, however often and from wherever it is sent. With
+        `connection` (asyncpg, psycopg, SQLAlchemy; on SQLite apsw) the task becomes part of the caller's own transaction. `group`
+        (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. `webhook` is a URL that gets
+        a signed POST when the task ends. `budget` is what the task and its children may spend on models, instead of the agent's own.
+        `after` is the id of an agent's task that has ended: this one goes on where that one was, with its state and what was said.
+        """
+        more: dict[str, Any] = {"group": group, "budget": budget, "webhook": webhook}
+        wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, **more)
+        if after is not None:
+            wish = await self.service.states.after(after, wish)
+        (task_id,) = await self.service.submit([wish], connection=connection)
+        return Handle(self, task_id)
+
+    async def submit_many(
+        self, handler: Callable[..., Any] | str, inputs: Sequence[Any], **options: Any
+    ) -> list[Handle]:
+        """One task for each input, in one commit: all or none. Options as for submit, but for `key`."""
+        name = self.name_of(handler)
+        connection = options.pop("connection", None)
+        ids = await self.service.submit([Wish(name, value, **options) for value in inputs], connection=connection)
+        return [Handle(self, task_id) for task_id in ids]
+
+    def handle(self, task_id: str) -> Handle:
+        """A handle for a task by its id; nothing is looked up yet."""
+        return Handle(self, task_id)
+
+    async def state(self, task_id: str) -> AgentState:
+        """What an agent knows: the state of its task as it is now. Raises NoState for a task that has none."""
+        return await self.service.states.get(task_id)
+
+    async def cancel(self, task_id: str) -> Task:
+        """End the task wherever it stands."""
+        return await self.service.cancel(task_id)
+
+    async def pause(self, task_id: str) -> Task:
+        """Let nobody go on with the task and its children until `resume`. After the answer no step of them begins; one that
+        runs comes to its end and is recorded."""
+        return await self.service.pause(task_id)
+
+    async def resume(self, task_id: str) -> Task:
+        """Go on with a failed, parked or quarantined task from the step where it stands."""
+        return await self.service.resume(task_id)
+
+    async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
+        """Send a signal to a task (`ctx.signal`); one that nobody waits for yet is kept. With `id`, twice is once."""
+        await self.service.messages.signal(task_id, name, value, id=id)
+
+    async def asks(self, kind: str | None = None) -> Asks:
+        """Questions and approvals that wait for people, the oldest first."""
+        return await self.service.messages.asks(kind)
+
+    async def answer(self, question_id: str, answer: Any) -> None:
+        """Answer a question (`ctx.ask`). Raises AlreadyDecided (AskExpired) when somebody, or the time, was quicker, and
+        Withdrawn when nobody waits for it any more."""
+        await self.service.messages.answer(question_id, answer)
+
+    async def decide(
+        self,
+        approval_id: str,
+        decision: str,
+        *,
+        reason: str = "",
+        by: str = "",
+        arguments: dict[str, Any] | None = None,
+        always: bool = False,
+        hash: str | None = None,  # noqa: A002 -- the word for it at every door
+    ) -> None:
+        """Approve or deny (`ctx.approve`, an agent's tool call), once. `by` says who; a denied agent reads the `reason`.
+
+        For a tool call, `arguments` approves it with these instead of its own, and `always` lets the tool run without an
+        approval in this task from now on. With `hash` (`Ask.hash`) the decision counts only for what you saw. Raises
+        AlreadyDecided (AskExpired) when somebody, or the time, was quicker, StaleDecision for another hash, Withdrawn when
+        nobody waits for it any more, and InvalidInput for arguments that the tool does not take.
+        """
+        await self.service.messages.decide(
+            approval_id, decision, reason=reason, by=by, arguments=arguments, always=always, hash=hash
+        )
+
+    async def doubts(self, task_id: str) -> Doubts:
+        """The effects of a task of which nobody knows whether they happened."""
+        return await self.service.messages.doubts(task_id)
+
+    async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> None:
+        """Say what became of an effect in doubt: "happened" (with this result), "not_happened" or "undo"."""
+        await self.service.messages.resolve(task_id, verdict, result, step=step)
+
+    async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Handle:  # noqa: A002
+        """A new task that begins with records 1…`at` of another and goes on from there; with another `input`, from the first
+        record. What was done before is inherited and never undone by it; what came after (`service.forks.plan` lists it) is
+        done anew, under new effect keys. Raises CannotFork where something is open."""
+        return Handle(self, await self.service.forks.fork(task_id, at, input=input))
+
+    async def budget(self, task_id: str) -> Spent:
+        """The budget that a task spends from, its own or the nearest above it, and what of it is gone."""
+        return await self.service.budgets.get(task_id)
+
+    async def raise_budget(
+        self,
+        task_id: str,
+        *,
+        max_steps: int | None = None,
+        max_wall_time: Duration | None = None,
+        max_llm_tokens: int | None = None,
+        max_cost_usd: float | None = None,
+    ) -> Spent:
+        """Set limits of that budget (absolute: the same call twice is the same). Tasks that wait for it go on."""
+        return await self.service.budgets.raise_(
+            task_id,
+            max_steps=max_steps,
+            max_wall_time=max_wall_time,
+            max_llm_tokens=max_llm_tokens,
+            max_cost_usd=max_cost_usd,
+        )
+
+    async def artifacts(self, task_id: str) -> Refs:
+        """What a task has left behind (`ctx.artifact`, large outputs of tools). Raises TaskNotFound."""
+        return await self.service.artifacts.of(task_id)
+
+    async def artifact(self, task_id: str, artifact_id: str) -> bytes:
+        """The bytes of an artifact of this task. Raises ArtifactNotFound."""
+        return await self.service.artifacts.read(task_id, artifact_id)
+
+    async def check(self, progress: Progress = quietly, *, patience: Duration = PATIENCE) -> Findings:
+        """What would become of each unfinished task if the code of this app were deployed. No step is run, nothing is
+        written. `patience` is for the code of one handler, which has nothing to wait for."""
+        return await self._checker(patience).check(progress)
+
+    async def replay(self, task_id: str, *, patience: Duration = PATIENCE) -> Replayed:
+        """Whether the code of this app, run over the journal of a task with no effects, does what the journal says."""
+        return await self._checker(patience).replay(task_id)
+
+    def _checker(self, patience: Duration) -> Checker:
+        return Checker(self.store, self.handlers, self.service.artifacts, seconds(patience, "patience"))
+
+    async def prioritize(self, task_id: str, priority: int) -> Task:
+        """Change the priority of a task; higher goes first."""
+        return await self.service.prioritize(task_id, priority)
+
+    async def save_schedules(self) -> None:
+        """Write the schedules that this app declares to the store, as a worker does when it starts. One that was changed
+        is changed there; one that is no longer declared stays until `remove_schedule`."""
+        await self.service.save_schedules(list(self._plans.values()))
+
+    async def schedules(self) -> Schedules:
+        """All schedules in the store, by name."""
+        return await self.service.schedules.list()
+
+    async def pause_schedule(self, name: str) -> Schedule:
+        """No tick until it is unpaused. Raises ScheduleNotFound."""
+        return await self.service.schedules.pause(name)
+
+    async def unpause_schedule(self, name: str) -> Schedule:
+        """Go on with its next tick from now."""
+        return await self.service.schedules.unpause(name)
+
+    async def remove_schedule(self, name: str) -> None:
+        """Remove it; its tasks stay. Where code still declares it, the next worker that starts brings it back."""
+        await self.service.schedules.remove(name)
+
+    async def trigger(self, name: str) -> Handle:
+        """Submit the task of a schedule now, beside its ticks."""
+        return Handle(self, await self.service.schedules.trigger(name))
+
+
+class Handle:
+    """A submitted task."""
+
+    def __init__(self, app: Onward, task_id: str) -> None:
+        self._app, self.id = app, task_id
+
+    def __repr__(self) -> str:
+        return f"<task {self.id}>"
+
+    async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Any:
+        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. TaskParked (a
+        ResultTimeout) comes at once where nothing will go on before a person has seen to it. With
+        `partial`, a task that failed gives the best result that it had by then, where it had one: an agent that ran out of time."""
+        within = None if timeout is None else seconds(timeout, "timeout")
+        return await self._app.service.result(self.id, within, partial=partial)
+
+    async def get(self) -> Task:
+        """The task as it is now."""
+        return await self._app.get(self.id)
+
+    async def cancel(self) -> Task:
+        """End the task."""
+        return await self._app.service.cancel(self.id)
+
+    def tail(self, after: int = 0) -> AsyncIterator[Record]:
+        """Its records as they come, until it has ended."""
+        return self._app.service.tail(self.id, after)
+
+
+def open_store(url: str, clock: Clock | None = None, connections: int = CONNECTIONS) -> Store:
+    """The store that a URL names; not opened yet. `connections` are the most that this process opens to a PostgreSQL server."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite":
+        if rest in {"", ":memory:", "/:memory:"}:
+            return SqliteStore(MEMORY, clock=clock)
+        return SqliteStore(rest.removeprefix("/"), clock=clock)
+    if scheme in {"postgres", "postgresql"}:
+        try:
+            from onward.store.postgres.store import PostgresStore  # noqa: PLC0415 -- an extra
+        except ImportError:
+            raise BadSetting(
+                "db", url.rpartition("@")[2], "reached with asyncpg: pip install 'onward[postgres]'"
+            ) from None
+        return PostgresStore(url, connections=connections - APART)
+    raise BadSetting(
+        "db",
+        f"{scheme}://…" if rest else url,
+        "sqlite:///FILE, sqlite://:memory: or postgresql://USER:PASSWORD@HOST/DATABASE",
+    )
+
+
+def open_shelf(place: str) -> Shelf | None:
+    """Where artifacts are kept outside the database; None when they are not."""
+    scheme, mark, rest = place.partition("://")
+    if place == "database":
+        return None
+    if scheme == "s3" and rest.partition("/")[0]:
+        if importlib.util.find_spec("obstore") is None:
+            raise BadSetting("artifacts", place, "reached with obstore: pip install 'onward[s3]'")
+        from onward.artifacts.s3 import Bucket  # noqa: PLC0415 -- an extra
+
+        bucket, _, prefix = rest.partition("/")
+        return Bucket(bucket, prefix)
+    if (scheme == "file" and rest.startswith("/")) or (not mark and "/" in place):
+        from onward.artifacts.directory import Directory  # noqa: PLC0415 -- what only some platforms can do
+
+        return Directory(Path(urllib.parse.unquote(rest) if mark else place).expanduser())
+    raise BadSetting("artifacts", place, "'database', a folder (/PATH, ./PATH or file:///PATH) or s3://BUCKET/PREFIX")

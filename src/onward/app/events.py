@@ -1,0 +1,87 @@
+"""Events, as an app has them: what its functions hear of, who else does, and what came of it. Part of `Onward`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from onward.config import Settings
+from onward.core.clock import Clock
+from onward.core.ids import Ids
+from onward.engine.background import Spawn, spawn
+from onward.engine.worker.relay import Relay
+from onward.service.service import Service
+from onward.service.subscriptions import Declared, Deliveries, Delivery, Subscriptions
+from onward.store.port.core import Store
+
+if TYPE_CHECKING:
+    from onward.sinks.webhook import Webhooks
+
+
+class Events:
+    """What goes out."""
+
+    store: Store
+    service: Service
+    settings: Settings
+    _clock: Clock
+    _rng: random.Random
+    _ids: Ids
+    _listeners: dict[str, Any]
+    __aenter__: Any
+    __aexit__: Any
+
+    @functools.cached_property
+    def webhooks(self) -> Webhooks:
+        """The way out to URLs."""
+        from onward.sinks.webhook import Webhooks  # noqa: PLC0415 -- most programs send none
+
+        return Webhooks(self.settings.webhook_secret, self.settings.webhook_allow_private, self._clock)
+
+    @contextlib.asynccontextmanager
+    async def relay(self) -> AsyncIterator[Relay]:
+        """Tell of events in this process while the block lasts, without doing tasks. Every worker does so as well."""
+        async with self:
+            relay = self.make_relay()
+            await relay.start()
+            try:
+                yield relay
+            finally:
+                await relay.stop()
+
+    def make_relay(self, spawn: Spawn = spawn) -> Relay:
+        """A relay that is not started yet."""
+        return Relay(
+            self.store,
+            self._clock,
+            self._rng,
+            self._ids,
+            functions={name: function for name, (_, function) in self._listeners.items()},
+            sink=lambda: self.webhooks,
+            save=self.save_subscriptions,
+            spawn=spawn,
+            poll=self.settings.poll_s,
+        )
+
+    async def save_subscriptions(self) -> None:
+        """Write what this app declares with `@app.on` to the store, as a worker does when it starts. Events are kept from
+        then on."""
+        await self.service.subscriptions.save([Declared(name, types) for name, (types, _) in self._listeners.items()])
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """Who hears of what: `make(url, types)`, `list()`, `remove(id)`."""
+        return self.service.subscriptions
+
+    async def deliveries(
+        self, *, state: str | None = None, task: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> tuple[Deliveries, str | None]:
+        """Events on their way out, newest first, and the cursor for the next page: pending, delivered, or failed for good."""
+        return await self.service.subscriptions.deliveries(state=state, task=task, limit=limit, cursor=cursor)
+
+    async def redeliver(self, delivery_id: str) -> Delivery:
+        """Send an event again now: the same id, the same bytes."""
+        return await self.service.subscriptions.redeliver(delivery_id)

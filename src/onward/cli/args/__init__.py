@@ -1,0 +1,1 @@
+"""Arguments: the parsers of all commands, and the way from arguments to an open app."""

@@ -1,0 +1,1 @@
+"""The commands of `onward`, one module for each topic."""

@@ -1,0 +1,119 @@
+"""schedules: list, pause, unpause, remove, trigger."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+
+from rich.text import Text
+
+from onward.cli.args import connect as door
+from onward.cli.output.screen import Screen
+from onward.cli.output.table import Column, fixed, print_table
+from onward.cli.output.text import age, local, safe, span
+from onward.service.schedules import Schedule
+from onward.service.serialize import schedule_json, task_json
+
+COLUMNS = (Column("NAME"), Column("TASK", drop=2), Column("RHYTHM"), fixed("LAST", drop=1), Column("NEXT", 20))
+
+
+async def list_schedules(args: Namespace) -> int:
+    """`onward schedules`."""
+    screen = Screen(args)
+    async with door.opened(args) as app:
+        found = await app.schedules()
+    if screen.json:
+        screen.document({"schedules": [schedule_json(schedule) for schedule in found]})
+    elif found:
+        _print(screen, found)
+    else:
+        screen.aside("no schedules; declare one with app.schedule(…) and start a worker: `onward worker MODULE:APP`")
+    return 0
+
+
+def _print(screen: Screen, schedules: list[Schedule]) -> None:
+    now = time.time()
+    rows = [
+        (
+            Text(safe(schedule.name)),
+            Text(safe(schedule.task)),
+            Text(safe(rhythm(schedule))),
+            Text("" if schedule.last_at is None else f"{age(now - schedule.last_at)} ago", "dim"),
+            Text(_next(schedule, now)),
+        )
+        for schedule in schedules
+    ]
+    print_table(screen.out, COLUMNS, rows)
+
+
+def rhythm(schedule: Schedule) -> str:
+    """When it ticks, in a few words."""
+    if schedule.every is not None:
+        return f"every {_interval(schedule.every)}"
+    return f"{schedule.cron} {schedule.timezone}"
+
+
+def _interval(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds % size == 0:
+            return f"{seconds / size:g}{unit}"
+    return f"{seconds:g}s"
+
+
+def _next(schedule: Schedule, now: float) -> str:
+    if schedule.paused:
+        return "paused"
+    if schedule.next_at is None:
+        return "never"
+    left = schedule.next_at - now
+    return f"{local(schedule.next_at)} ({f'in {span(left)}' if left > 0 else 'waits for a worker'})"
+
+
+async def pause(args: Namespace) -> int:
+    """`onward schedules pause`."""
+    screen = Screen(args)
+    async with door.opened(args) as app:
+        schedule = await app.pause_schedule(args.name)
+    return _changed(screen, schedule, f"is paused; `onward schedules unpause {schedule.name}` lets it go on")
+
+
+async def unpause(args: Namespace) -> int:
+    """`onward schedules unpause`."""
+    screen = Screen(args)
+    async with door.opened(args) as app:
+        schedule = await app.unpause_schedule(args.name)
+    return _changed(screen, schedule, f"ticks next at {_next(schedule, time.time())}")
+
+
+def _changed(screen: Screen, schedule: Schedule, what: str) -> int:
+    if screen.json:
+        screen.document(schedule_json(schedule))
+    else:
+        screen.say(
+            f"schedule {safe(schedule.name)} ", ("(", "dim"), (safe(schedule.task), "dim"), (") ", "dim"), safe(what)
+        )
+    return 0
+
+
+async def remove(args: Namespace) -> int:
+    """`onward schedules remove`."""
+    screen = Screen(args)
+    async with door.opened(args) as app:
+        await app.remove_schedule(args.name)
+    if screen.json:
+        screen.document({"name": args.name, "removed": True})
+    else:
+        screen.say(f"schedule {safe(args.name)} is removed; a worker whose code declares it would bring it back")
+    return 0
+
+
+async def trigger(args: Namespace) -> int:
+    """`onward schedules trigger`."""
+    screen = Screen(args)
+    async with door.opened(args) as app:
+        task = await (await app.trigger(args.name)).get()
+    if screen.json:
+        screen.document(task_json(task))
+    else:
+        print(task.task_id)
+    return 0

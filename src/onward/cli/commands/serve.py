@@ -1,0 +1,125 @@
+"""serve: the API, and a worker beside it, in one process, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from argparse import Namespace
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from onward.app.application import Onward
+from onward.cli.args import connect as door
+from onward.cli.commands.worker import logs, loop_factory, signals, status, tell
+from onward.cli.demo.serve import demo_app, fill, introduce
+from onward.cli.output.screen import Screen
+from onward.cli.output.text import count
+from onward.core.caller import KEYLESS
+from onward.engine.worker.worker import Worker
+from onward.errors import UsageError
+from onward.server.access.auth import check_bind
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+def serve(args: Namespace) -> int:
+    """`onward serve`."""
+    screen = Screen(args)
+    app = demo_app(args) if args.app is None else door.app_of(args)
+    screen.json |= app.settings.log == "json"
+    if not screen.json:
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # that it started is said below, in our words
+    with asyncio.Runner(loop_factory=loop_factory()) as runner, logs(screen):
+        return runner.run(_serve(screen, app, args))
+
+
+async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
+    host = args.host or app.settings.host
+    port = app.settings.port if args.port is None else args.port
+    stop = asyncio.Event()
+    with signals(stop), _bound(host, port) as bound:
+        async with _opened(app, host) as keyless, _worker(app, args) as worker, status(screen, app, worker, stop):
+            served = app.make_asgi(hosts=_hosts(host, app.settings.hosts), keyless=keyless)
+            disk = await fill(app) if args.app is None else None
+
+            def ready() -> None:
+                if disk is not None:
+                    introduce(screen, disk, _address(bound), args.db)
+                tell(screen, "ready", _introduction(app, worker, bound))
+                if keyless:
+                    tell(screen, "no key", KEYLESS)
+
+            server = _server(served, grace=app.settings.grace_s, ready=ready)
+            running = asyncio.get_running_loop().create_task(server.serve([bound]))
+            await asyncio.wait([running, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
+            tell(
+                screen, "stopping", "no new requests; what is under way has time to end; a second signal exits at once"
+            )
+            server.leave()
+            await running
+        tell(screen, "stopped", "")
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _opened(app: Onward, host: str) -> AsyncIterator[bool]:
+    """The app, open, and whether there is no key yet."""
+    async with app:
+        has_keys = await app.keys.any()
+        check_bind(host, has_keys)
+        yield not has_keys
+
+
+@contextlib.asynccontextmanager
+async def _worker(app: Onward, args: Namespace) -> AsyncIterator[Worker | None]:
+    if args.no_worker or not app.handlers:
+        async with app.relay():  # events leave also where no tasks are done
+            yield None
+        return
+    async with app.worker(slots=args.slots, queues=args.queues) as worker:
+        yield worker
+
+
+def _introduction(app: Onward, worker: Worker | None, bound: socket.socket) -> str:
+    where = f"{_address(bound)} on {app.store.where}"
+    if worker is None:
+        return f"{where} · no worker here"
+    return f"{where} · worker {worker.id[-8:]}: {', '.join(sorted(app.handlers))} · {count(worker.slots, 'slot')}"
+
+
+def _address(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _server(served: Any, **options: Any) -> Any:
+    try:
+        from onward.server.http.uvicorn import Server  # noqa: PLC0415 -- an extra
+    except ImportError as error:
+        raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
+    return Server(served, **options)
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that listens there. Raises UsageError that says what is in the way."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        # With its protocol named: asyncio sends without delay only then, and every answer would take 40 ms longer.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {error}; choose another with --port (0 finds a free one)"
+        ) from None
+    with found:
+        yield found
+
+
+def _hosts(host: str, named: str) -> frozenset[str]:
+    """As a client writes them: an address of IPv6 has brackets there."""
+    names = {*LOOPBACK, host, *named.split()}
+    return frozenset(f"[{name}]" if name.count(":") > 1 and name[0] != "[" else name for name in map(str.lower, names))

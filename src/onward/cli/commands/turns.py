@@ -1,0 +1,117 @@
+"""Parts of `onward show`: the turns of an agent, one of them exactly as its model saw it, and one record whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from onward.cli.output.screen import Screen, facts, indented
+from onward.cli.output.table import Column, number, print_table
+from onward.cli.output.text import local, readable, safe, safe_lines, span
+from onward.core import record as r
+from onward.core.journal.turns import asked_in, named_in, none_such, spoken
+from onward.core.task import Task
+from onward.errors import UsageError
+from onward.service.serialize import payload, turn_json, whole_record_json
+from onward.service.service import Service
+
+MOST = 1000
+COLUMNS = (
+    number("TURN"),
+    Column("MODEL", drop=3),
+    number("TOOK", drop=1),
+    number("IN"),
+    number("OUT"),
+    number("COST", drop=2),
+    Column("TOOLS"),
+    Column("SAID", 12),
+)
+
+
+async def show(screen: Screen, service: Service, task: Task, records: Sequence[r.Record], number: int) -> int:
+    """`onward show ID --turn N`."""
+    asked = asked_in(records)
+    if number not in asked:
+        raise UsageError(none_such(task.task_id, records, number))
+    _, turn = asked[number]
+    messages = spoken(turn, await service.contents(task.task_id, named_in(turn)))
+    if screen.json:
+        told = {
+            "turn": number,
+            "model": turn["asked"]["model"],
+            "usage": turn.get("usage"),
+            "finish": turn.get("finish"),
+        }
+        screen.document({**told, "messages": messages[:-1], "reply": messages[-1]})
+        return 0
+    for message in messages:
+        screen.say((safe(message["role"]), "bold"))
+        for text in (message.get("content"), *_calls(message)):
+            if text:
+                screen.say(safe_lines(text))
+        screen.say()
+    return 0
+
+
+async def show_all(screen: Screen, service: Service, task: Task) -> int:
+    """`onward show ID --turns`."""
+    found = await service.journals.turns(task.task_id, limit=MOST)
+    if screen.json:
+        screen.document({"task_id": task.task_id, "turns": [turn_json(turn) for turn in found]})
+    elif found:
+        rows = [
+            (
+                Text(str(turn.turn)),
+                Text(safe(turn.model), "dim"),
+                Text("" if turn.took_s is None else span(turn.took_s)),
+                Text("?" if turn.input_tokens is None else f"{turn.input_tokens:,}"),
+                Text("?" if turn.output_tokens is None else f"{turn.output_tokens:,}"),
+                Text("?" if turn.cost_usd is None else f"${turn.cost_usd:,.4f}"),
+                Text(safe(", ".join(turn.tools)), "cyan"),
+                Text(safe(turn.text), "dim"),
+            )
+            for turn in found
+        ]
+        print_table(screen.out, COLUMNS, rows)
+    else:
+        screen.aside(f"task {task.task_id} has no turns: it is no agent, or its model was not asked yet")
+    return 0
+
+
+async def show_record(screen: Screen, service: Service, task: Task, number_: int) -> int:
+    """`onward show ID --record N`."""
+    found = await service.journals.record(task.task_id, number_)
+    record = found.record
+    if screen.json:
+        screen.document({"task_id": task.task_id, **whole_record_json(found)})
+        return 0
+    screen.say((f"record {record.seq}", "bold"), f"  {record.kind}  ", safe(record.key))
+    values = (("input", found.input), ("output", found.output), ("error", found.error))
+    shown = [(name, None if value is None else cut(readable(value))) for name, value in values]
+    rest = None if any(text for _, text in shown) else cut(readable(payload(record)))
+    screen.block(
+        indented(
+            facts(
+                [
+                    ("at", local(record.at)),
+                    ("shift", str(record.shift) if record.shift else None),
+                    *shown,
+                    ("said", rest),
+                    ("attempts", None if found.attempts is None else str(found.attempts)),
+                    ("effect key", found.effect_key),
+                ]
+            )
+        )
+    )
+    return 0
+
+
+def cut(text: str, most: int = 2000) -> str:
+    """As much as people read; --json has all of it."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters; --json has more)"
+
+
+def _calls(message: dict[str, Any]) -> list[str]:
+    return [f"calls {one['function']['name']}({one['function']['arguments']})" for one in message.get("tool_calls", ())]

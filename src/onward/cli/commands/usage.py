@@ -1,0 +1,68 @@
+"""usage: what models took, by agent, model, key or day."""
+
+from __future__ import annotations
+
+import dataclasses
+from argparse import Namespace
+
+from rich.text import Text
+
+from onward.cli.args import connect as door
+from onward.cli.args.filters import moment
+from onward.cli.output.screen import Screen
+from onward.cli.output.table import Column, number, print_table
+from onward.cli.output.text import safe
+from onward.service.usage import REPORTED, Row
+
+NUMBERS = (
+    number("TASKS", drop=3),
+    number("CALLS", drop=2),
+    number("TOKENS IN"),
+    number("TOKENS OUT"),
+    number("COST"),
+    number("UNKNOWN", drop=1),
+)
+
+
+async def usage(args: Namespace) -> int:
+    """`onward usage`."""
+    screen = Screen(args)
+    since, until = moment("--since", args.since), moment("--until", args.until)
+    async with door.opened(args) as app:
+        found = await app.service.usage(args.by, since=since, until=until)
+    if screen.json:
+        screen.document(dataclasses.asdict(found))
+        return 0
+    if found.rows:
+        _print(screen, args.by, found.rows)
+    else:
+        screen.aside("no model was asked; agents are made with app.agent(…)")
+    if not found.complete:
+        screen.aside(f"only the newest {REPORTED:,} tasks; say --since, or --until for those before")
+    return 0
+
+
+def _print(screen: Screen, by: str, rows: list[Row]) -> None:
+    total = Row("all")
+    for row in rows:
+        for name in ("tasks", "calls", "tokens_in", "tokens_out", "usd", "unknown"):
+            setattr(total, name, getattr(total, name) + getattr(row, name))
+    shown = [_cells(row, "") for row in rows]
+    print_table(
+        screen.out, (Column(by.upper(), 10), *NUMBERS), [*shown, *([_cells(total, "bold")] if rows[1:] else [])]
+    )
+    if total.unknown:
+        screen.aside(("UNKNOWN: so many did not tell their price or their tokens, and are not in the sums", "dim"))
+
+
+def _cells(row: Row, style: str) -> tuple[Text, ...]:
+    numbers = [f"{many:,}" for many in (row.tasks, row.calls, row.tokens_in, row.tokens_out)]
+    unknown = f"{row.unknown:,}" if row.unknown else ""
+    return tuple(Text(text, style) for text in (safe(row.group) or "(none)", *numbers, _cost(row), unknown))
+
+
+def _cost(row: Row) -> str:
+    """What is unknown is never nothing."""
+    if not row.unknown:
+        return f"${row.usd:,.4f}"
+    return f"${row.usd:,.4f} or more" if row.usd else "unknown"

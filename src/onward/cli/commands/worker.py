@@ -1,0 +1,196 @@
+"""worker: a process that does tasks until it is told to stop.
+
+The first SIGTERM or SIGINT hands running tasks back, a second one exits at once. The handlers are the interpreter's own
+(`signal.signal`), because a handler that blocks the event loop must not be able to block the second signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import time
+from argparse import Namespace
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from onward.app.application import Onward
+from onward.cli.args import connect as door
+from onward.cli.output.screen import Screen
+from onward.cli.output.text import clock, count, safe
+from onward.engine.worker.worker import Worker
+from onward.logging import JsonLines
+from onward.service.serialize import iso
+
+
+def work(args: Namespace) -> int:
+    """`onward worker`."""
+    screen = Screen(args)
+    app = door.app_of(args)
+    screen.json |= app.settings.log == "json"
+    if args.metrics_port is not None:
+        app.settings = dataclasses.replace(app.settings, metrics_port=args.metrics_port)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner, logs(screen):
+        return runner.run(_work(screen, app, args))
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop: uvloop's, where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415 -- an extra
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _work(screen: Screen, app: Onward, args: Namespace) -> int:
+    stop = asyncio.Event()
+    with signals(stop):
+        async with app.worker(slots=args.slots, queues=args.queues) as worker, status(screen, app, worker, stop):
+            tell(screen, "ready", _introduction(app, worker, args))
+            await stop.wait()
+            grace = f", for up to {app.settings.grace_s:g} s; a second signal exits at once" if worker.running else ""
+            tell(screen, "stopping", f"handing {count(worker.running, 'task')} back{grace}")
+            await worker.stop(app.settings.grace_s)
+        tell(screen, "stopped", f"{count(worker.finished, 'shift')} done")
+    return 0
+
+
+def _introduction(app: Onward, worker: Worker, args: Namespace) -> str:
+    queues = f"queues {', '.join(args.queues)}" if args.queues else "all queues"
+    slots, said = count(worker.slots, "slot"), app.settings
+    metrics = f" · http://{said.metrics_host}:{said.metrics_port}/metrics" if said.metrics_port else ""
+    return (
+        f"worker {worker.id[-8:]} on {app.store.where}: {', '.join(sorted(app.handlers))} · {queues} · {slots}{metrics}"
+    )
+
+
+def tell(screen: Screen, event: str, text: str) -> None:
+    """One line of its life: for people, or as JSON."""
+    if screen.json:
+        screen.line({"at": iso(time.time()), "event": event, "message": text, "pid": os.getpid()})
+    else:
+        screen.out.print(Text.assemble((clock(time.time()), "dim"), f" {event}: ", (safe(text), "dim")), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def signals(stop: asyncio.Event) -> Iterator[None]:
+    """The first SIGTERM or SIGINT asks to stop, a second one exits at once."""
+    loop = asyncio.get_running_loop()
+    heard: list[int] = []
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        if heard:
+            os._exit(128 + number)
+        heard.append(number)
+        loop.call_soon_threadsafe(stop.set)
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+_JSON = JsonLines()
+_TASKS = logging.getLogger("onward.task")
+"""Tells of each task that begins and ends: for programs. On a terminal there is a line that counts them."""
+
+
+class _Lines(logging.Handler):
+    """Log records as lines: text beside the answer, or JSON lines."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(logging.INFO)
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._emit(record)
+        except Exception:
+            self.handleError(record)
+
+    def _emit(self, record: logging.LogRecord) -> None:
+        if self._screen.json:
+            print(_JSON.format(record), flush=True)
+            return
+        message = record.getMessage()
+        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+        style = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else "dim"
+        console = self._screen.out if self._screen.live else self._screen.err
+        when = (clock(record.created), "dim")
+        console.print(Text.assemble(when, f" {record.levelname.lower()}: ", (safe(message), style)), soft_wrap=True)
+        for line in trace.splitlines():
+            console.print(Text(f"  {safe(line)}", "dim"), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def logs(screen: Screen) -> Iterator[None]:
+    """Onward's own log, and what the app logs, unless the app has set up logging by itself."""
+    root = logging.getLogger()
+    if root.handlers:
+        yield
+        return
+    handler = _Lines(screen)
+    root.addHandler(handler)
+    level, of_tasks = root.level, _TASKS.level
+    root.setLevel(logging.INFO)
+    if not screen.json and of_tasks == logging.NOTSET:
+        _TASKS.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        _TASKS.setLevel(of_tasks)
+
+
+@contextlib.asynccontextmanager
+async def status(screen: Screen, app: Onward, worker: Worker | None, stop: asyncio.Event) -> AsyncIterator[None]:
+    """A line at the bottom of a terminal that tells how it goes."""
+    if not screen.live or worker is None:
+        yield
+        return
+    with Live(get_renderable=_Status(app, worker, stop).line, console=screen.out, refresh_per_second=8, transient=True):
+        yield
+
+
+class _Status:
+    def __init__(self, app: Onward, worker: Worker, stop: asyncio.Event) -> None:
+        self._app, self._worker, self._stop = app, worker, stop
+        self._spinner = Spinner("dots", style="green")
+        self._counted: list[tuple[float, int]] = [(time.monotonic(), 0)]
+
+    def line(self) -> Any:
+        """How many tasks are being done, how many were, and how fast."""
+        worker, now = self._worker, time.monotonic()
+        self._counted = [*(entry for entry in self._counted if now - entry[0] < 5), (now, worker.finished)][-60:]
+        (since, count_then), pace = self._counted[0], 0.0
+        if now - since > 0.5:
+            pace = (worker.finished - count_then) / (now - since)
+        mood = (
+            ("stopping", "yellow")
+            if self._stop.is_set()
+            else ("working", "green")
+            if worker.running
+            else ("idle", "dim")
+        )
+        text = Text.assemble(
+            mood, f"  {worker.running}/{worker.slots} running  {worker.finished:,} done  ", (f"{pace:.1f}/s", "dim")
+        )
+        text.no_wrap = True
+        self._spinner.update(text=text)
+        return self._spinner

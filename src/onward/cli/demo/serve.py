@@ -1,0 +1,88 @@
+"""serve without an app: the demo agent, so that the first look needs one command.
+
+Its disk is a folder of real files beside the database, and stays there: a server that is killed and started again goes on with it.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+
+from onward.app.application import Onward
+from onward.cli.args.loading import load
+from onward.cli.output.screen import Screen, facts, indented
+from onward.cli.output.text import safe
+from onward.config import load as settings
+from onward.core.task import ENDED, State
+from onward.demo.agent import TASK, model_words
+from onward.demo.disk import FOLDER, Disk
+from onward.errors import UsageError
+
+APP = "onward.demo.agent:app"
+DISK = Path("onward-demo")
+NEXT = f"onward submit {TASK} '\"Free some disk space.\"' --follow"
+PAGE = 1000
+
+
+def demo_app(args: Namespace) -> Onward:
+    """The app of the demo, on the database that every other command here uses."""
+    folder = DISK.absolute()
+    if folder.exists() and any(folder.iterdir()) and not _is_disk(folder):
+        raise UsageError(f"{folder} is in the way: the demo keeps its disk there; move it, or serve elsewhere")
+    os.environ[FOLDER] = str(folder)
+    app = load(APP, args.db or settings({}).db)
+    app.move(args.db or settings({}).db)
+    return app
+
+
+def _is_disk(folder: Path) -> bool:
+    try:
+        Disk(folder)
+    except UsageError:
+        return False
+    return True
+
+
+async def fill(app: Onward) -> Disk:
+    """A disk that is nearly full again, unless a task is still at work on it."""
+    folder = Path(os.environ[FOLDER])
+    busy = False
+    for state in State:
+        if state not in ENDED:
+            busy |= bool((await app.list(state=state, task=TASK, limit=1))[0])
+    if busy and _is_disk(folder):
+        return Disk(folder)
+    return _full(folder)
+
+
+def _full(folder: Path) -> Disk:
+    folder.mkdir(exist_ok=True)
+    disk = Disk.make(folder)
+    disk.ledger.path.unlink(missing_ok=True)
+    disk.ledger.write({"what": "killed", "waiting": False})  # nobody kills here, so a deletion need not wait for it
+    return disk
+
+
+def introduce(screen: Screen, disk: Disk, address: str, db: str | None) -> None:
+    """The first lines: what this is, where to look, and what to type next."""
+    where = "" if db is None else f" --db {db}"
+    told = {"open": address, "next": f"{NEXT}{where}", "then": f"onward approvals{where}"}
+    if screen.json:
+        screen.line({"event": "demo", "task": TASK, "disk": str(disk.root), **told})
+        return
+    screen.say(("No app was named, so this serves the demo: ", "bold"), f"an agent, {TASK}, that frees a full disk.")
+    screen.block(
+        indented(
+            facts(
+                [
+                    ("open", told["open"]),
+                    ("next", f"{told['next']}   (in another terminal)"),
+                    ("then", f"{told['then']}   (it asks before it deletes)"),
+                    ("model", model_words(os.environ)),
+                    ("disk", safe(disk.root)),
+                    ("yours", "onward serve MODULE:APP"),
+                ]
+            )
+        )
+    )

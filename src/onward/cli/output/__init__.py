@@ -1,0 +1,1 @@
+"""Output: terminal screens, tables and trees."""

@@ -1,0 +1,195 @@
+"""How things look. Colours, boxes and moving parts on a terminal; plain lines where the output goes elsewhere, or with
+NO_COLOR; lines that fit wherever there is a terminal. Everything is a Text, never markup: a result that contains "[red]" is a result that contains "[red]"."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from onward.cli.output.table import WIDE
+from onward.cli.output.text import machine_readable, readable, safe, span
+from onward.cli.output.timeline import Line, Mark
+from onward.core.task import State
+
+Part = str | Text | tuple[str, str]
+"""A piece of text, plain or with its style."""
+
+_STYLES = {
+    Mark.BEGIN: "cyan",
+    Mark.DONE: "green",
+    Mark.FAILED: "red",
+    Mark.CRASH: "bold red",
+    Mark.AGAIN: "yellow",
+    Mark.ASLEEP: "blue",
+    Mark.PERSON: "bold magenta",
+    Mark.NOTE: "dim",
+    Mark.PROGRESS: "dim",
+    Mark.TEXT: "",
+}
+_SIGNS = {
+    Mark.BEGIN: "▸",
+    Mark.DONE: "✓",
+    Mark.FAILED: "✗",
+    Mark.CRASH: "✗",
+    Mark.AGAIN: "↻",
+    Mark.ASLEEP: "☾",
+    Mark.PERSON: "!",
+    Mark.NOTE: "·",
+    Mark.PROGRESS: "·",
+    Mark.TEXT: "»",
+}
+_PLAIN_SIGNS = {
+    Mark.BEGIN: ">",
+    Mark.DONE: "+",
+    Mark.FAILED: "x",
+    Mark.CRASH: "X",
+    Mark.AGAIN: "~",
+    Mark.ASLEEP: "z",
+    Mark.PERSON: "!",
+    Mark.NOTE: ".",
+    Mark.PROGRESS: ".",
+    Mark.TEXT: ">",
+}
+_STATES = {
+    State.PENDING: "yellow",
+    State.RUNNING: "cyan",
+    State.WAITING: "blue",
+    State.COMPLETED: "green",
+    State.FAILED: "red",
+    State.CANCELLED: "dim",
+}
+
+
+class Screen:
+    """Where a command speaks: `out` is what was asked for, `err` is what is said beside it."""
+
+    def __init__(self, args: Namespace) -> None:
+        self.json: bool = args.json
+        self.out, self.err = console(sys.stdout), console(sys.stderr)
+
+    @property
+    def live(self) -> bool:
+        """Whether parts may move."""
+        return self.out.is_terminal and not self.json
+
+    def document(self, value: Any) -> None:
+        """The one JSON document of this command."""
+        print(machine_readable(value, indent=2 if sys.stdout.isatty() else None), flush=True)
+
+    def line(self, value: Any) -> None:
+        """One of many JSON lines."""
+        print(machine_readable(value), flush=True)
+
+    def say(self, *parts: Part) -> None:
+        """A line of text."""
+        self.out.print(Text.assemble(*parts), soft_wrap=True)
+
+    def aside(self, *parts: Part) -> None:
+        """The same, beside the answer: on stderr, or on the terminal itself; nothing with --json."""
+        if not self.json:
+            (self.out if self.live else self.err).print(Text.assemble(*parts), soft_wrap=True)
+
+    def block(self, renderable: Any) -> None:
+        """Something of many lines; without the spaces that fill them up where there is no terminal."""
+        if self.out.is_terminal:
+            self.out.print(renderable)
+            return
+        with self.out.capture() as capture:
+            self.out.print(renderable)
+        for line in capture.get().splitlines():
+            self.out.print(Text(line.rstrip()), soft_wrap=True)
+
+    def value(self, value: Any) -> None:
+        """A JSON value, whole: on one line where it fits."""
+        line = readable(value)
+        fits = len(line) < self.out.width or not isinstance(value, dict | list)
+        self.out.print(Text(line if fits else readable(value, indent=2)), soft_wrap=True)
+
+
+def console(stream: Any) -> Console:
+    """A console for a stream; with no terminal behind it, or NO_COLOR, one that sends nothing but text."""
+    plain = bool(os.environ.get("NO_COLOR")) or not stream.isatty() or os.environ.get("TERM") == "dumb"
+    wide = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
+    return Console(
+        file=stream,
+        force_terminal=False if plain else None,
+        color_system=None if plain else "auto",
+        width=WIDE if wide else None,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def sign(console: Console, mark: Mark) -> tuple[str, str]:
+    """The sign of a mark, in an alphabet that the console has, and its style."""
+    signs = _SIGNS if speaks_unicode(console) else _PLAIN_SIGNS
+    return signs[mark], _STYLES[mark]
+
+
+def speaks_unicode(console: Console) -> bool:
+    """Whether it has signs beyond ASCII."""
+    return console.encoding.lower().startswith("utf")
+
+
+def state_text(state: State, text: str = "") -> Text:
+    """A state in its colour."""
+    return Text(text or state.value, style=_STATES[state])
+
+
+def facts(pairs: Iterable[tuple[str, Text | str | None]]) -> Table:
+    """Names and values, one to a line; what is None is left out."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in pairs:
+        if value is not None:
+            grid.add_row(name, value if isinstance(value, Text) else Text(safe(value)))
+    return grid
+
+
+def verdicts() -> Table:
+    """Columns for what was checked: sign, what, how it is."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=30)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def story_line(console: Console, line: Line, began: float, room: int = 24) -> Text:
+    """One line of a story: when, sign, what, how long, what came of it. `room` is for the names of the steps."""
+    mark, style = sign(console, line.mark)
+    quiet = line.mark in {Mark.BEGIN, Mark.DONE, Mark.NOTE, Mark.PROGRESS}
+    text = Text(line.text, "" if quiet else style)
+    if line.took is not None:
+        text.pad_right(max(0, room - text.cell_len))
+        text.append(f"  {span(line.took):>7}", "dim")
+    if line.detail:
+        text.append(f"  {line.detail}", "dim" if quiet else "")
+    if line.command:
+        text.append(f"  {'→' if speaks_unicode(console) else '->'} ", "dim").append(line.command, "bold")
+    shown = Text.assemble((f"{'+' + span(line.at - began):>11}", "dim"), "  ", (mark, style), "  ", text)
+    if quiet and console.file.isatty():
+        shown.truncate(console.width - 1, overflow="ellipsis")
+    return shown
+
+
+def print_story(console: Console, lines: Sequence[Line], began: float) -> None:
+    """A whole story, with its columns in line."""
+    room = max((len(line.text) for line in lines if line.took is not None), default=0)
+    for line in lines:
+        console.print(story_line(console, line, began, min(room, 40)), soft_wrap=True)
+
+
+def indented(renderable: Any) -> Padding:
+    """Two columns in."""
+    return Padding(renderable, (0, 0, 0, 2), expand=False)

@@ -1,1 +1,0 @@
-"""Ways in: HTTP, streams, sockets, MCP. Each speaks to the service through a door that knows who asks."""

@@ -1,0 +1,1 @@
+"""The context: the part of the engine that a handler sees."""

@@ -1,0 +1,41 @@
+"""The desk: what a shift needs of its worker."""
+
+from __future__ import annotations
+
+import random
+from typing import Protocol
+
+from onward.artifacts.keeper import Artifacts
+from onward.core.clock import Clock
+from onward.engine.context.secrets import Secrets
+from onward.engine.shift.threads import Threads
+from onward.engine.worker.lease import Lease
+from onward.store.port.core import Store
+from onward.store.writer import Writer
+
+
+class Desk(Protocol):
+    """What a shift needs of its worker."""
+
+    store: Store
+    artifacts: Artifacts
+    writer: Writer
+    clock: Clock
+    rng: random.Random
+    threads: Threads
+    lease: Lease
+    secrets: Secrets
+
+    async def submit(
+        self, name: str, value: object, options: dict[str, object], key: str, parent: str, until: float | None
+    ) -> str:
+        """Submit a child task; the same key gives the same child."""
+        ...
+
+    def now(self) -> float:
+        """The database's time, as far as this process knows it."""
+        ...
+
+    def due(self, at: float) -> None:
+        """A task was put to sleep until then."""
+        ...

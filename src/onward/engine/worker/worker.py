@@ -1,0 +1,660 @@
+"""The worker: a process with slots. It claims tasks, does a shift of each, and lets go.
+
+Six chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the heartbeat (a
+thread); upkeep, which frees the tasks of workers that died; the ticker, for schedules; the relay, for events that others want to
+hear of. Where old tasks are to be forgotten, that is a seventh. A wake-up is a hint: with none at all, polling still finds every task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from onward.artifacts.keeper import Artifacts
+from onward.core.clock import Clock
+from onward.core.control import Fenced, HandBack
+from onward.core.ids import Ids
+from onward.core.limit import LimitRow
+from onward.core.shutdown import end_tasks
+from onward.engine.background import Spawn, spawn
+from onward.engine.context.secrets import Secrets
+from onward.engine.handlers import Handler
+from onward.engine.shift.shift import Shift
+from onward.engine.shift.threads import Threads
+from onward.engine.shift.traced import WatchedShift, watching
+from onward.engine.worker.lease import Heart, Lease
+from onward.engine.worker.maintenance import CancelChildren, Upkeep
+from onward.engine.worker.presence import machine
+from onward.engine.worker.relay import Relay
+from onward.engine.worker.ticker import Ticker
+from onward.engine.worker.watchdog import Watchdog, let_go
+from onward.errors import OnwardError, StoreUnavailable, TooSlow
+from onward.store.port.core import Beat, Claimed, Outlook, Store, WorkerRow
+from onward.store.writer import Writer
+from onward.telemetry import LOST, WORKING, counters
+
+log = logging.getLogger("onward.worker")
+
+MOST = 500
+"""Tasks in one claim."""
+
+ANNOUNCE_AFTER = 0.1
+"""Seconds after which a running step is announced to watchers."""
+
+TURNS = 0.0001
+"""Seconds after which a thread that has something to do gets its turn: SQLite's writer and the heartbeat have little to do
+in Python, and must not wait for it behind a busy loop for Python's 5 ms."""
+
+YOUNG = 10_000
+"""New objects after which Python looks for cycles among them. A worker has thousands in hand that are all in use; at Python's
+700 it would look through them again and again, a fifth of its time."""
+
+IDLE = 4
+"""How many polls the pause between two looks of an idle worker grows to, while nudges can reach it."""
+
+LOOK_SHARE, LOOK_LATEST = 20, 5.0
+"""A look may take one of so many parts of the time; but the next one comes after so many seconds at the latest."""
+
+PASS_ON = 0.25
+"""Seconds between two nudges of a full worker that passes on work it was told of."""
+
+SPREAD = 0.01
+"""Seconds, for each other worker, within which the workers come to a sleeper that none of them put to sleep."""
+
+CANCELLED_FOR = 3.0
+"""Seconds that a stop waits for shifts that were cancelled, and for a claim that is under way."""
+
+CHORES_FOR = 5.0
+"""Seconds that a stop waits for the background tasks that it cancels, and for the store to take the worker's leave."""
+
+QUIET = 10.0
+"""Seconds for which a busy worker takes nothing new, so that a suspect can run alone."""
+
+BLOCKED = 1.0
+"""Seconds after which a loop that has not turned is taken for blocked, when a pause waits for it."""
+
+Submit = Callable[[str, Any, dict[str, Any], str, str, "float | None"], Coroutine[Any, Any, str]]
+"""How a shift submits a child: name, input, options, key, parent, deadline."""
+
+
+class Worker:
+    """Start, stop. Also the desk at which its shifts work."""
+
+    def __init__(
+        self,
+        store: Store,
+        handlers: Mapping[str, Handler],
+        *,
+        slots: int,
+        queues: tuple[str, ...] = (),
+        lease: float,
+        heartbeat: float,
+        poll: float,
+        version: str,
+        clock: Clock,
+        rng: random.Random,
+        ids: Ids,
+        submit: Submit,
+        cancel_children: CancelChildren,
+        ticker: Ticker,
+        relay: Relay | None = None,
+        prune: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        limits: tuple[LimitRow, ...] = (),
+        artifacts: Artifacts | None = None,
+        secrets: Secrets | None = None,
+        spawn: Spawn = spawn,
+    ) -> None:
+        self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
+        self.slots, self.finished, self.id = slots, 0, ""
+        self._handlers, self._queues, self._version = handlers, queues, version
+        self._poll, self._ids, self._spawn_bare = poll, ids, spawn
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """All background tasks of this worker that have not ended: a stop leaves none of them behind without a word."""
+        self._joining = ""
+        """A name that is on its way into the store."""
+        self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
+        self.submit, self._ticker, self.artifacts = submit, ticker, artifacts or Artifacts(store)
+        self.secrets = secrets or Secrets()
+        self._relay, self._prune = relay, prune
+        self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
+        self._shifts: dict[str, Shift] = {}
+        self._strangers: frozenset[str] = frozenset()
+        self._strangers_at = 0.0
+        self._asked = self._answered = self._asked_then = 0
+        self._claims = 0
+        self._chores: list[asyncio.Task[Any]] = []
+        self._stopping = False
+        self._alone = False
+        self._quiet_until = self._quiet_next = 0.0
+        self._next_due: float | None = None
+        self._next_look = 0.0
+        self._pause = poll
+        self._reached = False
+        """Whether nudges of other processes can reach us."""
+        self._hints: set[str] = set()
+        """Queues that nudges named since the last round; an empty name stands for all."""
+        self._passed_on = 0.0
+        self._first = True
+        self._woken = False
+        self._napping: asyncio.Future[None] | None = None
+        self._most = MOST
+        self._offset = clock.now() - clock.monotonic()
+        self._measured = (clock.monotonic(), 0)
+        self.lease = Lease(clock, lease)
+        self._upkeep = Upkeep(
+            store,
+            clock,
+            rng,
+            self.lease,
+            me=lambda: self.id,
+            now=self.now,
+            spawn=self._spawn,
+            cancel_children=cancel_children,
+        )
+        self.writer = Writer(store, clock, self.now, rng)
+        self._halted: dict[str, tuple[Shift, float, bool]] = {}
+        """Paused tasks that this worker holds: the shift, since when it is told to stop, and whether the loop has told it."""
+        self._watchdog = Watchdog(clock, heartbeat)
+        self._heart = Heart(
+            store,
+            clock,
+            lease=lease,
+            every=heartbeat,
+            worker=lambda: self.id,
+            rate=self._rate,
+            heard=self._heard,
+            halt=self._halt,
+            resting=self._resting,
+            watchdog=self._watchdog,
+            stuck=self._stuck,
+        )
+
+    # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Join the others and begin to claim."""
+        sys.setswitchinterval(min(sys.getswitchinterval(), TURNS))
+        young, *older = gc.get_threshold()
+        if 0 < young < YOUNG:  # 0 is a collector that is off, and stays off
+            gc.set_threshold(YOUNG, *older)
+        await self.store.offer([(handler.name, handler.offer()) for handler in self._handlers.values()])
+        await self._ticker.save()
+        await self.store.limit(self._limits)
+        if self._relay is not None:
+            await self._relay.save()
+        await self._join()
+        if self._stopping:  # nothing begins after a stop
+            await self._leave()
+            return
+        self._ticker.led = True
+        self._stop_listening = self.store.listen("ready", self.wake)
+        self._stop_hearing_of_pauses = self.store.listen("pause", self._hurry)
+        self._watchdog.watch()
+        self._heart.start()
+        self._chores = [
+            self._spawn(self.writer.run(), "onward-writer"),
+            self._spawn(self.writer.run_large(), "onward-writer-large"),
+            self._spawn(self._claim_forever(), "onward-claim"),
+            self._spawn(self._upkeep.run(), "onward-upkeep"),
+            self._spawn(self._ticker.run(), "onward-ticker"),
+            self._spawn(self._announce_forever(), "onward-announce"),
+        ]
+        if self._prune is not None:
+            self._chores.append(self._spawn(self._prune(), "onward-prune"))
+        if self._relay is not None:
+            self._relay.begin()
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """Hand running tasks back: at their next step, or when the grace is over. No attempt is counted. Nothing begins after this was
+        called, and a claim that is answered later is given back. Every wait is bounded; the log names what was waited for in vain."""
+        self._stopping = True
+        self.wake()
+        if not self._chores:
+            return
+        for shift in list(self._shifts.values()):
+            shift.stop(HandBack(), now=False)
+        await self._until_idle(grace)
+        for shift in list(self._shifts.values()):
+            shift.stop(HandBack(), now=True)
+        await self._until_idle(CANCELLED_FOR)
+        self._tell_of_the_rest(grace + CANCELLED_FOR)
+        self._stop_listening()
+        self._stop_hearing_of_pauses()
+        if self._relay is not None:
+            await self._relay.stop()
+        await end_tasks(self._tasks, CHORES_FOR, log, "the stop of the worker")
+        self._chores = []
+        self.writer.close()  # also where it was cancelled before it had begun
+        await self._heart.stop()
+        self._upkeep.close()
+        self.threads.close()
+        await self._leave()
+
+    async def _until_idle(self, seconds: float) -> None:
+        end = self.clock.monotonic() + seconds
+        while (self._shifts or self._asked > self._answered) and self.clock.monotonic() < end:
+            await self.clock.sleep(0.01)
+
+    def _tell_of_the_rest(self, seconds: float) -> None:
+        if self._asked > self._answered:
+            log.warning(
+                "the stop of the worker waited %g s for the answer to a claim; the tasks that it took are freed as the worker leaves",
+                seconds,
+            )
+        for shift in self._shifts.values():
+            log.warning(
+                "the stop of the worker waited %g s for task %s (%s), which goes on after it was cancelled; another worker takes it over, "
+                "and nothing that it still does here is recorded",
+                seconds,
+                shift.task_id,
+                shift.handler_name,
+            )
+
+    async def _leave(self) -> None:
+        """Take leave of the store, under every name that it may know."""
+        for name in dict.fromkeys((self.id, self._joining)):
+            try:
+                if name:
+                    await asyncio.wait_for(self.store.leave(name), CHORES_FOR)
+            except (OnwardError, TimeoutError) as error:
+                why = str(error) or f"no answer within {CHORES_FOR:g} s"
+                log.warning("could not take leave of the store, the lease will end by itself: %s", why)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = self._spawn_bare(coroutine, name)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.__delitem__)
+        return task
+
+    async def _join(self) -> None:
+        """A new identity: at the start, and after others took us for dead. It is ours once the store has it: a heartbeat
+        under a name that is still on its way would be told that it is dead."""
+        name = self._ids()
+        row = WorkerRow(
+            id=name,
+            machine=machine(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            slots=self.slots,
+            names=tuple(sorted(self._handlers)),
+            queues=self._queues,
+            address=await self.store.attend(name),
+            version=self._version,
+        )
+        self._reached = bool(row.address)
+        sent, self._joining = self.clock.monotonic(), name
+        self._sync(await self.store.join(row, self.lease.duration), sent)
+        self.id, self._joining = name, ""
+        self.writer.worker = name
+        self.lease.renew(sent)
+
+    # ── the desk of the shifts ───────────────────────────────────────────────────────────────────────────────────
+
+    def now(self) -> float:
+        return self.clock.monotonic() + self._offset
+
+    def due(self, at: float, *, quietly: bool = False) -> None:
+        """A task of ours sleeps until then: whoever is awake at that time wakes it, so be awake."""
+        moment = at - self._offset
+        if self._next_due is None or moment < self._next_due:
+            self._next_due = moment
+            if not quietly:
+                self._rouse()
+
+    def _sync(self, store_now: float, sent: float) -> None:
+        offset = store_now - sent
+        if abs(offset - self._offset) > self.lease.duration / 4:
+            self.lease.doubt()  # its clock has jumped: leases that others prolonged before tell nothing now
+        self._offset = offset
+
+    @property
+    def running(self) -> int:
+        """Tasks that are being done now."""
+        return len(self._shifts)
+
+    # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _claim_forever(self) -> None:
+        WORKING.set(self)  # and for all that is begun from here
+        while not self._stopping:
+            self._woken = False
+            hints, self._hints = self._hints, set()
+            try:
+                again = await self._claim_round(hints)
+            except StoreUnavailable as error:
+                log.warning("cannot claim, trying again: %s", error)
+                self.lease.doubt()
+                await self.clock.sleep(self._poll * self.rng.uniform(0.5, 1.5))
+                continue
+            except Exception:
+                log.exception("claiming failed")
+                await self.clock.sleep(self._poll)
+                continue
+            if not again:
+                await self._nap()
+
+    async def _claim_round(self, hints: set[str]) -> bool:
+        """Fill the free slots; True when there is probably more. A worker that was nudged claims at once from the queue that the nudge
+        named. One that was not looks first, and claims where the look found work."""
+        if self._look_is_due():  # sleepers, suspects and new queues must not wait until a backlog is done
+            outlook = await self._look_around()
+            if self._room() <= 0:
+                return False
+            first, self._first = (
+                self._first,
+                False,
+            )  # claims everywhere, so that the database has planned the statement when it matters
+            claimed, full = await self._claim_from([queue for queue in self._known if first or queue in outlook.queues])
+            self._pause = self._poll if claimed or not self._reached else min(self._pause * 2, self._poll * IDLE)
+            return full
+        if self._room() <= 0:
+            self._pass_on(hints)
+            return False
+        named = bool(hints) and "" not in hints
+        if named:
+            self._learn(hints)
+        claimed, full = await self._claim_from([queue for queue in self._known if not named or queue in hints])
+        if claimed:
+            self._pause = self._poll
+        if full or claimed or named:
+            return full
+        before = len(self._known)
+        return (await self._look_around()).woken or len(self._known) > before
+
+    def _look_is_due(self) -> bool:
+        now = self.clock.monotonic()
+        slept = self._next_due is not None and now >= self._next_due and self._room() > 0
+        return now >= self._next_look or slept or self._quiet_until > 0 or self._upkeep.turn_in() <= 0
+
+    async def _look_around(self) -> Outlook:
+        """The one statement of an idle worker: wakes sleepers, finds suspects and queues that were not known, and tells upkeep and
+        the ticker what they have to do."""
+        began = self.clock.monotonic()
+        self._next_look = began + self._poll
+        self._next_due = None  # a task that goes to sleep meanwhile sets it anew
+        outlook = await self.store.wake(list(self._handlers), absent=self._upkeep.takes_turn())
+        took = self.clock.monotonic() - began
+        self._next_look = began + max(self._poll, min(LOOK_SHARE * took, LOOK_LATEST))
+        if outlook.next_due_in is not None:
+            spread = self.rng.uniform(0, SPREAD * (outlook.crew[0] - 1)) if outlook.crew[0] > 1 else 0.0
+            self.due(self.now() + max(outlook.next_due_in, 0.0) + spread, quietly=True)
+        self._upkeep.saw(outlook)
+        self._ticker.saw(outlook.next_tick_in, self.now())
+        if self._room() > 0:
+            await self._claim_suspect(outlook)
+        self._learn(outlook.queues)
+        return outlook
+
+    def _pass_on(self, hints: set[str]) -> None:
+        """A nudge chose this worker, which has no free slot: have the others look."""
+        now = self.clock.monotonic()
+        if hints - {""} and now >= self._passed_on and not self._stopping:
+            self._passed_on = now + PASS_ON
+            self.store.nudge("ready")
+
+    def _room(self) -> int:
+        if self._alone or self._stopping or not self.lease.holds():
+            return 0
+        if self._shifts and self.clock.monotonic() < self._quiet_until:
+            return 0
+        return min(self.slots - len(self._shifts), self._most)
+
+    async def _claim_from(self, queues: list[str]) -> tuple[bool, bool]:
+        """Whether it brought something, and whether a claim was answered in full."""
+        some = full = False
+        for queue in queues:
+            if (room := self._room()) <= 0:
+                break
+            claimed = await self._claim(queue, room)
+            self._begin(claimed)
+            some, full = some or bool(claimed), full or len(claimed) == room
+        self._known.append(self._known.pop(0))  # so that none of many queues is always served last
+        return some, full
+
+    async def _claim(self, queue: str, room: int, *, alone: bool = False) -> list[Claimed]:
+        me = self.id
+        if self._stopping:
+            return []
+        self._asked += 1
+        try:
+            claimed = await self._kept(me, await self.store.claim(me, queue, list(self._handlers), room, alone=alone))
+            self._most = min(self._most * 2, MOST)
+        except TooSlow:  # their inputs may be large, and the line slow: fewer at a time
+            self._most = max(1, room // 2)
+            raise
+        finally:
+            self._answered += 1
+        if (
+            claimed and claimed[0].claimed_at > self.now()
+        ):  # its clock was set forward: until we know, sleepers come and go
+            self._sync(claimed[0].claimed_at, self.clock.monotonic())
+        self._strangers -= {one.id for one in claimed}
+        if claimed:
+            self.store.news()
+        return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
+
+    async def _kept(self, me: str, claimed: list[Claimed]) -> list[Claimed]:
+        """What was claimed, or nothing when the stop has begun meanwhile: then it is given back."""
+        if claimed and self._stopping:
+            await self._upkeep.hand_back(me, [one.id for one in claimed])
+            return []
+        return claimed
+
+    def _learn(self, queues: Iterable[str]) -> None:
+        """Take up queues that were not known. A worker without a list of queues serves all."""
+        if not self._queues:
+            self._known += [queue for queue in queues if queue not in self._known]
+
+    async def _claim_suspect(self, outlook: Outlook) -> None:
+        """A suspect runs alone, so that its neighbours stay innocent. A busy worker makes room for it now and then."""
+        now = self.clock.monotonic()
+        self._quiet_until = 0.0
+        if self._shifts:
+            if outlook.suspects and now > self._quiet_next:
+                self._quiet_until, self._quiet_next = now + QUIET, now + 6 * QUIET
+            return
+        for queue in outlook.suspects:
+            if not self._queues or queue in self._queues:
+                claimed = await self._claim(queue, 1, alone=True)
+                if claimed:
+                    self._alone = True
+                    self._begin(claimed)
+                    return
+
+    def _begin(self, claimed: list[Claimed]) -> None:
+        make = WatchedShift if watching() else Shift
+        self._claims += 1
+        for one in claimed:
+            shift = make(self, one, self._handlers[one.task])
+            shift.hold.claim = (
+                self._claims,
+                one.claimed_at,
+            )  # under limits a claim is several commits, each at its time
+            self._shifts[one.id] = shift
+            self._spawn(self._do(shift), f"onward-task-{one.id}")
+
+    async def _do(self, shift: Shift) -> None:
+        full = False
+        try:
+            await shift.work()
+        except OnwardError as error:
+            log.error("task %s: %s", shift.task_id, error)  # noqa: TRY400 -- a sentence, not a trace
+        finally:
+            full = len(self._shifts) >= self.slots or self._alone or self._quiet_until > 0
+            self.finished += 1
+            if self._shifts.get(shift.task_id) is shift:
+                del self._shifts[shift.task_id]
+            if not self._shifts:
+                self._alone = False
+            if full:
+                self.wake()
+
+    async def _nap(self) -> None:
+        """Until a nudge, a free slot, the next sleeper, a turn of upkeep, or the next poll."""
+        rest = max(self._pause, self._next_look - self.clock.monotonic())
+        pause = max(0.001, min(rest, self._upkeep.turn_in()))
+        if self._next_due is not None and self._room() > 0:  # without room an overdue sleeper would keep us up
+            pause = min(pause, max(0.001, self._next_due - self.clock.monotonic()))
+        if self._woken:
+            return
+        self._napping = asyncio.get_running_loop().create_future()
+        alarm = self._spawn(self.clock.sleep(pause), "onward-alarm")
+        alarm.add_done_callback(self._ring)
+        try:
+            await self._napping
+        finally:
+            self._napping = None
+            alarm.cancel()
+
+    def _ring(self, alarm: asyncio.Task[Any]) -> None:
+        if not alarm.cancelled():  # one that was turned off rings nobody
+            self._rouse()
+
+    def wake(self, queue: str = "") -> None:
+        """Look for work now, and not only at the next poll; in this queue, where it is known."""
+        self._hints.add(queue)
+        self._rouse()
+
+    def _rouse(self) -> None:
+        """End the nap, without a hint that there is work."""
+        self._woken = True
+        if self._napping is not None and not self._napping.done():
+            self._napping.set_result(None)
+
+    # ── heartbeat ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _rate(self) -> float:
+        before, count = self._measured
+        now = self.clock.monotonic()
+        self._measured = (now, self.finished)
+        return (self.finished - count) / max(now - before, 0.001)
+
+    def _heard(self, sent: float, worker: str, beat: Beat) -> None:
+        if worker != self.id or not worker:
+            return
+        if not beat.alive:
+            self._declared_dead()
+            return
+        self.lease.renew(sent)
+        self._sync(beat.now, sent)
+        self._compare(sent, beat)
+
+    def _compare(self, sent: float, beat: Beat) -> None:
+        """What the store says we hold against what we do hold. What we lost (a cancel) is dropped at once. What we never
+        knew of is a claim whose answer was lost; it is given back when it is still there at the next heartbeat."""
+        for shift in list(self._shifts.values()):
+            if shift.began < sent and shift.task_id not in beat.held and not shift.settling:
+                self.writer.lose([shift.hold])
+                shift.stop(Fenced(), now=True)
+        self._rest(beat.paused)
+        if self._answered < self._asked_then:  # the claim that was under way then may still bring them
+            return
+        strangers = beat.held - self._shifts.keys()
+        self._upkeep.give_back(strangers & self._strangers, self._strangers_at)
+        self._strangers, self._strangers_at, self._asked_then = strangers, beat.now, self._asked
+
+    # ── pause ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _hurry(self) -> None:
+        """A task was paused somewhere: ask now whether it is one of ours, and not only at the next heartbeat."""
+        if self._shifts and self.store.inline:
+            self._spawn(self._heart.beat_once(), "onward-beat")
+        elif self._shifts:
+            self._heart.hurry()
+
+    def _halt(self, paused: frozenset[str]) -> bool:
+        """Tell the shifts of these tasks to begin nothing more; whether there is one. Called from the thread of the heart."""
+        ours = False
+        for task_id in paused:
+            if (shift := self._shifts.get(task_id)) is not None:
+                shift.stop(HandBack(), now=False)
+                if task_id not in self._halted or self._halted[task_id][0] is not shift:
+                    self._halted[task_id] = (shift, self.clock.monotonic(), False)
+                ours = True
+        return ours
+
+    def _rest(self, paused: frozenset[str]) -> None:
+        """The same in the loop, where it cannot fall between the last look of a step and its begin. From here on the pause may be
+        confirmed."""
+        self._halted = {task_id: told for task_id, told in list(self._halted.items()) if task_id in paused}
+        for task_id in paused & self._shifts.keys():
+            shift = self._shifts[task_id]
+            shift.stop(HandBack(), now=False)
+            if self._halted.get(task_id) != (found := (shift, 0.0, True)):
+                self._halted[task_id] = found
+                self._hurry()
+
+    def _resting(self) -> list[str]:
+        """The paused tasks of which no further step begins. A loop that is blocked has not told its shifts itself, but the thread of
+        the heart did, and whatever it was about to begin then has begun since. What an earlier shift was told says nothing of a
+        task that was resumed and claimed anew. Called from that thread."""
+        late = self.clock.monotonic() - BLOCKED
+        return [
+            task_id
+            for task_id, (shift, since, told) in list(self._halted.items())
+            if (told or since < late) and not shift.submitting and self._shifts.get(task_id) is shift
+        ]
+
+    def _declared_dead(self) -> None:
+        log.warning(
+            "this worker was declared dead: its lease ended while it was away; it starts anew under another name"
+        )
+        counters.add(LOST)
+        self.lease.drop()
+        self.lease.doubt()
+        self.writer.lose([shift.hold for shift in self._shifts.values()])
+        for shift in list(self._shifts.values()):
+            shift.stop(Fenced(), now=True)
+        self.id = ""
+        self._spawn(self._rejoin(), "onward-rejoin")
+
+    async def _rejoin(self) -> None:
+        while not self._stopping:
+            try:
+                await self._join()
+            except Exception as error:
+                log.warning("cannot rejoin, trying again: %s", str(error) or repr(error))
+                await self.clock.sleep(self._poll)
+            else:
+                self.wake()
+                return
+
+    async def _stuck(self, store: Store, worker: str) -> None:
+        """The loop is stuck, says the thread of the heartbeat, in which this runs. It names the handler and the line, and takes the tasks
+        from this worker, so that others go on."""
+        stuck, seconds = self._watchdog.found(), self._watchdog.stuck_for
+        shift = self._shifts.get(stuck.task_id or "")
+        if shift is None:
+            log.error(
+                "the event loop has been stuck for %.0f s at %s: the heartbeat stops, and other workers go on with the tasks",
+                seconds,
+                stuck.where,
+            )
+            return
+        why = f"its handler {shift.handler_name!r} blocked the event loop of its worker for {seconds:.0f} s at {stuck.where}"
+        what = "it is quarantined" if shift.suspected else "it is suspected and runs alone the next time"
+        log.error(
+            "task %s: %s; %s, and other workers go on with the other tasks. Await instead of blocking there, or make it a step that is a "
+            "plain function, which gets a thread",
+            shift.task_id,
+            why,
+            what,
+        )
+        await let_go(store, worker, shift, why, self.now())
+
+    async def _announce_forever(self) -> None:
+        while True:
+            await self.clock.sleep(ANNOUNCE_AFTER)
+            self._watchdog.turned()
+            try:
+                for shift in list(self._shifts.values()):
+                    shift.announce(ANNOUNCE_AFTER)
+            except Exception:
+                log.exception("could not tell of running steps")

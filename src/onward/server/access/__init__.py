@@ -1,0 +1,1 @@
+"""Access: who asks, and what each caller may do."""

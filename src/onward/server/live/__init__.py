@@ -1,0 +1,1 @@
+"""Live progress: one feed of journal records, over server-sent events and WebSockets."""

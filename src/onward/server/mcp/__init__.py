@@ -1,0 +1,1 @@
+"""The MCP server: the service as MCP tools, resources and tasks."""

@@ -1,0 +1,116 @@
+"""Forks: a new task from the first records of another. A part of the service."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from onward.artifacts.keeper import Artifacts
+from onward.core import wire
+from onward.core.ids import Ids
+from onward.core.journal.cuts import Again, Cuts
+from onward.core.record import Record
+from onward.core.task import Task
+from onward.errors import CannotFork, TaskNotFound, UsageError
+from onward.store.port.core import Store
+
+SAME: Any = object()
+"""The input of the task that is forked."""
+
+PAGE = 1000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """A fork that was not started yet: of which task, after which record, and what it will do anew."""
+
+    origin: Task
+    at: int
+    inbox: int
+    again: tuple[Again, ...]
+    approvals: tuple[int, ...] = ()
+    """The numbers of the approvals that it asks for again before it goes on; an agent only where the call is not done yet."""
+
+
+class Forks:
+    """All verbs about forks. `check` raises when a handler does not take an input."""
+
+    def __init__(self, store: Store, ids: Ids, check: Callable[[str, Any], object], artifacts: Artifacts) -> None:
+        self._store, self._ids, self._check, self._artifacts = store, ids, check, artifacts
+
+    async def plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Plan:  # noqa: A002
+        """What a fork would come to. Raises CannotFork where the journal cannot be cut."""
+        origin = await self._store.get(task_id)
+        if origin is None:
+            raise TaskNotFound(task_id)
+        if input is not SAME:
+            if at not in {None, 1}:
+                raise UsageError(
+                    f"a fork with another input begins at the first record, not at {at}: what came after was done for the "
+                    "input as it was; leave out the record number, or the input"
+                )
+            at = 1
+        if at is None:
+            raise UsageError(f"say after which record to fork (at=…); `onward fork {task_id}` lists them")
+        cuts = await self._cuts(task_id)
+        if why := cuts.why_not(at):
+            raise CannotFork(task_id, at, why, cuts.near(at))
+        return Plan(origin, at, cuts.inbox(at), tuple(cuts.again(at)), tuple(cuts.approved(at)))
+
+    async def places(self, task_id: str) -> list[Record]:
+        """The records after which the task can be forked."""
+        cuts = await self._cuts(task_id)
+        if not cuts.records:
+            raise TaskNotFound(task_id)
+        return cuts.places()
+
+    async def fork(
+        self,
+        task_id: str,
+        at: int | None = None,
+        *,
+        input: Any = SAME,  # noqa: A002 -- the word for it at every door
+        agent: str | None = None,
+    ) -> str:
+        """The id of a new task that goes on after record `at` of another, after the commit; with another input, from its
+        first record. What was done before is inherited and never undone by it; what came after is done anew. A person's yes is not
+        inherited: the fork asks again. `agent` is the one that asks for it, with its own key."""
+        plan = await self.plan(task_id, at, input=input)
+        value = plan.origin.input if input is SAME else input
+        data = wire.encode(value, f"the input of task {plan.origin.task!r}")
+        if input is not SAME:
+            self._check(plan.origin.task, wire.decode(data))
+        fork = self._ids()
+        await self._artifacts.inherit(fork, plan.origin.task_id, plan.at)
+        said = {"approvals": list(plan.approvals)} if plan.approvals else {}
+        told = b"" if agent is None else await self._asked_by(agent, plan.origin.task_id)
+        await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, told=told, said=said)
+        self._store.nudge("ready", [fork])
+        return fork
+
+    async def _asked_by(self, agent: str, origin: str) -> bytes:
+        """The options of a task, as if this agent had asked for it."""
+        for kin in await self._store.kin([origin]):
+            return wire.encode({**wire.decode(kin.options), "agent": agent})
+        raise TaskNotFound(origin)
+
+    async def _cuts(self, task_id: str) -> Cuts:
+        records = await self._journal(task_id)
+        return Cuts(records, await self._children(records, task_id))
+
+    async def _journal(self, task_id: str) -> list[Record]:
+        records: list[Record] = []
+        while page := await self._store.journal(task_id, records[-1].seq if records else 0, PAGE):
+            records += page
+        return records
+
+    async def _children(self, records: list[Record], task_id: str) -> frozenset[str]:
+        """Of all that the steps that may have started a child returned, what is a child of this task. (A step of the
+        handler's own may have such a name.)"""
+        found = set()
+        for child in Cuts(records).started():
+            task = await self._store.get(child)
+            if task is not None and task.parent == task_id:
+                found.add(child)
+        return frozenset(found)

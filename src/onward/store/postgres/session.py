@@ -1,0 +1,171 @@
+"""A PostgreSQL session: how it is opened, what its errors mean, and whether the server is in good health."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import asyncpg
+
+from onward.errors import DiskFull, ReadOnly, StoreUnavailable, TooSlow
+from onward.store.postgres.pool import Pool
+
+PATIENCE = 15.0
+"""Seconds for one statement. A connection that died without a word must not hold up the work for longer."""
+
+SLOWEST = 1_000_000
+"""Bytes a second that a line carries at least: a large commit gets so much more time."""
+
+SLOW = (asyncio.TimeoutError, asyncpg.QueryCanceledError)
+GONE = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InternalClientError,  # a connection was used between the server's last word and the end of the line
+)
+AGAIN = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ObjectInUseError,
+)
+REFUSED = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+)
+# Every statement has one good plan, whatever its parameters: planning the larger ones anew takes longer than running them.
+# A client that vanishes in the middle of a transaction leaves its locks behind, and a worker's writer would wait for them.
+SESSION = {
+    "application_name": "onward",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "default_transaction_isolation": "read committed",  # what was counted behind a lock must be what is there now
+    "idle_in_transaction_session_timeout": "5s",
+}
+
+
+class Pooled(asyncpg.Connection):  # type: ignore[misc]
+    """A connection through a transaction pooler. What a session is told elsewhere is told at the beginning of each transaction, in
+    the same message: the next one may have another session, and without its limits a frozen client would keep its locks for ever."""
+
+    BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED;" + "".join(
+        f"SET LOCAL {name} = '{value}';" for name, value in SESSION.items() if name != "default_transaction_isolation"
+    )
+
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
+        """Run a statement."""
+        return await super().execute(self.BEGIN if query == "BEGIN;" else query, *args, timeout=timeout)  # type: ignore[no-any-return]
+
+
+async def connect(url: str, *, pooled: bool) -> Any:
+    """A connection for statements."""
+    # An idle worker has its statements planned for as long as its connection lasts: the next task must not wait for it.
+    planned = {"server_settings": SESSION, "max_cached_statement_lifetime": 0}
+    session: dict[str, Any] = {"statement_cache_size": 0, "connection_class": Pooled} if pooled else planned
+    return await asyncpg.connect(url, timeout=5, command_timeout=PATIENCE, **session)
+
+
+async def behind_a_pooler(url: str) -> bool:
+    """Whether a transaction pooler stands between us and the server: it makes up the backend's process id."""
+    connection = await asyncpg.connect(url, timeout=5, statement_cache_size=0)
+    try:
+        async with connection.transaction():
+            return bool(await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid())
+    finally:
+        await connection.close(timeout=5)
+
+
+def plain(error: BaseException, where: str) -> BaseException:
+    """What asyncpg and the system raise, as the sentences of errors.py; anything else as it is."""
+    match error:
+        case asyncpg.ReadOnlySQLTransactionError():
+            return ReadOnly(where)
+        case asyncpg.DiskFullError():
+            return DiskFull(where)
+        case _ if isinstance(error, REFUSED):
+            return StoreUnavailable(
+                f"{where} refuses us ({error}); check user, password and database name in ONWARD_DB"
+            )
+        case _ if isinstance(error, GONE):
+            why = str(error) or type(error).__name__
+            return StoreUnavailable(f"{where} cannot be reached ({why}); check that it runs, and ONWARD_DB")
+        case _ if isinstance(error, AGAIN):
+            return StoreUnavailable(f"{where} asks to try again ({error})")
+        case _:
+            return error
+
+
+class Loan:
+    """A connection for the time of a block, and its errors in plain words. A class, because two nested generators took as
+    long as a short statement."""
+
+    __slots__ = ("_connection", "_pool", "_pooled", "_transaction", "_where")
+
+    def __init__(self, pool: Pool, where: str, *, pooled: bool) -> None:
+        self._pool, self._where, self._pooled = pool, where, pooled
+        self._transaction: Any = None
+
+    async def __aenter__(self) -> Any:
+        try:
+            self._connection = await self._pool.borrow()
+        except Exception as error:
+            raise plain(error, self._where) from None
+        if self._pooled:  # without a transaction the pooler may send each message of a query to another backend
+            self._transaction = self._connection.transaction()
+            try:
+                await self._transaction.start()
+            except BaseException as error:
+                self._pool.give_back(self._connection, sound=False)
+                raise plain(error, self._where) from None
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._transaction is not None:
+                await (self._transaction.commit() if error is None else self._transaction.rollback())
+        except Exception as failed:
+            error = error or failed
+        # What the server said leaves the connection as it was; of anything else nobody knows.
+        self._pool.give_back(self._connection, sound=error is None or isinstance(error, asyncpg.PostgresError))
+        if isinstance(error, SLOW):
+            raise TooSlow(self._where, str(error) or f"{PATIENCE:g} s") from None
+        if error is not None and (told := plain(error, self._where)) is not error:
+            raise told from None
+        if error is not None and kind is None:
+            raise error
+
+
+def health(row: Mapping[str, Any], *, pooled: bool) -> list[tuple[str, bool, str]]:
+    """What `onward doctor` says of the row of the section `health`: name, fine or not, and what it means."""
+    return [
+        (
+            "PostgreSQL",
+            row["version"] >= 140000,
+            f"{row['version'] // 10000}.{row['version'] % 10000} (14 and later)",
+        ),
+        ("fsync", row["fsync"] == "on", f"{row['fsync']} (on: an acknowledged write survives a power cut)"),
+        (
+            "synchronous_commit",
+            row["sync"] != "off",
+            f"{row['sync']} (off would lose acknowledged writes in a crash)",
+        ),
+        (
+            "connection",
+            True,
+            "through a transaction pooler: no LISTEN, polling instead" if pooled else "direct",
+        ),
+        (
+            "open transactions",
+            row["oldest"] < 60,
+            f"the oldest is {row['oldest']:.0f} s old (a forgotten one slows every queue down)",
+        ),
+    ]

@@ -1,0 +1,1 @@
+"""Code that both databases share."""

@@ -1,0 +1,132 @@
+"""Rows of the database as the values of the port: the same on both stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onward.core import wire
+from onward.core.schedule import ScheduleRow
+from onward.core.task import NewTask, State, Task, open_state
+from onward.core.usage import Usage
+from onward.store.port.core import Batch, WorkerRow
+
+
+def task(row: Mapping[str, Any]) -> Task:
+    """A task from the columns of the section `columns`."""
+    options = wire.decode(row["options"])
+    ended = row["state"] is not None
+    state = State(row["state"]) if ended else open_state(row["worker"], row["reason"])
+    ending = wire.decode(row["ending"]) if row["ending"] else {}
+    left_out: tuple[str, ...] = () if row["input"] is not None else ("input",)
+    if ended and row["ending"] is None:
+        left_out += ("error",) if state is State.FAILED else ("result",)
+    deadline, started = options.get("deadline"), row["started_at"]
+    return Task(
+        task_id=row["id"],
+        task=row["task"],
+        state=state,
+        reason=None if ended else row["reason"],
+        input=None if row["input"] is None else wire.decode(row["input"]),
+        result=ending.get("result"),
+        error=ending.get("error"),
+        priority=row["priority"],
+        queue=row["queue"],
+        attempt=row["attempt"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        finished_at=row["finished_at"],
+        # A fork has the shifts of another task before its own: its time counts from when it was made, at the earliest.
+        deadline_at=None if deadline is None or started is None else max(started, row["created_at"]) + deadline,
+        due_at=row["due_at"],
+        # A tenant's keys and groups stand behind its name; see `service/submission.py`.
+        key=row["key"] and row["key"].rpartition("\n")[2],
+        labels=options.get("labels", {}),
+        worker=row["worker"],
+        parent=row["parent"],
+        group=row["grp"] and row["grp"].rpartition("\n")[2],
+        tenant=row["tenant"],
+        usage=Usage.read(ending["usage"]) if "usage" in ending else None,
+        by=options.get("by"),
+        partial=ending.get("partial"),
+        left_out=left_out,
+    )
+
+
+def tidings(batch: Batch) -> list[tuple[str, str, str, bytes]]:
+    """What a batch has to tell parents of the ends of their children: parent, message, child, data."""
+    children = [end for end in batch.ends if end.parent is not None]
+    if not children:
+        return []
+    datas = {(entry[0], entry[1]): entry[5] for entry in batch.entries}
+    return [
+        (str(end.parent), f"{end.id}.{end.seq}", end.id, tiding(end.state, datas[end.id, end.seq])) for end in children
+    ]
+
+
+def tiding(state: State, ending: bytes) -> bytes:
+    """The last record of a task as a message to its parent."""
+    return b'{"state":"%b"%b' % (state.encode(), b"}" if ending == b"{}" else b"," + ending[1:])
+
+
+def worker(row: Mapping[str, Any]) -> WorkerRow:
+    """A worker from the section `workers`."""
+    values = dict(row)
+    return WorkerRow(
+        **values | {"names": tuple(json.loads(values["names"])), "queues": tuple(json.loads(values["queues"]))}
+    )
+
+
+def worker_values(row: WorkerRow) -> dict[str, Any]:
+    """The parameters of the section `join`."""
+    return {
+        "id": row.id,
+        "machine": row.machine,
+        "host": row.host,
+        "pid": row.pid,
+        "slots": row.slots,
+        "names": json.dumps(row.names),
+        "queues": json.dumps(row.queues),
+        "address": row.address,
+        "version": row.version,
+    }
+
+
+def submit_values(new: Sequence[NewTask]) -> dict[str, Any]:
+    """The parameters of PostgreSQL's sections `submit` and `submit_grouped`: tasks as columns."""
+    return {
+        "ids": [n.id for n in new],
+        "tasks": [n.task for n in new],
+        "queues": [n.queue for n in new],
+        "priorities": [n.priority for n in new],
+        "inputs": [n.input for n in new],
+        "options": [n.options for n in new],
+        "keys": [n.key for n in new],
+        "fingerprints": [n.fingerprint for n in new],
+        "delays": [n.delay for n in new],
+        "parents": [n.parent for n in new],
+        "groups": [n.group for n in new],
+        "tenants": [n.tenant for n in new],
+    }
+
+
+def schedule(row: Sequence[Any]) -> ScheduleRow:
+    """A schedule from the sections `schedules` and `soonest`."""
+    found = ScheduleRow(*row)
+    return found._replace(paused=bool(found.paused))
+
+
+def turn(seen: str | None, to: ScheduleRow | None) -> str:
+    """The section that turns a schedule from one mark to the next: a new one, a change, or its end."""
+    return "schedule_drop" if to is None else "schedule_add" if seen is None else "schedule_turn"
+
+
+def turn_values(name: str, seen: str | None, to: ScheduleRow | None) -> dict[str, Any]:
+    """Its parameters."""
+    return ({} if to is None else to._asdict()) | {"name": name, "seen": seen}
+
+
+def turned_before(there: str | None, to: ScheduleRow | None) -> bool:
+    """Whether a turn that changed nothing had been done already, and only its answer was lost."""
+    return there == (None if to is None else to.mark)

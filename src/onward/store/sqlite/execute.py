@@ -1,0 +1,102 @@
+"""Statements by name, on a SQLite connection."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import apsw
+
+from onward.core.record import Entry
+from onward.store import statements
+from onward.store.shared import predecessor
+from onward.store.shared.predecessor import Witness, WitnessLost
+
+S = statements.load("sqlite")
+
+
+def run(connection: apsw.Connection, name: str, /, **values: Any) -> Iterator[tuple[Any, ...]]:
+    """The rows of a statement, by its name."""
+    return connection.execute(S[name].sql, S[name](**values))
+
+
+def first(connection: apsw.Connection, name: str, /, **values: Any) -> tuple[Any, ...] | None:
+    """Its first row, or None."""
+    return next(run(connection, name, **values), None)
+
+
+def views(cursor: Any) -> list[dict[str, Any]]:
+    """Rows by the names of their columns."""
+    found = []
+    for row in cursor:  # the description is there while rows are
+        found.append(dict(zip([column[0] for column in cursor.get_description()], row, strict=True)))
+    return found
+
+
+SIZES = (1, 8, 32, 128, 512)
+_FEW = (1, 2, 4, 16, 128, 2_048)
+
+
+def insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """As few statements as can be. apsw lets other threads run at each one, and every time this thread would stand in line
+    behind the event loop before it may go on."""
+    for start in range(0, len(rows), SIZES[-1]):
+        part = rows[start : start + SIZES[-1]]
+        size = next(size for size in SIZES if size >= len(part))
+        missing = (None,) * (len(part[0]) * (size - len(part)))
+        connection.execute(_many(S[name].sql, size), (*itertools.chain.from_iterable(part), *missing))
+
+
+class Missing(apsw.ConstraintError):
+    """A predecessor is not there, and nothing was written."""
+
+
+def save(
+    connection: apsw.Connection,
+    entries: Sequence[Entry],
+    witnesses: Sequence[Witness],
+    known: Mapping[str, float | None],
+) -> None:
+    """Append records. Raises WitnessLost where a witness is not there; with none given, each task has its predecessor as one, and what is
+    raised is Missing."""
+    if len(entries) == 1 and len(witnesses) <= 1:
+        (witness,) = witnesses or predecessor.of_each(entries, known)
+        connection.execute(S["save"].sql, (*entries[0], *witness))
+        _check_written(connection, 1, witnesses)
+        return
+    begun: set[str] = set()
+    for start in range(0, len(entries), SIZES[-1]):
+        part = entries[start : start + SIZES[-1]]
+        there = witnesses or predecessor.of_each([entry for entry in part if entry[0] not in begun], known)
+        begun.update(() if witnesses else [entry[0] for entry in part])
+        size, few = (next(s for s in sizes if s >= len(of)) for sizes, of in ((SIZES, part), (_FEW, there)))
+        values: list[Any] = [*itertools.chain.from_iterable(part), *(None,) * (7 * (size - len(part)))]
+        values += [*itertools.chain.from_iterable(there), *(None,) * (4 * (few - len(there)))]
+        connection.execute(_save(size, few), values)
+        _check_written(connection, len(part), witnesses)
+
+
+def _check_written(connection: apsw.Connection, count: int, witnesses: Sequence[Witness]) -> None:
+    if connection.changes() != count:
+        raise WitnessLost if witnesses else Missing
+
+
+@functools.cache
+def _save(size: int, witnesses: int) -> str:
+    sql = S["save_many"].sql
+    for one, count in (("(?, ?, ?, ?, ?, ?, ?)", size), ("(?, ?, ?, ?)", witnesses)):
+        sql = sql.replace(f"VALUES {one}", f"VALUES {', '.join([one] * count)}")
+    return sql
+
+
+@functools.cache
+def _many(one: str, size: int) -> str:
+    """The INSERT of one row as one of several, of which the last may be missing: a few sizes stay prepared. It says VALUES (…), or
+    SELECT … FROM (VALUES (…))."""
+    if size == 1:
+        return one
+    head, values = one[: one.rindex("VALUES")], one[one.rindex("(") : one.rindex("?)") + 2]
+    select = "" if "SELECT" in head else "SELECT * FROM ("
+    return f"{head}{select}VALUES {', '.join([values] * size)}) WHERE column1 IS NOT NULL"

@@ -1,0 +1,97 @@
+"""Limits on SQLite: there is one writer, so nothing has to be locked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import apsw
+
+from onward.core.limit import LimitRow, Room, share
+from onward.core.record import SHIFT
+from onward.store.port.core import Claimed
+from onward.store.shared.limits import GATES, Admission, Round, Rules, followers, forgotten, freed, numbers
+from onward.store.sqlite.execute import S, first, insert, run
+
+
+def claim(connection: apsw.Connection, asked: dict[str, Any], rules: Rules, most: int, wide: int, now: float) -> Round:
+    """One round of a claim; see `Store.claim`."""
+    if rules.queue is not None:
+        most = min(most, rules.queue - next(run(connection, "behind_queue", queue=asked["queue"]))[0])
+        if most <= 0:
+            return Round([])
+    line_name = "line_of_suspects" if asked["alone"] else "line"
+    found = {row[0]: row for row in run(connection, line_name, **asked | {"room": max(most, wide)})}
+    line = [rules.candidate(row[0], row[3], row[10], fresh=row[9] == 1) for row in found.values()]
+    rooms: dict[str, Room] = {}
+    for gate in {one.gate for one in line if one.gate is not None}:
+        ((held, full_at),) = run(connection, "behind_gate", gate=gate)
+        rooms[gate] = Room(rules.bound(gate), held, full_at, now)
+    taken, refused = share(line, rooms, most)
+    marks = {one.id: rules.mark(one.gate) for one in taken}
+    claimed = _take(connection, asked["worker"], [(found[task_id], gate) for task_id, gate in marks.items()], now)
+    connection.executemany(S["refuse"].sql, [(one.id, one.gate) for one in refused])
+    for gate, room in rooms.items():
+        if room.spent:
+            run(connection, "fill_bucket", gate=gate, full_at=room.full_at)
+    after = followers(rooms)
+    admitted = admit(connection, after)
+    return Round(claimed, bool(refused) or admitted, admitted and any(at is not None for _, _, at in after))
+
+
+def _take(
+    connection: apsw.Connection, worker: str, wanted: list[tuple[tuple[Any, ...], str | None]], now: float
+) -> list[Claimed]:
+    mark = json.dumps({"worker": worker}).encode()
+    insert(connection, "begin_shift", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row, _ in wanted])
+    connection.executemany(S["take_behind"].sql, [(worker, row[0], gate) for row, gate in wanted])
+    return [claimed(row, now, gate) for row, gate in wanted]
+
+
+def claimed(row: tuple[Any, ...], now: float, gate: str | None = None) -> Claimed:
+    """A row of `ready` or `line` as its worker gets it."""
+    task_id, attempt, crashes, task, input_, options, created_at, parent, inbox, head = row[:10]
+    return Claimed(task_id, task, input_, options, head + 1, attempt, crashes, created_at, now, parent, inbox, gate)
+
+
+def let_go(connection: apsw.Connection, gates: Iterable[str]) -> None:
+    """Tasks that were held behind these gates are gone: others may follow, with this commit."""
+    admit(connection, freed(gates))
+
+
+def admit(connection: apsw.Connection, after: Sequence[Admission]) -> bool:
+    """Let those that wait go on; True when there was one."""
+    before = connection.total_changes()
+    for gate, count, at in after:
+        run(connection, "admit", gate=gate, count=count, at=at)
+    return connection.total_changes() > before
+
+
+def look(connection: apsw.Connection, after: str) -> str:
+    """Look at some gates for somebody who was forgotten; where to go on next time."""
+    found = list(run(connection, "shut_gates", after=after, most=GATES))
+    admit(connection, forgotten(found))
+    return found[-1][0] if len(found) == GATES else ""
+
+
+def set_limits(connection: apsw.Connection, limits: Sequence[LimitRow]) -> None:
+    """See `Store.limit`."""
+    for row in limits:
+        if row.limit is None:
+            run(connection, "lift_limit", kind=row.kind, name=row.name)
+        else:
+            run(connection, "set_limit", kind=row.kind, name=row.name, **numbers(row)._asdict())
+        if connection.changes() == 0:
+            continue
+        if row.limit is not None:
+            run(connection, "count_held", kind=row.kind, name=row.name)
+        if row.kind == "task":
+            run(connection, "reopen_gates", name=row.name)
+    run(connection, "old_buckets")
+
+
+def turn(connection: apsw.Connection, queue: str, group: str, priority: int) -> int | None:
+    """The turn of the next task of a group."""
+    found = first(connection, "turn", queue=queue, group=group, priority=priority)
+    return None if found is None else found[0]

@@ -1,0 +1,154 @@
+"""A transaction on SQLite's one writer that somebody else's code takes part in.
+
+The writer's thread opens it and then does what the borrower asks for, statement by statement, until it is given back: as
+long as that takes, nobody else writes. The connection that the borrower gets speaks like asyncpg's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import apsw
+
+from onward.core.record import Entry
+from onward.store.sqlite.execute import save
+from onward.store.sqlite.lane import Inline, Lane, undo
+
+Ask = tuple[Callable[[apsw.Connection], Any], "asyncio.Future[Any]"]
+
+
+class Taken(Exception):
+    """The record is refused, its number is taken or its predecessor gone: what was written beside it must go."""
+
+
+class Borrowed:
+    """The connection of a transaction: `execute`, `fetch`, `fetchrow`, `fetchval`, each with `$1`, `$2` … in their order."""
+
+    def __init__(self, ask: Callable[[Callable[[apsw.Connection], Any]], Awaitable[Any]]) -> None:
+        self._ask = ask
+
+    async def execute(self, sql: str, *args: Any) -> None:
+        """Run a statement."""
+        await self._ask(lambda connection: list(connection.execute(sql, args)))
+
+    async def executemany(self, sql: str, args: Any) -> None:
+        """Run a statement for each of many."""
+        await self._ask(lambda connection: connection.executemany(sql, args) and None)
+
+    async def fetch(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        """Its rows."""
+        return await self._ask(lambda connection: _fetch(connection, sql, args))  # type: ignore[no-any-return]
+
+    async def fetchrow(self, sql: str, *args: Any) -> dict[str, Any] | None:
+        """Its first row, or None."""
+        return next(iter(await self.fetch(sql, *args)), None)
+
+    async def fetchval(self, sql: str, *args: Any) -> Any:
+        """The first value of its first row, or None."""
+        row = await self.fetchrow(sql, *args)
+        return None if row is None else next(iter(row.values()))
+
+
+def _fetch(connection: apsw.Connection, sql: str, args: tuple[Any, ...]) -> list[dict[str, Any]]:
+    cursor = connection.execute(sql, args)
+    found = []
+    for row in cursor:
+        found.append(dict(zip([column[0] for column in cursor.get_description()], row, strict=True)))
+    return found
+
+
+async def borrow(
+    lane: Lane, body: Callable[[Any], Awaitable[Entry]], seconds: float, known: float | None = None
+) -> None:
+    """Run the body and commit what it wrote with the record it returns. Raises Taken when the record is refused."""
+    if isinstance(lane, Inline):
+        await _borrow_inline(lane, body, seconds, known)
+        return
+    loop = asyncio.get_running_loop()
+    line: queue.SimpleQueue[Ask | Entry | None] = queue.SimpleQueue()
+    opened: asyncio.Future[None] = loop.create_future()
+
+    def job(connection: apsw.Connection) -> None:
+        loop.call_soon_threadsafe(_set, opened, None)
+        while True:
+            try:
+                asked = line.get(timeout=2 * seconds)  # a loop that hangs must not keep everybody from writing
+            except queue.Empty:
+                raise TimeoutError(f"a transaction took longer than {seconds:g} s") from None
+            if asked is None:
+                raise _Given
+            if len(asked) != 2:
+                _record(connection, asked, known)
+                return
+            _answer(loop, connection, *asked)
+
+    async def ask(todo: Callable[[apsw.Connection], Any]) -> Any:
+        answer: asyncio.Future[Any] = loop.create_future()
+        line.put((todo, answer))
+        return await answer
+
+    done = asyncio.ensure_future(lane.run(job, alone=True))
+    try:
+        await asyncio.wait({done, opened}, return_when=asyncio.FIRST_COMPLETED)
+        line.put(await asyncio.wait_for(body(Borrowed(ask)), seconds) if not done.done() else None)
+    except BaseException:
+        line.put(None)
+        await asyncio.wait({done})
+        done.cancelled() or done.exception()  # what the borrower met is what counts
+        raise
+    await done
+
+
+class _Given(Exception):
+    """It was given back with nothing to commit."""
+
+
+def _answer(
+    loop: asyncio.AbstractEventLoop,
+    connection: apsw.Connection,
+    todo: Callable[[apsw.Connection], Any],
+    answer: asyncio.Future[Any],
+) -> None:
+    try:
+        value = todo(connection)
+    except BaseException as error:
+        loop.call_soon_threadsafe(_fail, answer, error)
+    else:
+        loop.call_soon_threadsafe(_set, answer, value)
+
+
+async def _borrow_inline(
+    lane: Inline, body: Callable[[Any], Awaitable[Entry]], seconds: float, known: float | None
+) -> None:
+    async with lane.held() as connection:
+
+        async def ask(todo: Callable[[apsw.Connection], Any]) -> Any:
+            return todo(connection)
+
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            _record(connection, await asyncio.wait_for(body(Borrowed(ask)), seconds), known)
+            connection.execute("COMMIT")
+        except BaseException:
+            undo(connection)
+            raise
+
+
+def _record(connection: apsw.Connection, entry: Entry, known: float | None) -> None:
+    try:
+        save(connection, [entry], [], {entry[0]: known})
+    except apsw.ConstraintError:
+        raise Taken from None
+
+
+def _set(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
