@@ -48,7 +48,7 @@ from bench.measure import (
 )
 from bench.peers import child
 from onward import Context, Onward
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from rig.ledger import Ledger
 
 Workload = Callable[[str, str, bool], list[Figure]]
@@ -296,7 +296,7 @@ async def _bytes_ratio(url: str) -> float:
 
 async def _fill(app: Onward, task: str, value: Any, total: int) -> None:
     for start in range(0, total, 1_000):
-        await app.service.submit([Wish(task, value)] * min(1_000, total - start), unchecked=True)
+        await app.service.submit([SubmitRequest(task, value)] * min(1_000, total - start), unchecked=True)
 
 
 async def _with_app(url: str, work: Callable[[Onward], Coroutine[Any, Any, Any]]) -> Any:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.core.audit import BEGINNING, Deed
+from onward.core.audit import BEGINNING, AuditEvent
 from onward.errors import OnwardError, UsageError
-from onward.server.access.service import Door
-from onward.service.submission import Wish
+from onward.server.access.service import AuthorizedService
+from onward.service.submission import SubmitRequest
 from onward.store.port.core import Store
 from onward.store.sqlite.store import SqliteStore
 from tests.edge.tenants import caller, town
@@ -21,7 +21,7 @@ from tests.kit import not_memory, sql
 
 async def chain(store: Any) -> None:
     for n in range(12):
-        await store.write_down(Deed("cancel", f"task{n}", "acme" if n % 2 else None, "k", "Ada", {"n": n}))
+        await store.write_down(AuditEvent("cancel", f"task{n}", "acme" if n % 2 else None, "k", "Ada", {"n": n}))
 
 
 async def tamper(store: Any, statement: str) -> None:
@@ -39,7 +39,7 @@ async def tamper(store: Any, statement: str) -> None:
 async def test_everything_a_caller_does_is_written_down_with_who_and_what(app: Onward) -> None:
     acme = (await town(app))["acme"]
     last = (await app.audit(limit=1000))[-1].number
-    ada = Door(app.service, caller("acme"))
+    ada = AuthorizedService(app.service, caller("acme"))
     approval = await ada.ask(acme.approval)
     await ada.prioritize(acme.asker, 0)
     await ada.pause(acme.asker)
@@ -50,7 +50,7 @@ async def test_everything_a_caller_does_is_written_down_with_who_and_what(app: O
     await ada.resolve(acme.doubter, "happened", {"secret": "what"})
     await ada.fork(acme.asker, 1)
     await ada.cancel(acme.asker)
-    await Door(app.service, caller(None)).pause_schedule("nightly")
+    await AuthorizedService(app.service, caller(None)).pause_schedule("nightly")
     made = await ada.create_key("more", ["read"])
     await ada.revoke_key(made.key.id)
     found = await app.audit(after=last)
@@ -83,7 +83,7 @@ async def test_everything_a_caller_does_is_written_down_with_who_and_what(app: O
 async def test_of_many_who_decide_the_one_that_counts_is_written_down(app: Onward) -> None:
     acme = (await town(app))["acme"]
     last = (await app.audit(limit=1000))[-1].number
-    doors = [Door(app.service, caller("acme")._replace(name=f"person {n}")) for n in range(8)]
+    doors = [AuthorizedService(app.service, caller("acme")._replace(name=f"person {n}")) for n in range(8)]
     came = await asyncio.gather(
         *(door.decide(acme.approval, "approve" if n % 2 else "deny") for n, door in enumerate(doors)),
         return_exceptions=True,
@@ -96,7 +96,7 @@ async def test_of_many_who_decide_the_one_that_counts_is_written_down(app: Onwar
 async def test_nothing_is_written_down_of_what_was_refused_or_only_looked_at(app: Onward) -> None:
     acme = (await town(app))["acme"]
     before = await app.audit(limit=1000)
-    ada = Door(app.service, caller("acme"))
+    ada = AuthorizedService(app.service, caller("acme"))
     with contextlib.suppress(OnwardError):
         await ada.decide(acme.approval, "approve", hash="another")
     for refused in (
@@ -104,12 +104,12 @@ async def test_nothing_is_written_down_of_what_was_refused_or_only_looked_at(app
         ada.answer("nothing.1", "x"),
         ada.raise_budget(acme.fixer),
         ada.resolve(acme.fixer, "happened"),
-        Door(app.service, caller("globex")).cancel(acme.asker),
+        AuthorizedService(app.service, caller("globex")).cancel(acme.asker),
     ):
         with pytest.raises(OnwardError):
             await refused
     await ada.list()
-    await ada.submit([Wish("quick", {"goal": "on"})])
+    await ada.submit([SubmitRequest("quick", {"goal": "on"})])
     await ada.signal(acme.asker, "go")
     assert await app.audit(limit=1000) == before
 
@@ -121,7 +121,7 @@ async def test_nothing_is_written_down_of_what_was_refused_or_only_looked_at(app
 async def test_many_writers_make_one_chain(store: Store, open_another: Any) -> None:
     stores = [store, *[await open_another() for _ in range(3)]]
     await asyncio.gather(
-        *(one.write_down(Deed("cancel", f"{n}.{m}", None)) for n, one in enumerate(stores) for m in range(25))
+        *(one.write_down(AuditEvent("cancel", f"{n}.{m}", None)) for n, one in enumerate(stores) for m in range(25))
     )
     found = await store.audit(0, 1000)
     assert [entry.number for entry in found] == list(range(1, 101))
@@ -179,14 +179,14 @@ async def test_a_chain_that_was_cut_off_or_made_anew_is_told_by_a_head_that_was_
     await chain(app.store)
     head = (await app.service.audit.verify()).head
     assert (await app.service.audit.verify(head)).sound
-    await app.store.write_down(Deed("cancel", "more"))
+    await app.store.write_down(AuditEvent("cancel", "more"))
     assert (await app.service.audit.verify(head)).sound
     await tamper(app.store, "DELETE FROM onward_audit WHERE number > 5")
     assert (await app.service.audit.verify()).sound, "a chain cannot tell of its own end"
     verdict = await app.service.audit.verify(head)
     assert (verdict.broken, verdict.why) == (6, "entry 12 was there, and is gone")
     for n in range(20):
-        await app.store.write_down(Deed("cancel", f"anew{n}"))
+        await app.store.write_down(AuditEvent("cancel", f"anew{n}"))
     verdict = await app.service.audit.verify(head)
     assert (verdict.broken, verdict.why) == (12, "entry 12 is another than the one that was noted")
     with pytest.raises(UsageError, match="NUMBER:HASH"):
@@ -196,12 +196,12 @@ async def test_a_chain_that_was_cut_off_or_made_anew_is_told_by_a_head_that_was_
 async def test_pages_and_tenants(app: Onward) -> None:
     await chain(app.store)
     assert [entry.number for entry in await app.audit(after=3, limit=4)] == [4, 5, 6, 7]
-    own = await Door(app.service, caller("acme")).audit(after=2)
+    own = await AuthorizedService(app.service, caller("acme")).audit(after=2)
     assert [entry.number for entry in own] == [4, 6, 8, 10, 12]
     newest = await app.service.audit.list(limit=3, before=2**53)
     assert [entry.number for entry in newest] == [12, 11, 10]
     assert [entry.number for entry in await app.service.audit.list(limit=3, before=10)] == [9, 8, 7]
-    own = await Door(app.service, caller("acme")).audit(before=9, limit=2)
+    own = await AuthorizedService(app.service, caller("acme")).audit(before=9, limit=2)
     assert [entry.number for entry in own] == [8, 6]
     with pytest.raises(OnwardError, match="between 1 and 1000"):
         await app.audit(limit=0)

@@ -16,7 +16,7 @@ from onward.core import call
 from onward.engine.context.arguments import Arguments
 from onward.errors import InvalidInput
 from onward.service.service import NEWS
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from tests.kit import Lab
 
 
@@ -121,14 +121,14 @@ async def test_a_process_without_the_code_refuses_what_no_worker_would_take(lab:
     newer = Lab(lab.clock, store=lab.store)
     newer.app.task(name="greet", queue="new")(greet_twice)
     await newer.start()
-    (found,) = await afar.service.submit([Wish("greet", two)])  # whoever would refuse it asks again
+    (found,) = await afar.service.submit([SubmitRequest("greet", two)])  # whoever would refuse it asks again
     assert (await afar.get(found)).queue == "new"
 
     newest = Lab(lab.clock, store=lab.store)
     newest.app.task(name="greet", queue="newest")(greet_twice)
     await newest.start()
     await lab.clock.until(lab.clock.sleep(NEWS + 1))
-    (found,) = await afar.service.submit([Wish("greet", two)])
+    (found,) = await afar.service.submit([SubmitRequest("greet", two)])
     assert (await afar.get(found)).queue == "newest", "and now and then in any case"
     await newest.stop()
     await newer.stop()

@@ -12,7 +12,7 @@ import pytest
 
 from onward import Retry, State
 from onward.engine.check.deploy_check import Verdict
-from onward.engine.shift.journal import Pen
+from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import Replay
 from tests.kit import Lab, value
 
@@ -397,7 +397,7 @@ async def test_a_harmless_edit_parks_nothing(lab: Lab, edit: str) -> None:
         (Replay, "check_said", "children awaited in another order"),
         (Replay, "check_branches", "the last branch removed, another not done"),
         (Replay, "check_over", "a branch that ends early, another not done"),
-        (Pen, "until_told", "branches exchanged, one of them without a record"),
+        (ShiftJournal, "until_told", "branches exchanged, one of them without a record"),
     ],
 )
 async def test_each_check_is_needed(lab: Lab, owner: type, check: str, edit: str, monkeypatch: Any) -> None:
@@ -406,6 +406,6 @@ async def test_each_check_is_needed(lab: Lab, owner: type, check: str, edit: str
     async def at_once(pen: Any) -> None:
         pen._told = True
 
-    monkeypatch.setattr(owner, check, at_once if owner is Pen else lambda *_: None)
+    monkeypatch.setattr(owner, check, at_once if owner is ShiftJournal else lambda *_: None)
     task, _, world, done = await _edited(lab, *HARMFUL[edit])
     assert task.reason != "parked" or world.effects != done or world.wrong

@@ -11,7 +11,7 @@ import pytest
 
 from onward import Onward
 from onward.service import cluster as place
-from onward.service.cluster import Place
+from onward.service.cluster import Cluster
 from onward.service.health import Doctor
 from onward.store.port.core import Store
 from onward.store.port.overview import Unfinished
@@ -38,7 +38,7 @@ class Counts:
 async def test_many_who_look_at_many_tasks_share_a_count(clock: HandClock, tasks: int, asked: int) -> None:
     """A few are counted anew for each, so that everybody sees what they did."""
     counts = Counts(clock, tasks)
-    there: Any = Place(counts, clock)  # type: ignore[arg-type]
+    there: Any = Cluster(counts, clock)  # type: ignore[arg-type]
     await asyncio.gather(*[there._unfinished() for _ in range(10)])
     assert counts.asked == asked
     clock.time += 1.05
@@ -47,7 +47,7 @@ async def test_many_who_look_at_many_tasks_share_a_count(clock: HandClock, tasks
 
 
 def doctor(store: Store, clock: Any) -> Doctor:
-    return Doctor(store, clock, Place(store, clock), 1000)
+    return Doctor(store, clock, Cluster(store, clock), 1000)
 
 
 async def test_the_doctor_reads_no_history_unless_it_goes_deep(store: Store, clock: HandClock) -> None:

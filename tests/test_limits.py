@@ -15,7 +15,7 @@ import pytest
 from onward import Limit, Onward, State
 from onward.core.limit import Bound, Candidate, Room, share
 from onward.errors import BadSetting, UsageError
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from onward.testing import drain, memory_app
 from tests.kit import Gate, Lab, calm, eventually, not_memory, sql
 
@@ -306,7 +306,9 @@ async def test_a_submit_from_afar_knows_the_group(lab: Lab) -> None:
 
     await lab.start()
     afar = Onward(store=lab.store, clock=lab.clock)
-    ids = await afar.service.submit([Wish("work", 7), Wish("work", {"number": 8}), Wish("work", 9, group="mine")])
+    ids = await afar.service.submit(
+        [SubmitRequest("work", 7), SubmitRequest("work", {"number": 8}), SubmitRequest("work", 9, group="mine")]
+    )
     assert [(await lab.app.get(task_id)).group for task_id in ids] == ["7", "8", "mine"]
 
 

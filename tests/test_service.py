@@ -25,7 +25,7 @@ from onward.errors import (
     UnknownTask,
     UsageError,
 )
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from tests.kit import HandClock, eventually, inline_app, not_memory, row, sql
 
 
@@ -90,7 +90,9 @@ async def test_a_conflict_in_a_bulk_submits_nothing(shop: Onward) -> None:
     """Service.submit: the ids of the tasks, all or none. A key that belongs to other work refuses the whole of it."""
     await shop.submit("double", 1, key="k")
     with pytest.raises(KeyConflict):
-        await shop.service.submit([Wish("double", 5), Wish("double", 2, key="k"), Wish("double", 6, key="fresh")])
+        await shop.service.submit(
+            [SubmitRequest("double", 5), SubmitRequest("double", 2, key="k"), SubmitRequest("double", 6, key="fresh")]
+        )
     assert await count(shop) == 1
 
 

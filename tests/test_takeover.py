@@ -429,9 +429,9 @@ async def test_a_task_of_a_handler_that_nobody_here_has_is_left_alone(lab: Lab) 
 
 
 def _wish(name: str) -> Any:
-    from onward.service.submission import Wish
+    from onward.service.submission import SubmitRequest
 
-    return Wish(name)
+    return SubmitRequest(name)
 
 
 @pytest.mark.parametrize("refused", [("poison",), (b'{"result":"poison"}',)], ids=["a step", "the result"])

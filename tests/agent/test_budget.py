@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.core.budget import KINDS, Amount, Budget, Purse, reserved, settled
+from onward.core.budget import KINDS, Amount, Budget, BudgetLedger, reserved, settled
 from onward.errors import BadSetting, BudgetSpent
 
 counts = st.integers(0, 50)
@@ -20,7 +20,7 @@ moves = st.lists(st.tuples(st.sampled_from(["reserve", "settle"]), st.sampled_fr
 def test_the_sum_never_exceeds_the_budget(
     plan: list[tuple[str, str, Amount]], tokens: int, steps: int, cost: float
 ) -> None:
-    purse = Purse(Budget(max_llm_tokens=tokens, max_steps=steps, max_cost_usd=cost))
+    purse = BudgetLedger(Budget(max_llm_tokens=tokens, max_steps=steps, max_cost_usd=cost))
     allowed: dict[str, Amount] = {}
     for verb, key, amount in plan:
         if verb == "reserve" and f"{key}/1" not in purse.reserved:
@@ -40,7 +40,7 @@ def test_the_sum_never_exceeds_the_budget(
 
 
 def test_what_was_not_used_is_free_again() -> None:
-    purse = Purse(Budget(max_llm_tokens=100)).reserve("a/1", Amount(llm_tokens=80))
+    purse = BudgetLedger(Budget(max_llm_tokens=100)).reserve("a/1", Amount(llm_tokens=80))
     assert purse.lacking(Amount(llm_tokens=30)) == "llm_tokens"
     purse = purse.settle("a", Amount(llm_tokens=10))
     assert purse.lacking(Amount(llm_tokens=90)) is None
@@ -48,33 +48,33 @@ def test_what_was_not_used_is_free_again() -> None:
 
 
 def test_nothing_is_charged_twice() -> None:
-    purse = Purse(Budget()).reserve("a/1", Amount(llm_tokens=5)).reserve("a/1", Amount(llm_tokens=99))
+    purse = BudgetLedger(Budget()).reserve("a/1", Amount(llm_tokens=5)).reserve("a/1", Amount(llm_tokens=99))
     assert purse.used("llm_tokens") == 5
     once = purse.settle("a", Amount(llm_tokens=4))
     assert once.settle("a", Amount(llm_tokens=4)) == once
 
 
 def test_a_provider_that_takes_more_is_told_of() -> None:
-    purse = Purse(Budget(max_llm_tokens=100)).reserve("a/1", Amount(llm_tokens=50))
+    purse = BudgetLedger(Budget(max_llm_tokens=100)).reserve("a/1", Amount(llm_tokens=50))
     purse = purse.settle("a", Amount(llm_tokens=70))
     assert (purse.spent.llm_tokens, purse.exceeded) == (70, {"llm_tokens": 20})
 
 
 def test_unknown_is_never_nothing() -> None:
     unknown = Amount(cost_usd=None)
-    assert Purse(Budget(max_cost_usd=1)).lacking(unknown) == "cost_usd"
-    assert Purse(Budget()).lacking(unknown) is None
+    assert BudgetLedger(Budget(max_cost_usd=1)).lacking(unknown) == "cost_usd"
+    assert BudgetLedger(Budget()).lacking(unknown) is None
     assert (Amount(cost_usd=1.0) + unknown).cost_usd is None
-    settled = Purse(Budget()).reserve("a/1", Amount(llm_tokens=50)).settle("a", Amount(llm_tokens=None))
+    settled = BudgetLedger(Budget()).reserve("a/1", Amount(llm_tokens=50)).settle("a", Amount(llm_tokens=None))
     assert settled.spent.llm_tokens == 50, "what was set aside counts where nobody says"
 
 
 def test_pressure_and_a_raise() -> None:
-    purse = Purse(Budget(max_steps=10)).reserve("a/1", Amount(steps=8))
+    purse = BudgetLedger(Budget(max_steps=10)).reserve("a/1", Amount(steps=8))
     assert purse.pressed()
     assert not purse.raised(max_steps=20).pressed()
-    assert not Purse(Budget()).pressed()
-    timed = Purse(Budget(max_wall_time="10s"), began_at=100.0)
+    assert not BudgetLedger(Budget()).pressed()
+    timed = BudgetLedger(Budget(max_wall_time="10s"), began_at=100.0)
     assert [timed.pressed(at) for at in (107.9, 108.0)] == [False, True]
     assert [timed.lacking(Amount(), at) for at in (109.9, 110.0)] == [None, "wall_time"]
 
@@ -99,7 +99,9 @@ def test_the_form_that_a_state_tells() -> None:
 
 def test_a_try_that_was_cut_off_is_charged_like_the_one_that_took_its_place() -> None:
     purse = (
-        Purse(Budget(max_llm_tokens=100)).reserve("a/1.1", Amount(llm_tokens=40)).reserve("b/1.1", Amount(llm_tokens=9))
+        BudgetLedger(Budget(max_llm_tokens=100))
+        .reserve("a/1.1", Amount(llm_tokens=40))
+        .reserve("b/1.1", Amount(llm_tokens=9))
     )
     assert purse.lacking(Amount(llm_tokens=60)) == "llm_tokens", "the first one counts as long as nobody knows"
     purse = purse.reserve("a/7.1", Amount(llm_tokens=40)).settle("a", Amount(llm_tokens=10))
@@ -108,7 +110,7 @@ def test_a_try_that_was_cut_off_is_charged_like_the_one_that_took_its_place() ->
 
 
 def test_those_who_wait_are_told_once_and_only_those_who_fit() -> None:
-    purse = Purse(Budget(max_llm_tokens=100)).reserve("a/1", Amount(llm_tokens=90))
+    purse = BudgetLedger(Budget(max_llm_tokens=100)).reserve("a/1", Amount(llm_tokens=90))
     for task, want in (("small", 15), ("large", 60), ("huge", 200)):
         granted = reserved({"root": purse}, task, f"{task}/1", Amount(llm_tokens=want), 0.0)
         assert (granted.holder, granted.lacking) == ("root", "llm_tokens")
@@ -123,7 +125,7 @@ def test_those_who_wait_are_told_once_and_only_those_who_fit() -> None:
 
 
 def test_all_purses_or_none() -> None:
-    purses = {"root": Purse(Budget(max_llm_tokens=100)), "child": Purse(Budget(max_llm_tokens=10))}
+    purses = {"root": BudgetLedger(Budget(max_llm_tokens=100)), "child": BudgetLedger(Budget(max_llm_tokens=10))}
     refused = reserved(purses, "child", "x/1", Amount(llm_tokens=50), 0.0)
     assert refused.holder == "child"
     assert not refused.purses["root"].reserved
@@ -134,10 +136,10 @@ def test_all_purses_or_none() -> None:
 
 @given(moves, st.floats(0, 1e9))
 def test_a_purse_comes_back_as_it_was_kept(plan: list[tuple[str, str, Amount]], began_at: float) -> None:
-    purse = Purse(Budget(max_llm_tokens=50, when_spent="finish", max_wall_time="3m"), began_at)
+    purse = BudgetLedger(Budget(max_llm_tokens=50, when_spent="finish", max_wall_time="3m"), began_at)
     for verb, key, amount in plan:
         purse = purse.reserve(f"{key}/1", amount) if verb == "reserve" else purse.settle(key, amount).wait(key, amount)
-    assert Purse.unpacked(purse.packed()) == purse
+    assert BudgetLedger.unpacked(purse.packed()) == purse
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_a_call_gets_what_there_is_between_its_least_and_its_most(
     limit: int, wants: list[tuple[int, int]], money: bool
 ) -> None:
     budget = Budget(max_cost_usd=limit / 7) if money else Budget(max_llm_tokens=limit)
-    purses: Any = {"above": Purse(Budget(max_llm_tokens=150)), "own": Purse(budget)}
+    purses: Any = {"above": BudgetLedger(Budget(max_llm_tokens=150)), "own": BudgetLedger(budget)}
     for number, (low, more) in enumerate(wants):
         least, most = Amount(1, low, low / 7), Amount(1, low + more, (low + more) / 7)
         granted = reserved(purses, "t", f"c{number}/1", most, 0.0, least)
@@ -186,7 +188,7 @@ def test_a_call_gets_what_there_is_between_its_least_and_its_most(
 
 
 def test_who_waits_for_the_least_is_woken_by_the_least() -> None:
-    purse = Purse(Budget(max_llm_tokens=100)).reserve("a/1", Amount(1, 90, None))
+    purse = BudgetLedger(Budget(max_llm_tokens=100)).reserve("a/1", Amount(1, 90, None))
     granted = reserved({"root": purse}, "t", "b/1", Amount(1, 80, None), 0.0, Amount(1, 20, None))
     assert granted.lacking == "llm_tokens"
     after = settled(granted.purses, {"a": Amount(1, 75, None)}, 0.0)

@@ -12,8 +12,8 @@ from onward.core import event
 from onward.core.caller import ADMIN, DECIDE, READ, SCOPES, SUBMIT, Caller
 from onward.core.clock import SystemClock
 from onward.core.state import AgentState, StatePatch
-from onward.server.access.service import Door
-from onward.service.submission import Wish
+from onward.server.access.service import AuthorizedService
+from onward.service.submission import SubmitRequest
 from onward.sinks.webhook import Webhooks
 from onward.store.port.outbox import SubscriptionRow
 from onward.store.sqlite.store import SqliteStore
@@ -123,11 +123,13 @@ async def subscribed_again(app: Onward, of: Belongings) -> None:
 
 async def settle(app: Onward, tenant: str | None) -> Belongings:
     """Submit what a tenant has, and wait until nothing moves any more. Needs a worker."""
-    door = Door(app.service, caller(tenant, ALL if tenant else WORK))
+    door = AuthorizedService(app.service, caller(tenant, ALL if tenant else WORK))
     await app.store.watch(busy=False)
     subscription = app._ids()
     await subscribed(app, subscription, tenant)
-    asker, done = await door.submit([Wish("asker", key="the-same"), Wish("quick", {"goal": "be quick"})])
+    asker, done = await door.submit(
+        [SubmitRequest("asker", key="the-same"), SubmitRequest("quick", {"goal": "be quick"})]
+    )
 
     async def asks() -> dict[str, Any]:
         """What each task asks, once all are where they are to be."""

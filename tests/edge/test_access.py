@@ -1,6 +1,6 @@
 """The door: every verb for everybody who may not. Nothing of a tenant is shown to another, and who is refused has written nothing.
 
-The table of verbs is complete, or the first test fails: a new verb of `Door` needs a row.
+The table of verbs is complete, or the first test fails: a new verb of `AuthorizedService` needs a row.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from onward.core import wire
 from onward.core.caller import ANYBODY, SCOPES, Caller
 from onward.errors import Forbidden, KeyConflict, NotFound, OnwardError, TaskNotFound
 from onward.server.access.errors import NotForTenants, OwnCall
-from onward.server.access.service import Door
-from onward.service.submission import Wish
+from onward.server.access.service import AuthorizedService
+from onward.service.submission import SubmitRequest
 from tests.edge.tenants import (
     ADMIN,
     ALL,
@@ -42,7 +42,7 @@ class Verb:
     """What a verb needs, and how it is used on what a tenant has."""
 
     scope: str
-    use: Callable[[Door, Belongings], Awaitable[Any]]
+    use: Callable[[AuthorizedService, Belongings], Awaitable[Any]]
     lists: bool = False
     """Whether it shows what the caller has, which for a stranger is something else."""
     decides: bool = False
@@ -55,13 +55,13 @@ class Verb:
     """Whether its answer is a number, which for a stranger is that of nothing."""
 
 
-async def _tail(door: Door, of: Belongings) -> Any:
+async def _tail(door: AuthorizedService, of: Belongings) -> Any:
     async for record in await door.tail(of.done):
         return record
     raise AssertionError("a journal without a record")
 
 
-async def _taken(door: Door, of: Belongings) -> Any:
+async def _taken(door: AuthorizedService, of: Belongings) -> Any:
     """What was taken with the key of acme, whoever asks."""
     key = "key-of-nobody" if of is GHOST else "key-of-acme"
     return [row for row in (await door.usage("key")).rows if row.group == key]
@@ -89,7 +89,7 @@ VERBS: dict[str, Verb] = {
     "turn": Verb(READ, lambda d, of: d.turn(of.fixer, 1)),
     "count": Verb(READ, lambda d, of: d.count(parent=of.asker), counts=True),
     "act": Verb(SUBMIT, lambda d, of: d.act("priority", 5, priority=3, parent=of.asker), counts=True),
-    "submit": Verb(SUBMIT, lambda d, of: d.submit([Wish("quick", {"goal": "on"})], after=of.done)),
+    "submit": Verb(SUBMIT, lambda d, of: d.submit([SubmitRequest("quick", {"goal": "on"})], after=of.done)),
     "children": Verb(READ, lambda d, of: d.children(of.asker)),
     "fork_plan": Verb(SUBMIT, lambda d, of: d.fork_plan(of.asker, 1)),
     "usage": Verb(READ, _taken, counts=True),
@@ -129,14 +129,18 @@ VERBS: dict[str, Verb] = {
 
 
 def test_the_table_has_every_verb_of_the_door() -> None:
-    verbs = {name for name, _ in inspect.getmembers(Door, inspect.iscoroutinefunction) if not name.startswith("_")}
+    verbs = {
+        name
+        for name, _ in inspect.getmembers(AuthorizedService, inspect.iscoroutinefunction)
+        if not name.startswith("_")
+    }
     assert verbs == set(VERBS), "say here what it needs, and how it is used"
 
 
 class Inspector:
     """Tries a verb in the name of all who may not; what they got is a leak."""
 
-    def __init__(self, app: Onward, acme: Belongings, door: type[Door] = Door) -> None:
+    def __init__(self, app: Onward, acme: Belongings, door: type[AuthorizedService] = AuthorizedService) -> None:
         self._app, self._acme, self._door = app, acme, door
         self.cells = 0
 
@@ -214,29 +218,29 @@ async def test_nobody_gets_what_is_not_for_them(app: Onward) -> None:
         who = caller(None) if verb.place or name == "schedules" else used
         if name in {"decide", "cancel"}:
             other = caller("acme", agent="reviewer")
-            await verb.use(Door(app.service, other), acme)
+            await verb.use(AuthorizedService(app.service, other), acme)
         else:
-            assert await verb.use(Door(app.service, who), acme) != [] or name == "workers"
+            assert await verb.use(AuthorizedService(app.service, who), acme) != [] or name == "workers"
 
 
-def unchecked(name: str) -> type[Door]:
+def unchecked(name: str) -> type[AuthorizedService]:
     """A door with a verb that does not look who asks."""
 
-    async def verb(self: Door, *given: Any, **more: Any) -> Any:
-        return await getattr(Door(self.service, ANYBODY), name)(*given, **more)
+    async def verb(self: AuthorizedService, *given: Any, **more: Any) -> Any:
+        return await getattr(AuthorizedService(self.service, ANYBODY), name)(*given, **more)
 
-    return type("Planted", (Door,), {name: verb})
+    return type("Planted", (AuthorizedService,), {name: verb})
 
 
-def careless(name: str) -> type[Door]:
+def careless(name: str) -> type[AuthorizedService]:
     """A door with a verb that looks at scopes, and not whose it is."""
 
-    async def verb(self: Door, *given: Any, **more: Any) -> Any:
+    async def verb(self: AuthorizedService, *given: Any, **more: Any) -> Any:
         everybody = self.caller._replace(tenant=None, agent=None, scopes=self.caller.scopes | {ADMIN})
         self.need(VERBS[name].scope)
-        return await getattr(Door(self.service, everybody), name)(*given, **more)
+        return await getattr(AuthorizedService(self.service, everybody), name)(*given, **more)
 
-    return type("Planted", (Door,), {name: verb})
+    return type("Planted", (AuthorizedService,), {name: verb})
 
 
 @only_memory
@@ -249,9 +253,9 @@ async def test_a_verb_that_forgets_to_look_is_found(app: Onward) -> None:
         assert leaks or verb.open, f"{name} for all tenants"
     for name in ("decide", "answer", "resolve", "raise_budget"):
 
-        async def whoever(self: Door, task: Any) -> None: ...
+        async def whoever(self: AuthorizedService, task: Any) -> None: ...
 
-        planted = type("Planted", (Door,), {"_decides": whoever})
+        planted = type("Planted", (AuthorizedService,), {"_decides": whoever})
         assert await Inspector(app, acme, planted)._by_agent(name, VERBS[name]), f"{name} by the agent itself"
 
 
@@ -263,7 +267,7 @@ async def test_every_tenant_sees_exactly_what_is_its(app: Onward) -> None:
     await app.submit("tick")
     for tenant, own in found.items():
         for who in (caller(tenant, WORK | {ADMIN}), caller(tenant, WORK)):
-            door = Door(app.service, who)
+            door = AuthorizedService(app.service, who)
             seen: list[Any] = []
             cursor: str | None = None
             while True:
@@ -286,7 +290,7 @@ async def test_every_tenant_sees_exactly_what_is_its(app: Onward) -> None:
             assert {ask.id for ask in await door.asks()} == {own.approval, own.question}
             assert [ask.id for ask in await door.asks("approval")] == [own.approval]
     assert {task.tenant for task in (await app.list())[0]} == {"acme", "globex", None}
-    stranger = Door(app.service, caller("globex"))
+    stranger = AuthorizedService(app.service, caller("globex"))
     assert await stranger.list(parent=found["acme"].asker) == ([], None)
     assert [task.task_id for task in (await stranger.list(key="the-same"))[0]] == [found["globex"].asker]
     assert len((await stranger.list(reason="question"))[0]) == 1
@@ -296,10 +300,10 @@ async def test_a_cursor_of_another_tenant_shows_nothing_of_it(app: Onward) -> No
     @app.task
     async def work(ctx: Any, n: int) -> None: ...
 
-    doors = {tenant: Door(app.service, caller(tenant)) for tenant in ("acme", "globex")}
+    doors = {tenant: AuthorizedService(app.service, caller(tenant)) for tenant in ("acme", "globex")}
     for n in range(5):
         for door in doors.values():
-            await door.submit([Wish("work", n)])
+            await door.submit([SubmitRequest("work", n)])
     _, theirs = await doors["globex"].list(limit=2)
     seen, _ = await doors["acme"].list(cursor=theirs)
     assert seen
@@ -315,7 +319,9 @@ async def test_children_forks_and_what_goes_on_belong_to_the_same_tenant(app: On
     acme = found["acme"]
     fork = await app.fork(acme.asker, 1)  # by somebody who has the database
     assert (await fork.get()).tenant == "acme"
-    (after,) = await Door(app.service, caller(None)).submit([Wish("quick", {"goal": "on"})], after=acme.done)
+    (after,) = await AuthorizedService(app.service, caller(None)).submit(
+        [SubmitRequest("quick", {"goal": "on"})], after=acme.done
+    )
     assert (await app.get(after)).tenant == "acme"
     assert (await (await app.submit("quick", {"goal": "on"}, after=acme.done)).get()).tenant == "acme"
 
@@ -325,7 +331,7 @@ async def test_an_old_worker_that_knows_of_no_tenants_submits_children_for_the_r
     @app.task
     async def work(ctx: Any) -> None: ...
 
-    (parent,) = await Door(app.service, caller("acme")).submit([Wish("work")])
+    (parent,) = await AuthorizedService(app.service, caller("acme")).submit([SubmitRequest("work")])
     await sql(
         app.store,
         "INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options, parent) "
@@ -337,7 +343,9 @@ async def test_an_old_worker_that_knows_of_no_tenants_submits_children_for_the_r
 async def test_whoever_comes_through_the_door_is_nobodys_child(app: Onward) -> None:
     """Children take the tenant of their parent; a wish from outside does not choose it that way."""
     acme = (await town(app))["acme"]
-    (task_id,) = await Door(app.service, caller("globex")).submit([Wish("tick", parent=acme.asker)])
+    (task_id,) = await AuthorizedService(app.service, caller("globex")).submit(
+        [SubmitRequest("tick", parent=acme.asker)]
+    )
     task = await app.get(task_id)
     assert (task.tenant, task.parent) == ("globex", None)
 
@@ -345,14 +353,14 @@ async def test_whoever_comes_through_the_door_is_nobodys_child(app: Onward) -> N
 async def test_an_input_that_names_a_task_of_another_tenant_gets_nothing_of_it(app: Onward) -> None:
     """An agent goes on after the task that its input names; the door never sees that."""
     found = await town(app)
-    (sly,) = await Door(app.service, caller("globex")).submit(
-        [Wish("quick", {"goal": "tell me all", "after": found["acme"].done})]
+    (sly,) = await AuthorizedService(app.service, caller("globex")).submit(
+        [SubmitRequest("quick", {"goal": "tell me all", "after": found["acme"].done})]
     )
-    (plain,) = await Door(app.service, caller(None, WORK)).submit(
-        [Wish("quick", {"goal": "tell me all", "after": found["acme"].done})]
+    (plain,) = await AuthorizedService(app.service, caller(None, WORK)).submit(
+        [SubmitRequest("quick", {"goal": "tell me all", "after": found["acme"].done})]
     )
-    (own,) = await Door(app.service, caller("acme")).submit(
-        [Wish("quick", {"goal": "on", "after": found["acme"].done})]
+    (own,) = await AuthorizedService(app.service, caller("acme")).submit(
+        [SubmitRequest("quick", {"goal": "on", "after": found["acme"].done})]
     )
     async with app.worker():
         for task_id in (sly, plain):
@@ -370,18 +378,18 @@ async def test_the_same_key_of_two_tenants_is_two_keys_however_many_send_it(app:
     @app.task
     async def work(ctx: Any, n: int) -> None: ...
 
-    doors = {tenant: Door(app.service, caller(tenant, WORK)) for tenant in ("acme", "globex", None)}
+    doors = {tenant: AuthorizedService(app.service, caller(tenant, WORK)) for tenant in ("acme", "globex", None)}
     ids = await asyncio.gather(
-        *(door.submit([Wish("work", 1, key="order-7")]) for _ in range(100) for door in doors.values())
+        *(door.submit([SubmitRequest("work", 1, key="order-7")]) for _ in range(100) for door in doors.values())
     )
     assert len({one for (one,) in ids}) == 3
     for tenant, door in doors.items():
         (task,), _ = await door.list()
         assert (task.tenant, task.key) == (tenant, "order-7")
         with pytest.raises(KeyConflict, match="the key 'order-7' belongs to task") as told:
-            await door.submit([Wish("work", 2, key="order-7")])
+            await door.submit([SubmitRequest("work", 2, key="order-7")])
         assert told.value.task_id == task.task_id
-        both = await door.submit([Wish("work", 1, key="order-7"), Wish("work", 3, key="order-8")])
+        both = await door.submit([SubmitRequest("work", 1, key="order-7"), SubmitRequest("work", 3, key="order-8")])
         assert both[0] == task.task_id
     assert len((await app.list())[0]) == 6
 
@@ -392,19 +400,19 @@ async def test_no_key_reaches_into_another_tenant(app: Onward) -> None:
     @app.task
     async def work(ctx: Any, n: int) -> None: ...
 
-    await Door(app.service, caller("acme")).submit([Wish("work", 1, key="order-7")])
+    await AuthorizedService(app.service, caller("acme")).submit([SubmitRequest("work", 1, key="order-7")])
     with pytest.raises(OnwardError, match="key must be a text of 1 to 512 printable characters"):
-        await Door(app.service, caller(None, WORK)).submit([Wish("work", 1, key="acme\norder-7")])
+        await AuthorizedService(app.service, caller(None, WORK)).submit([SubmitRequest("work", 1, key="acme\norder-7")])
     with pytest.raises(OnwardError, match="tenant must be a text"):
-        await Door(app.service, caller("acme\norder-7")).submit([Wish("work", 1, key="x")])
+        await AuthorizedService(app.service, caller("acme\norder-7")).submit([SubmitRequest("work", 1, key="x")])
 
 
 async def test_a_tenant_is_a_group_where_nobody_says_otherwise(app: Onward) -> None:
     @app.task
     async def work(ctx: Any, n: int) -> None: ...
 
-    door = Door(app.service, caller("acme"))
-    plain, named = await door.submit([Wish("work", 1), Wish("work", 2, group="vip")])
+    door = AuthorizedService(app.service, caller("acme"))
+    plain, named = await door.submit([SubmitRequest("work", 1), SubmitRequest("work", 2, group="vip")])
     assert [(await app.get(one)).group for one in (plain, named)] == ["acme", "vip"]
 
 
@@ -420,12 +428,12 @@ async def test_nobody_takes_a_place_in_the_line_of_another_tenant(app: Onward, g
 
     own = None if group == "acme" else group
     for tenant, wish in (
-        ("globex", Wish("hold", "globex", group=group)),
-        ("acme", Wish("hold", "acme", group=own)),
-        (None, Wish("hold", "nobody", group="vip")),
-        ("acme", Wish("hold", "acme again", group=own)),
+        ("globex", SubmitRequest("hold", "globex", group=group)),
+        ("acme", SubmitRequest("hold", "acme", group=own)),
+        (None, SubmitRequest("hold", "nobody", group="vip")),
+        ("acme", SubmitRequest("hold", "acme again", group=own)),
     ):
-        await Door(app.service, caller(tenant, WORK)).submit([wish])
+        await AuthorizedService(app.service, caller(tenant, WORK)).submit([wish])
 
     async def behind() -> list[Any]:
         return [task.input for task in (await app.list())[0] if task.reason == "quota" and len(started) > 2]
@@ -441,7 +449,7 @@ async def test_nobody_takes_a_place_in_the_line_of_another_tenant(app: Onward, g
 async def test_an_agent_decides_nothing_in_whatever_it_has_a_part_in(app: Onward) -> None:
     found = await town(app)
     acme = found["acme"]
-    own, other = (Door(app.service, caller("acme", WORK, agent=name)) for name in ("fixer", "reviewer"))
+    own, other = (AuthorizedService(app.service, caller("acme", WORK, agent=name)) for name in ("fixer", "reviewer"))
     before = await everything(app)
     for refused in (
         own.decide(acme.approval, "approve"),  # its own call
@@ -462,15 +470,15 @@ async def test_an_agent_does_not_approve_what_it_asked_for_with_its_own_key(app:
         await ctx.approve("go on?")
         return "done"
 
-    door = Door(app.service, caller("acme", WORK, agent="fixer"))
-    (task_id,) = await door.submit([Wish("deploy", key="k")])
+    door = AuthorizedService(app.service, caller("acme", WORK, agent="fixer"))
+    (task_id,) = await door.submit([SubmitRequest("deploy", key="k")])
     async with app.worker():
         while not (asks := await door.asks()):  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.01)
         with pytest.raises(OwnCall):
             await door.decide(asks[0].id, "approve")
-        person = Door(app.service, caller("acme", WORK))
-        assert await person.submit([Wish("deploy", key="k")]) == [task_id], "whoever asks, it is the same work"
+        person = AuthorizedService(app.service, caller("acme", WORK))
+        assert await person.submit([SubmitRequest("deploy", key="k")]) == [task_id], "whoever asks, it is the same work"
         await person.decide(asks[0].id, "approve")
         assert (await app.service.wait(task_id, 30)).result == "done"
 
@@ -483,9 +491,9 @@ async def test_an_agent_does_not_approve_what_it_forked_with_its_own_key(app: On
         await ctx.approve(f"deploy {what}?")
         return what
 
-    person = Door(app.service, caller("acme", WORK))
-    (origin,) = await person.submit([Wish("deploy", "the site", labels={"a": "b"})])
-    door = Door(app.service, caller("acme", WORK, agent="fixer"))
+    person = AuthorizedService(app.service, caller("acme", WORK))
+    (origin,) = await person.submit([SubmitRequest("deploy", "the site", labels={"a": "b"})])
+    door = AuthorizedService(app.service, caller("acme", WORK, agent="fixer"))
     fork = await door.fork(origin, input="what nobody asked for")
     async with app.worker():
         while not (asks := {ask.task_id: ask.id for ask in await door.asks()}).keys() >= {origin, fork}:  # noqa: ASYNC110 -- from outside
@@ -502,7 +510,7 @@ async def test_an_agent_does_not_approve_what_it_forked_with_its_own_key(app: On
 
 async def test_an_admin_of_a_tenant_runs_the_keys_of_the_tenant_alone(app: Onward) -> None:
     place = await app.keys.create("ada", SCOPES)
-    admin = Door(app.service, caller("acme"))
+    admin = AuthorizedService(app.service, caller("acme"))
     made = await admin.create_key("shop", ["read", "submit"])
     assert made.key.tenant == "acme"
     with pytest.raises(NotForTenants, match="about a key of tenant 'globex', beyond that tenant"):
@@ -511,7 +519,7 @@ async def test_an_admin_of_a_tenant_runs_the_keys_of_the_tenant_alone(app: Onwar
         with pytest.raises(NotFound, match="there is no key"):
             await admin.revoke_key(key)
     assert [key.name for key in await admin.keys()] == ["shop"]
-    assert [key.name for key in await Door(app.service, caller(None)).keys()] == ["ada", "shop"]
+    assert [key.name for key in await AuthorizedService(app.service, caller(None)).keys()] == ["ada", "shop"]
     assert [entry.subject for entry in await admin.audit()] == [made.key.id]
     revoked = await admin.revoke_key(made.key.id)
     assert not revoked.valid
@@ -534,7 +542,7 @@ async def test_who_may_see_and_who_may_not_take_the_same_way(app: Onward) -> Non
 
     spied = Through(real, **{name: counted(name) for name in ("get", "journal", "asks", "purse", "contents", "send")})
     app._join(spied)
-    door = Door(app.service, caller("globex"))
+    door = AuthorizedService(app.service, caller("globex"))
     for name, verb in VERBS.items():
         if verb.lists or verb.counts or verb.place or name in {"create_key", "revoke_key", "subscribe"}:
             continue

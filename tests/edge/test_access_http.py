@@ -16,7 +16,7 @@ from onward import Onward
 from onward.core import key as keys
 from onward.core.caller import ADMIN, ANYBODY, DECIDE, READ, SCOPES, SUBMIT
 from onward.server.access.auth import FRESH
-from onward.server.access.service import Door
+from onward.server.access.service import AuthorizedService
 from onward.server.http import app as http
 from tests.edge.conftest import serving
 from tests.edge.tenants import GHOST, Belongings, everything, subscribed_again, town
@@ -240,8 +240,8 @@ async def test_nobody_gets_what_is_not_for_them(
 async def test_a_call_that_forgets_to_look_is_found(inspector: Inspector, monkeypatch: pytest.MonkeyPatch) -> None:
     """A door that does not ask for the scope, that lets everybody into everything, or decides for whoever comes."""
     with monkeypatch.context() as planted:
-        planted.setattr(Door, "need", lambda self, scope: None)
-        planted.setattr(Door, "need_any", lambda self, scopes: None)
+        planted.setattr(AuthorizedService, "need", lambda self, scope: None)
+        planted.setattr(AuthorizedService, "need_any", lambda self, scopes: None)
         assert all(
             [
                 await inspector._refused(name, f"without {row.scope}", 403, "forbidden")
@@ -249,22 +249,22 @@ async def test_a_call_that_forgets_to_look_is_found(inspector: Inspector, monkey
                 if row.scope in {READ, ADMIN} and not row.place
             ]
         )
-    real = Door.__init__
+    real = AuthorizedService.__init__
 
-    def everybody(self: Door, service: Any, caller: Any) -> None:
+    def everybody(self: AuthorizedService, service: Any, caller: Any) -> None:
         real(self, service, caller._replace(tenant=None, scopes=ANYBODY.scopes))
 
     with monkeypatch.context() as planted:
-        planted.setattr(Door, "__init__", everybody)
+        planted.setattr(AuthorizedService, "__init__", everybody)
         await subscribed_again(inspector._app, inspector._acme)
         for name, row in ROWS.items():
             if row.scope and not row.open:
                 assert await inspector._strange(name, row, "stranger"), name
 
-    async def whoever(self: Door, task: Any) -> None: ...
+    async def whoever(self: AuthorizedService, task: Any) -> None: ...
 
     with monkeypatch.context() as planted:
-        planted.setattr(Door, "_decides", whoever)
+        planted.setattr(AuthorizedService, "_decides", whoever)
         for name in ("decide", "answer", "resolve", "raise_budget"):
             assert await inspector._refused(name, "agent", 403, "own_call"), name
 

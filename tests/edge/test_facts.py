@@ -11,7 +11,7 @@ import pytest
 from onward import Onward, Retry
 from onward.agent.models.scripted import ScriptedModel
 from onward.service import listing as lists
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from tests.kit import eventually
 
 Client = httpx2.AsyncClient
@@ -135,7 +135,7 @@ async def test_a_tenant_can_be_named_by_who_sees_all(app: Onward, client: Client
     async def work(ctx: Any, n: str) -> None: ...
 
     for tenant in ("acme", "globex", None):
-        await app.service.submit([Wish("work", {"n": str(tenant)}, tenant=tenant)])
+        await app.service.submit([SubmitRequest("work", {"n": str(tenant)}, tenant=tenant)])
     assert await listed(client, tenant="acme") == {"acme"}
     assert await listed(client, tenant="") == {"None"}
     assert await listed(client) == {"acme", "globex", "None"}

@@ -25,7 +25,7 @@ from onward.server.http import header_limits as heads
 from onward.server.http.app import CALLS
 from onward.server.http.bodies import Room
 from onward.server.http.problem import Problem
-from onward.server.http.route import Call, Shape
+from onward.server.http.route import ApiRoute, Shape
 from onward.server.live import websocket as socket
 from tests.edge.conftest import serving
 from tests.kit import only_memory
@@ -251,7 +251,7 @@ BODIED = [call for call in CALLS if call.body is not None]
 async def test_a_body_is_read_after_the_key_and_its_scopes(app: Onward) -> None:
     made = {scope: (await app.keys.create(scope, [scope])).token for scope in SCOPES}
 
-    async def judged(address: str, call: Call) -> None:
+    async def judged(address: str, call: ApiRoute) -> None:
         path = call.path.replace("{id}", "x").replace("{name}", "x")
         assert call.needs, path
         assert b" 401 " in await answer(address, head(call.method, path)), path

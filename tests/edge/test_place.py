@@ -12,7 +12,7 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
 from onward.core.caller import ADMIN, READ, SCOPES, SUBMIT, Caller
 from onward.errors import Forbidden
-from onward.server.access.service import Door
+from onward.server.access.service import AuthorizedService
 from tests.edge.conftest import Ends
 
 Client = httpx2.AsyncClient
@@ -139,7 +139,7 @@ async def test_which_tasks(app: Onward, client: Client) -> None:
     ],
 )
 async def test_who_may_look_at_the_place_and_who_may_run_it(app: Onward, scopes: set[str], verbs: set[str]) -> None:
-    async def may(door: Door) -> set[str]:
+    async def may(door: AuthorizedService) -> set[str]:
         found = set()
         for name in ("queues", "workers", "stats", "pause_queue", "unpause_queue"):
             try:
@@ -149,5 +149,7 @@ async def test_who_may_look_at_the_place_and_who_may_run_it(app: Onward, scopes:
                 pass
         return found
 
-    assert await may(Door(app.service, Caller(scopes=frozenset(scopes)))) == verbs
-    assert await may(Door(app.service, Caller(tenant="t", scopes=frozenset(scopes)))) == set(), "it is nobody's alone"
+    assert await may(AuthorizedService(app.service, Caller(scopes=frozenset(scopes)))) == verbs
+    assert await may(AuthorizedService(app.service, Caller(tenant="t", scopes=frozenset(scopes)))) == set(), (
+        "it is nobody's alone"
+    )

@@ -12,7 +12,7 @@ import pytest
 from onward import Onward
 from onward.core.ids import Ids
 from onward.engine.worker.relay import Relay
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Delivery
 from onward.store.port.core import Claimed, Store
 from tests.events.receiver import Receiver
@@ -34,7 +34,7 @@ class Office:
 
     async def submit(self, value: Any = None, tenant: str | None = None, **options: Any) -> str:
         if tenant is not None:  # who asks with a key of a tenant
-            return (await self.app.service.submit([Wish("work", value, tenant=tenant, **options)]))[0]
+            return (await self.app.service.submit([SubmitRequest("work", value, tenant=tenant, **options)]))[0]
         return (await self.app.submit("work", value, **options)).id
 
     async def begin(self, worker: str = "w1") -> Claimed:

@@ -13,7 +13,7 @@ from onward import Onward
 from onward.cli.commands import serve
 from onward.core.caller import Caller
 from onward.errors import Forbidden, NotFound
-from onward.server.access.service import Door
+from onward.server.access.service import AuthorizedService
 from tests.cli.conftest import Run, onward
 from tests.edge.conftest import serving
 from tests.events.conftest import SECRET
@@ -105,7 +105,7 @@ async def test_what_is_wrong_is_told(hooked: Onward, method: str, path: str, bod
 
 async def test_only_who_runs_the_place_may_and_only_for_its_tenant(hooked: Onward, receiver: Receiver) -> None:
     service = hooked.service
-    reader = Door(service, Caller(scopes=frozenset({"read", "submit", "decide"})))
+    reader = AuthorizedService(service, Caller(scopes=frozenset({"read", "submit", "decide"})))
     for asked in (
         reader.subscribe(receiver.url(), ["*"]),
         reader.subscriptions(10, None),
@@ -115,7 +115,7 @@ async def test_only_who_runs_the_place_may_and_only_for_its_tenant(hooked: Onwar
     ):
         with pytest.raises(Forbidden):
             await asked
-    acme, other = Door(service, Caller("acme")), Door(service, Caller("other"))
+    acme, other = AuthorizedService(service, Caller("acme")), AuthorizedService(service, Caller("other"))
     made = await acme.subscribe(receiver.url(), ["*"])
     assert [one.id for one in (await acme.subscriptions(10, None))[0]] == [made.id]
     assert (await other.subscriptions(10, None))[0] == []

@@ -15,8 +15,8 @@ from onward.core.caller import Caller
 from onward.core.event import Event
 from onward.engine.worker import relay as relays
 from onward.errors import NotFound, UsageError
-from onward.server.access.service import Door
-from onward.service.submission import Wish
+from onward.server.access.service import AuthorizedService
+from onward.service.submission import SubmitRequest
 from onward.store.port.core import Batch, Store
 from onward.testing import drain, memory_app
 from tests.events.conftest import Office
@@ -306,8 +306,8 @@ async def test_tenants_hear_of_their_own(office: Office, receiver: Receiver) -> 
         await office.app.subscriptions.make(receiver.url(path), ["task.cancelled"], tenant=tenant)
     tasks: dict[str | None, str] = {}
     for tenant in (None, "acme", "globex"):
-        door = Door(office.app.service, Caller(tenant))
-        wish = Wish("work", key="the same", tenant=tenant, webhook=receiver.url(f"/webhook-{tenant}"))
+        door = AuthorizedService(office.app.service, Caller(tenant))
+        wish = SubmitRequest("work", key="the same", tenant=tenant, webhook=receiver.url(f"/webhook-{tenant}"))
         (tasks[tenant],) = await door.submit([wish])
         await door.cancel(tasks[tenant])
     await office.send_all()

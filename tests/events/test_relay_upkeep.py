@@ -12,7 +12,7 @@ import pytest
 from onward import Onward
 from onward.core import mask
 from onward.core import record as r
-from onward.core.audit import Deed
+from onward.core.audit import AuditEvent
 from onward.core.event import Event
 from onward.engine.context.secrets import learn
 from onward.engine.worker import relay as relays
@@ -137,7 +137,7 @@ async def test_who_adds_to_the_audit_does_not_wait_for_the_first_subscription(
         await connection.execute("LOCK TABLE onward_journal IN ROW EXCLUSIVE MODE")
         watching = asyncio.ensure_future(office.store.watch(busy=False))
         await eventually(lambda: connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
-        await office.store.write_down(Deed("pause", "queue", None, None, "ann", {}))
+        await office.store.write_down(AuditEvent("pause", "queue", None, None, "ann", {}))
         assert not watching.done()
     with contextlib.suppress(StoreUnavailable):  # its second may be over by now
         await watching

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from onward.telemetry import DELIVERIES, counters
 from tests.events.conftest import Office
 from tests.events.receiver import Receiver, answer
@@ -12,8 +12,8 @@ TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
 
 async def test_the_trace_of_whoever_submitted_goes_along(office: Office, receiver: Receiver) -> None:
     await office.app.subscriptions.make(receiver.url(), ["task.submitted"])
-    await office.app.service.submit([Wish("work", trace=TRACE)], unchecked=True)
-    await office.app.service.submit([Wish("work")], unchecked=True)
+    await office.app.service.submit([SubmitRequest("work", trace=TRACE)], unchecked=True)
+    await office.app.service.submit([SubmitRequest("work")], unchecked=True)
     await office.send_all()
     with_trace, without = sorted(receiver.got, key=lambda got: "traceparent" not in got.headers)
     assert {name: with_trace.headers[name] for name in TRACE} == TRACE

@@ -14,7 +14,7 @@ import pytest
 
 from onward import Onward
 from onward.errors import StoreUnavailable
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from rig.proxy import Proxy
 from tests.faults.band import Client, Place, until
 from tests.faults.crew import Act
@@ -95,7 +95,7 @@ async def test_the_answer_of_a_statement_is_lost(
 
 
 async def test_the_answer_of_a_submit_of_many_is_lost(app: Onward, beyond: Place, proxy: Proxy) -> None:
-    wishes = [Wish("story", {"acts": STORY}, key=f"k{number}") for number in range(20)]
+    wishes = [SubmitRequest("story", {"acts": STORY}, key=f"k{number}") for number in range(20)]
     proxy.cut_after_commit(1, matching=STATEMENTS["submit"], any=True)
     with pytest.raises(StoreUnavailable):
         await app.service.submit(wishes)

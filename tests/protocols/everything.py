@@ -31,7 +31,7 @@ from onward.server.http.uvicorn import Server
 from onward.server.mcp.common import TASKS
 from onward.server.mcp.http import Endpoint
 from onward.server.mcp.tasks import pointer
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SOUND = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAAAAA=="
@@ -437,7 +437,7 @@ def composed(server: MCPServer[Any], app: Onward) -> None:
         given = content_of(ctx, "user_name")
         if not given:
             return asking(user_name=form("What is your name?", name=STRING))
-        (task_id,) = await app.service.submit([Wish("greet_later", {"name": given["name"]})])
+        (task_id,) = await app.service.submit([SubmitRequest("greet_later", {"name": given["name"]})])
         return pointer(await app.get(task_id))
 
 

@@ -52,9 +52,9 @@ async def test_without_an_app_it_is_a_door_with_fewer_scopes_where_asked(url: st
 
 
 def _wish() -> object:
-    from onward.service.submission import Wish
+    from onward.service.submission import SubmitRequest
 
-    return Wish("somewhere else")
+    return SubmitRequest("somewhere else")
 
 
 @pytest.mark.slow

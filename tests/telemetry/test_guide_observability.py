@@ -10,7 +10,7 @@ from opentelemetry import trace
 
 from onward.cli.args.parser import parse
 from onward.server.http.metrics import Metrics
-from onward.store.port.gauges import Standing
+from onward.store.port.gauges import QueueSnapshot
 from onward.store.port.overview import Unfinished
 from onward.telemetry import counters
 from onward.testing import drain, memory_app
@@ -41,8 +41,8 @@ def test_the_lines(capsys):
 
 
 async def test_every_metric_is_in_the_guide_and_every_metric_of_the_guide_is_there(counting):
-    async def look() -> Standing:
-        return Standing([Unfinished("q", "queued", 1, 1.0)], {}, 1, 1, 0, (1, 2.0))
+    async def look() -> QueueSnapshot:
+        return QueueSnapshot([Unfinished("q", "queued", 1, 1.0)], {}, 1, 1, 0, (1, 2.0))
 
     counters.request("/x", "GET", 200, 0.1)
     families = await Metrics(look).families()

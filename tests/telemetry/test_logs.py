@@ -18,7 +18,7 @@ from onward.config import load
 from onward.engine.context.secrets import learn
 from onward.errors import BadSetting
 from onward.logging import FIELDS, JsonLines, Where, where
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from rig.processes import Child
 from tests.cli.conftest import ROOT
 from tests.kit import Lab
@@ -138,7 +138,7 @@ async def test_the_trace_that_came_with_a_task_is_there_without_opentelemetry(la
         user.info("in the handler")
 
     await lab.start()
-    (task_id,) = await lab.app.service.submit([Wish("work", trace={"traceparent": PARENT})])
+    (task_id,) = await lab.app.service.submit([SubmitRequest("work", trace={"traceparent": PARENT})])
     await lab.ended(task_id)
     line = lines.said("in the handler")
     assert line["trace_id"] == PARENT.split("-")[1]

@@ -22,8 +22,8 @@ from onward.core.caller import Caller
 from onward.errors import BadSetting, StoreUnavailable
 from onward.server.http import metrics as edge_metrics
 from onward.server.http.metrics import Metrics, bounded
-from onward.service.submission import Wish
-from onward.store.port.gauges import Standing
+from onward.service.submission import SubmitRequest
+from onward.store.port.gauges import QueueSnapshot
 from onward.store.port.overview import Unfinished
 from onward.telemetry import CLIENTS, ENDED, MOST, STEP_SECONDS, STEPS, Counters, counters
 from tests.edge.conftest import serving
@@ -212,7 +212,7 @@ async def test_an_outbox_is_counted_where_there_is_one(url: str):
     async with Onward(url, webhook_secret=f"whsec_{'s' * 43}=") as app:
         assert (await read(app))["onward_outbox_events"] == {(): 0}
         await app.subscriptions.make("https://example.com/hook", ["task.submitted"])
-        await app.service.submit([Wish("work"), Wish("work")], unchecked=True)
+        await app.service.submit([SubmitRequest("work"), SubmitRequest("work")], unchecked=True)
         found = await read(app)
         assert found["onward_outbox_events"] == {(): 2}
         assert 0 <= found["onward_outbox_oldest_seconds"][()] < 60
@@ -240,10 +240,10 @@ async def test_the_oldest_is_as_old_as_it_is(lab: Lab):
 async def test_the_store_is_asked_at_most_once_a_second_and_less_often_when_it_is_slow():
     clock, asked, slow = HandClock(), [], 0.0
 
-    async def look() -> Standing:
+    async def look() -> QueueSnapshot:
         asked.append(clock.monotonic())
         clock.jump(slow)
-        return Standing([Unfinished("q", "queued", len(asked), 1.0)], {}, 1, 1, 0, None)
+        return QueueSnapshot([Unfinished("q", "queued", len(asked), 1.0)], {}, 1, 1, 0, None)
 
     metrics = Metrics(look, clock)
     for _ in range(20):
@@ -264,7 +264,7 @@ async def test_the_store_is_asked_at_most_once_a_second_and_less_often_when_it_i
 
 
 async def test_a_store_that_is_away_is_told_and_the_rest_too():
-    async def look() -> Standing:
+    async def look() -> QueueSnapshot:
         raise StoreUnavailable("gone")
 
     counters.add(ENDED, "work", "completed")

@@ -41,7 +41,7 @@ from onward.service.keys import Keys
 from onward.service.messages import Ask, Doubt
 from onward.service.schedules import Schedule
 from onward.service.service import Service
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from onward.store.port.core import Store
 from onward.store.sqlite.file import MEMORY
 from onward.store.sqlite.store import SqliteStore
@@ -238,7 +238,9 @@ class Onward(Events, McpDoor, Registry, Verbs):
         `after` is the id of an agent's task that has ended: this one goes on where that one was, with its state and what was said.
         """
         more: dict[str, Any] = {"group": group, "budget": budget, "webhook": webhook}
-        wish = Wish(self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, **more)
+        wish = SubmitRequest(
+            self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, **more
+        )
         if after is not None:
             wish = await self.service.states.after(after, wish)
         (task_id,) = await self.service.submit([wish], connection=connection)
@@ -250,7 +252,9 @@ class Onward(Events, McpDoor, Registry, Verbs):
         """One task for each input, in one commit: all or none. Options as for submit, but for `key`."""
         name = self.name_of(handler)
         connection = options.pop("connection", None)
-        ids = await self.service.submit([Wish(name, value, **options) for value in inputs], connection=connection)
+        ids = await self.service.submit(
+            [SubmitRequest(name, value, **options) for value in inputs], connection=connection
+        )
         return [Handle(self, task_id) for task_id in ids]
 
     def handle(self, task_id: str) -> Handle:

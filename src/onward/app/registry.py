@@ -17,7 +17,7 @@ from onward.core.secret import Secret
 from onward.engine.context.secrets import Secrets
 from onward.engine.handlers import DEFAULT_RETRY, Handler
 from onward.errors import BadSetting, UsageError
-from onward.service.submission import Offer, Plan, Wish
+from onward.service.submission import HandlerSpec, ScheduleSpec, SubmitRequest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -38,8 +38,8 @@ class Registry:
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
-        self._offers: dict[str, Offer] = {}
-        self._plans: dict[str, Plan] = {}
+        self._offers: dict[str, HandlerSpec] = {}
+        self._plans: dict[str, ScheduleSpec] = {}
         self._queue_limits: dict[str, Limit | None] = {}
         self._agents: dict[str, str] = {}
         """The agents, and what each is for."""
@@ -98,7 +98,9 @@ class Registry:
             keep = checkpoints(checkpoint)
             handler = Handler(title, function, policy, allowed, queue, group, limit, keep, secrets=self.secrets.names)
             handler.takes  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
-            offer = Offer(handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets)
+            offer = HandlerSpec(
+                handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets
+            )
             self._offers[title] = dataclasses.replace(offer, said=handler.said)
             self.handlers[title] = handler
             return function
@@ -305,5 +307,5 @@ class Registry:
             raise BadSetting("missed", missed, f"one of {', '.join(MISSED)}")
         rhythm = Rhythm(cron, None if every is None else seconds(every, "every"), timezone)
         rhythm.check()
-        wish = Wish(self.name_of(handler), input, None, priority, queue, deadline, labels=labels)
-        self._plans[name] = Plan(name, wish, rhythm, missed)
+        wish = SubmitRequest(self.name_of(handler), input, None, priority, queue, deadline, labels=labels)
+        self._plans[name] = ScheduleSpec(name, wish, rhythm, missed)

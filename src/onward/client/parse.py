@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from onward.artifacts import errors as _of_artifacts  # noqa: F401 -- so that they are known
 from onward.client.script import Answer
 from onward.core import wire
-from onward.core.budget import KINDS, Amount, Budget, Purse
+from onward.core.budget import KINDS, Amount, Budget, BudgetLedger
 from onward.core.journal.progress import Update
 from onward.core.journal.waterfall import Bar, Point
 from onward.core.record import Record
@@ -149,7 +149,7 @@ def spent_of(said: Said) -> Spent:
     """A budget and what of it is gone; who reserved it is not told, only how much."""
     meters = said["meters"]
     limits = {f"max_{kind}": meter["limit"] for kind, meter in meters.items()}
-    purse = Purse(
+    purse = BudgetLedger(
         Budget(**limits),
         spent=Amount(**{kind: meters[kind]["spent"] for kind in KINDS}),
         reserved={"all/1": Amount(**{kind: meters[kind]["reserved"] for kind in KINDS})},

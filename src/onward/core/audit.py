@@ -15,7 +15,7 @@ BEGINNING = "0" * 64
 """What the first entry has for the hash of the one before it."""
 
 
-class Deed(NamedTuple):
+class AuditEvent(NamedTuple):
     """What is to be written down. `tenant` is that of the subject, so that a tenant sees what others did to what is its."""
 
     action: str
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
         return hashlib.sha256(said.encode()).hexdigest()
 
 
-def entered(deed: Deed, number: int, before: str, at: float) -> Entry:
+def entered(deed: AuditEvent, number: int, before: str, at: float) -> Entry:
     """A deed as the entry after another."""
     data = wire.encode(dict(deed.data), "what an entry of the audit says")
     entry = Entry(number, at, deed.tenant, deed.key, deed.name, deed.action, deed.subject, data, before, "")

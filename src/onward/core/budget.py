@@ -115,7 +115,7 @@ def _sum(one: Any, other: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Purse:
+class BudgetLedger:
     """A budget, what of it is spent, who has reserved what, and who waits. Every verb gives a new one."""
 
     budget: Budget
@@ -145,22 +145,22 @@ class Purse:
                 return kind
         return None
 
-    def reserve(self, key: str, amount: Amount) -> Purse:
+    def reserve(self, key: str, amount: Amount) -> BudgetLedger:
         """Set it aside; the same key again changes nothing. Ask `lacking` first."""
         if key in self.reserved:
             return self
         return dataclasses.replace(self, reserved={**self.reserved, key: amount})
 
-    def settle(self, call: str, actual: Amount) -> Purse:
+    def settle(self, call: str, actual: Amount) -> BudgetLedger:
         """What a reserved call did cost, in each of its tries. One that is not reserved was settled before, and is not
         charged again."""
         return self._charged([key for key in self.reserved if key.rpartition("/")[0] == call], actual)
 
-    def free(self, key: str) -> Purse:
+    def free(self, key: str) -> BudgetLedger:
         """A try that did not cost anything: it was refused before it began."""
         return self._charged([key] if key in self.reserved else [], Amount())
 
-    def _charged(self, keys: list[str], actual: Amount) -> Purse:
+    def _charged(self, keys: list[str], actual: Amount) -> BudgetLedger:
         spent, exceeded = self.spent, dict(self.exceeded)
         for allowed in (self.reserved[key] for key in keys):
             charged = Amount(
@@ -175,19 +175,19 @@ class Purse:
         rest = {key: amount for key, amount in self.reserved.items() if key not in keys}
         return dataclasses.replace(self, spent=spent, reserved=rest, exceeded=exceeded)
 
-    def raised(self, **limits: Any) -> Purse:
+    def raised(self, **limits: Any) -> BudgetLedger:
         """The same purse with other limits."""
         return dataclasses.replace(self, budget=self.budget.changed(**limits))
 
-    def wait(self, task_id: str, amount: Amount) -> Purse:
+    def wait(self, task_id: str, amount: Amount) -> BudgetLedger:
         """Remember who did not get what it asked for."""
         return dataclasses.replace(self, waiting={**self.waiting, task_id: amount})
 
-    def served(self, task_id: str) -> Purse:
+    def served(self, task_id: str) -> BudgetLedger:
         """It waits no longer."""
         return dataclasses.replace(self, waiting={one: want for one, want in self.waiting.items() if one != task_id})
 
-    def wake(self, holder: str, now: float, *, everybody: bool = False) -> tuple[Purse, list[Wake]]:
+    def wake(self, holder: str, now: float, *, everybody: bool = False) -> tuple[BudgetLedger, list[Wake]]:
         """Those who wait and would get what they ask for now, or all of them; they are told once."""
         told = [one for one, want in self.waiting.items() if everybody or self.lacking(want, now) is None]
         purse = dataclasses.replace(
@@ -211,7 +211,7 @@ class Purse:
         return wire.encode(dataclasses.asdict(self) | {"budget": self.budget.told()})
 
     @classmethod
-    def unpacked(cls, data: bytes) -> Purse:
+    def unpacked(cls, data: bytes) -> BudgetLedger:
         """What `packed` gave."""
         told = wire.decode(data)
         amounts = {
@@ -233,7 +233,7 @@ class Wake(NamedTuple):
 class Granted(NamedTuple):
     """What a change of purses came to."""
 
-    purses: Mapping[str, Purse]
+    purses: Mapping[str, BudgetLedger]
     """As they are now."""
     wake: tuple[Wake, ...] = ()
     holder: str = ""
@@ -246,7 +246,7 @@ class Granted(NamedTuple):
 
 
 def reserved(
-    purses: Mapping[str, Purse], task_id: str, key: str, amount: Amount, now: float, least: Amount | None = None
+    purses: Mapping[str, BudgetLedger], task_id: str, key: str, amount: Amount, now: float, least: Amount | None = None
 ) -> Granted:
     """Reserved in all of these purses, or in none; then the task waits for the one that lacks it, where that is its way. With
     `least`, as much as there is of the amount, and no less than that."""
@@ -264,7 +264,7 @@ def reserved(
     return Granted(changed, pressed=pressed, amount=given)
 
 
-def _between(least: Amount, most: Amount, purses: Iterable[Purse]) -> Amount:
+def _between(least: Amount, most: Amount, purses: Iterable[BudgetLedger]) -> Amount:
     """As much of what lies between the two as all purses have room for."""
     part = 1.0
     for purse in purses:
@@ -283,7 +283,7 @@ def _between(least: Amount, most: Amount, purses: Iterable[Purse]) -> Amount:
     )
 
 
-def settled(purses: Mapping[str, Purse], calls: Mapping[str, Amount], now: float, free: str = "") -> Granted:
+def settled(purses: Mapping[str, BudgetLedger], calls: Mapping[str, Amount], now: float, free: str = "") -> Granted:
     """Calls settled in all purses, and one freed; who waits and fits now is told."""
     changed, wake = {}, []
     for holder, purse in purses.items():

@@ -15,7 +15,7 @@ from onward.core.ids import Ids
 from onward.core.record import ANNOUNCED, STEP_DONE, STEP_FAILED, Record
 from onward.core.task import Message
 from onward.errors import InvalidInput, NoState, StateConflict, TaskNotFound
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from onward.store.port.core import Store
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ PAGE = 1000
 _WORK = frozenset({STEP_DONE, STEP_FAILED, ANNOUNCED})
 
 
-class States:
+class AgentStates:
     """All verbs about states."""
 
     def __init__(self, store: Store, ids: Ids) -> None:
@@ -78,7 +78,7 @@ class States:
             if any(record.kind in _WORK for record in await self._journal(task_id)):
                 raise NoState(task_id, name) from None
 
-    async def after(self, task_id: str, wish: Wish) -> Wish:
+    async def after(self, task_id: str, wish: SubmitRequest) -> SubmitRequest:
         """A task that goes on from another, one that has ended and has a state, and is of the same tenant. Raises
         StateConflict."""
         task = await self._store.get(task_id) if isinstance(task_id, str) else None

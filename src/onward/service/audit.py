@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from onward.core.audit import BEGINNING, Deed, Entry
+from onward.core.audit import BEGINNING, AuditEvent, Entry
 from onward.errors import BadSetting, UsageError
 from onward.store.port.core import Store
 
@@ -38,7 +38,7 @@ class Audit:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def write_down(self, deed: Deed) -> None:
+    async def write_down(self, deed: AuditEvent) -> None:
         """Add a deed."""
         await self._store.write_down(deed)
 

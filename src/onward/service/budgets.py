@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from onward.core.audit import Deed
-from onward.core.budget import KINDS, Granted, Purse
+from onward.core.audit import AuditEvent
+from onward.core.budget import KINDS, BudgetLedger, Granted
 from onward.core.clock import Clock
 from onward.errors import NotFound, TaskNotFound, UsageError
 from onward.store.port.core import Store
@@ -22,7 +22,7 @@ class Spent:
     """A budget and what of it is gone. `task_id` is the task whose budget it is."""
 
     task_id: str
-    purse: Purse
+    purse: BudgetLedger
     wall_time: float
     """Seconds since the first call."""
 
@@ -59,7 +59,7 @@ class Budgets:
         """The budget that a task spends from. Raises TaskNotFound, or NotFound where there is none."""
         return self._spent(*await self._nearest(task_id))
 
-    async def raise_(self, task_id: str, *, deed: Deed | None = None, **limits: Any) -> Spent:
+    async def raise_(self, task_id: str, *, deed: AuditEvent | None = None, **limits: Any) -> Spent:
         """Set limits of that budget, absolute and not in addition; all that wait for it are told and try again. The deed is
         written down with it."""
         if not any(value is not None for value in limits.values()):
@@ -71,7 +71,7 @@ class Budgets:
                 "before the next task, or limit its tokens"
             )
 
-        def change(there: Mapping[str, Purse]) -> Granted:
+        def change(there: Mapping[str, BudgetLedger]) -> Granted:
             purse, wake = there[holder].raised(**limits).wake(holder, 0.0, everybody=True)
             return Granted({holder: purse}, tuple(wake))
 
@@ -79,9 +79,9 @@ class Budgets:
         self._store.nudge("ready")
         return self._spent(holder, granted.purses[holder])
 
-    async def _nearest(self, task_id: str) -> tuple[str, Purse]:
+    async def _nearest(self, task_id: str) -> tuple[str, BudgetLedger]:
         at: str | None = task_id
-        found: tuple[str, Purse] | None = None
+        found: tuple[str, BudgetLedger] | None = None
         while at is not None:
             purse = await self._store.purse(at)
             if purse is not None and task_id in purse.waiting:  # this is the one that matters now
@@ -97,5 +97,5 @@ class Budgets:
             )
         return found
 
-    def _spent(self, holder: str, purse: Purse) -> Spent:
+    def _spent(self, holder: str, purse: BudgetLedger) -> Spent:
         return Spent(holder, purse, max(0.0, self._clock.now() - purse.began_at))

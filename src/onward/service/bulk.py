@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from onward.core.task import Task
 from onward.errors import BadSetting, OnwardError, UsageError
 from onward.service.listing import ASKED, COUNTED, Ids
-from onward.service.pruning import Prunes, refusal
+from onward.service.pruning import Pruner, refusal
 from onward.service.submission import check_priority
 from onward.store.port.pruning import UNKNOWN
 
@@ -80,10 +80,10 @@ class Steers(Protocol):
         ...
 
 
-class Many:
+class Bulk:
     """Verbs about many tasks."""
 
-    def __init__(self, service: Steers, prunes: Prunes) -> None:
+    def __init__(self, service: Steers, prunes: Pruner) -> None:
         self._service, self._prunes = service, prunes
 
     async def found(self, action: str, count: int, *, priority: int | None = None, **which: Any) -> Ids:

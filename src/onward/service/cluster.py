@@ -100,7 +100,7 @@ class Stats:
     so much."""
 
 
-class Place:
+class Cluster:
     """All verbs about it."""
 
     def __init__(self, store: Store, clock: Clock) -> None:

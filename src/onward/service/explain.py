@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onward.core.journal.explain import Around, Why, why
+from onward.core.journal.explain import Explanation, QueueFacts, why
 from onward.core.task import Reason, Task
 from onward.service.handlers import Handlers
 from onward.store.port.core import Store
@@ -20,13 +20,13 @@ WORDLESS = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.CANCELLING, Reason.P
 """Reasons of which the journal has nothing more to tell."""
 
 
-class Whys:
+class Explainer:
     """The verb."""
 
     def __init__(self, store: Store, handlers: Handlers) -> None:
         self._store, self._handlers = store, handlers
 
-    async def of(self, tasks: Sequence[Task]) -> dict[str, Why]:
+    async def of(self, tasks: Sequence[Task]) -> dict[str, Explanation]:
         """Why each of these is where it is, by id."""
         around = await self._queued([task for task in tasks if task.reason == Reason.QUEUED])
         retrying = {task.task for task in tasks if task.reason == Reason.RETRYING}
@@ -37,12 +37,12 @@ class Whys:
             task.task_id: why(
                 task,
                 records.get(task.task_id, ()),
-                around.get(task.task_id) or Around(attempts=attempts.get(task.task)),
+                around.get(task.task_id) or QueueFacts(attempts=attempts.get(task.task)),
             )
             for task in tasks
         }
 
-    async def _queued(self, tasks: Sequence[Task]) -> dict[str, Around]:
+    async def _queued(self, tasks: Sequence[Task]) -> dict[str, QueueFacts]:
         if not tasks:
             return {}
         ahead = await self._store.ahead([task.task_id for task in tasks], AHEAD)
@@ -54,7 +54,7 @@ class Whys:
             return any(task.task in one.names and (not one.queues or task.queue in one.queues) for one in crew)
 
         return {
-            task.task_id: Around(
+            task.task_id: QueueFacts(
                 None if (before := ahead.get(task.task_id)) is None else min(before, AHEAD),
                 AHEAD,
                 task.queue in paused,

@@ -22,7 +22,7 @@ PAGE = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class ForkPlan:
     """A fork that was not started yet: of which task, after which record, and what it will do anew."""
 
     origin: Task
@@ -39,7 +39,7 @@ class Forks:
     def __init__(self, store: Store, ids: Ids, check: Callable[[str, Any], object], artifacts: Artifacts) -> None:
         self._store, self._ids, self._check, self._artifacts = store, ids, check, artifacts
 
-    async def plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Plan:  # noqa: A002
+    async def plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> ForkPlan:  # noqa: A002
         """What a fork would come to. Raises CannotFork where the journal cannot be cut."""
         origin = await self._store.get(task_id)
         if origin is None:
@@ -56,7 +56,7 @@ class Forks:
         cuts = await self._cuts(task_id)
         if why := cuts.why_not(at):
             raise CannotFork(task_id, at, why, cuts.near(at))
-        return Plan(origin, at, cuts.inbox(at), tuple(cuts.again(at)), tuple(cuts.approved(at)))
+        return ForkPlan(origin, at, cuts.inbox(at), tuple(cuts.again(at)), tuple(cuts.approved(at)))
 
     async def places(self, task_id: str) -> list[Record]:
         """The records after which the task can be forked."""

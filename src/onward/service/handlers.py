@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from onward.core import wire
-from onward.service.submission import Offer
+from onward.service.submission import HandlerSpec
 from onward.store.port.core import Store
 
 
@@ -38,7 +38,7 @@ class HandlerView:
 class Handlers:
     """All verbs about them."""
 
-    def __init__(self, store: Store, offers: Mapping[str, Offer]) -> None:
+    def __init__(self, store: Store, offers: Mapping[str, HandlerSpec]) -> None:
         self._store, self._offers = store, offers
 
     async def list(self) -> list[HandlerView]:

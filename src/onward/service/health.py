@@ -14,7 +14,7 @@ from typing import Any
 from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON
 from onward.core.text import count
-from onward.service.cluster import Place, Queue, Stats
+from onward.service.cluster import Cluster, Queue, Stats
 from onward.store.port.core import Store, WorkerRow
 from onward.store.shared.census import Faults, Seen, unseen
 
@@ -65,7 +65,7 @@ class Health:
 class Doctor:
     """Looks at all of it."""
 
-    def __init__(self, store: Store, clock: Clock, place: Place, queue_limit: int) -> None:
+    def __init__(self, store: Store, clock: Clock, place: Cluster, queue_limit: int) -> None:
         self._store, self._clock, self._place, self._limit = store, clock, place, queue_limit
 
     async def look(self, settings: Mapping[str, Any], version: str) -> Health:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from onward.core import key as keys
 from onward.core import wire
-from onward.core.audit import Deed
+from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, ANYBODY, SCOPES, Caller
 from onward.core.durations import Duration, seconds
 from onward.core.key import KeyRow, Token
@@ -157,9 +157,11 @@ def _is(agent: str, kin: Kin) -> bool:
     return kin.task == agent or (b'"agent"' in kin.options and wire.decode(kin.options).get("agent") == agent)
 
 
-def _deed(action: str, row: KeyRow, by: Caller) -> Deed:
+def _deed(action: str, row: KeyRow, by: Caller) -> AuditEvent:
     said = {"name": row.name, "scopes": row.scopes, "agent": row.agent}
-    return Deed(action, row.id, row.tenant, by.key, by.name, {name: value for name, value in said.items() if value})
+    return AuditEvent(
+        action, row.id, row.tenant, by.key, by.name, {name: value for name, value in said.items() if value}
+    )
 
 
 def _shown(row: KeyRow) -> Key:

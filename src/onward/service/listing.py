@@ -14,7 +14,7 @@ from onward.core import wire
 from onward.core.ids import first_id
 from onward.core.task import Reason, State, Tasks
 from onward.errors import BadSetting, TaskNotFound
-from onward.service.submission import Wish, label_in, named, stored_key
+from onward.service.submission import SubmitRequest, label_in, named, stored_key
 from onward.store.port.core import Store
 from onward.store.port.overview import Which
 
@@ -65,7 +65,7 @@ class Look(NamedTuple):
         )
 
 
-class Lists:
+class Listing:
     """What the door lists."""
 
     _store: Store
@@ -176,7 +176,7 @@ class Lists:
         before = cursor and _an_id("cursor", cursor, "what `next` of the page before said")
         before = _lowest(before, None if created_before is None else first_id(created_before))
         if key is not None:
-            kept = stored_key(Wish("", key=key, tenant=whose or None))
+            kept = stored_key(SubmitRequest("", key=key, tenant=whose or None))
             there = (await self._store.keyed([kept])).get(kept)
             which["since"] = max(which["since"] or "", "~" if there is None else there.id)
             before = _lowest(before, None if there is None else f"{there.id}~")

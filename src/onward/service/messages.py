@@ -13,7 +13,7 @@ from typing import Any
 
 from onward.core import record as r
 from onward.core import wire
-from onward.core.audit import Deed
+from onward.core.audit import AuditEvent
 from onward.core.ids import Ids
 from onward.core.task import SAID, Message, Reason, State, Task
 from onward.errors import (
@@ -153,7 +153,7 @@ class Messages:
             )
         return _ask(task_id, task.task, int(seq), records[0].kind, records[0].value, records[0].at)
 
-    async def answer(self, question_id: str, answer: Any, *, deed: Deed | None = None) -> None:
+    async def answer(self, question_id: str, answer: Any, *, deed: AuditEvent | None = None) -> None:
         """Answer a question. Raises AlreadyDecided when somebody, or the time, was quicker. The deed, here and below, is
         written down with what counts, in one transaction."""
         ask = await self.ask(question_id)
@@ -173,7 +173,7 @@ class Messages:
         arguments: dict[str, Any] | None = None,
         always: bool = False,
         hash: str | None = None,  # noqa: A002 -- the word for it at every door
-        deed: Deed | None = None,
+        deed: AuditEvent | None = None,
     ) -> None:
         """Approve or deny; see `Onward.decide`."""
         if decision not in {"approve", "deny"}:
@@ -206,7 +206,7 @@ class Messages:
                 raise InvalidInput(f"the arguments of {ask.tool!r} are an object, not {type(arguments).__name__}")
             self._check_call(ask.task, ask.tool, wire.decode(wire.encode(arguments, "the changed arguments")))
 
-    async def _release(self, ask: Ask, beside: list[Ask], said: dict[str, Any], deed: Deed | None) -> None:
+    async def _release(self, ask: Ask, beside: list[Ask], said: dict[str, Any], deed: AuditEvent | None) -> None:
         """'Always' also answers what is asked for the same tool in the same task already, each for itself. One that somebody
         else decides in this moment stays as they say."""
         for other in beside:
@@ -217,7 +217,7 @@ class Messages:
                 await self._store.send(ask.task_id, message, also)
         self._store.nudge("ready", [ask.task_id])
 
-    async def _reply(self, ask: Ask, kind: str, value: Any, what: str, deed: Deed | None) -> list[Ask]:
+    async def _reply(self, ask: Ask, kind: str, value: Any, what: str, deed: AuditEvent | None) -> list[Ask]:
         """Answer it, if it is still open; what else the task asks."""
         rows = await self._store.asks(ask.task_id)
         if ask.seq not in {row.seq for row in rows}:
@@ -266,7 +266,7 @@ class Messages:
         return [doubt for doubt in doubts.values() if doubt.seq not in answered]
 
     async def resolve(
-        self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None, deed: Deed | None = None
+        self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None, deed: AuditEvent | None = None
     ) -> None:
         """Say what became of an effect in doubt: it happened (with this result), it did not, or it is to be undone. Of a task that has
         ended, the first two are only kept; the third starts a task that undoes the effect."""
@@ -288,7 +288,7 @@ class Messages:
         if not sent.first and sent.there is not None:
             raise AlreadyDecided(f"the effect {doubts[0].step!r} of task {task_id}", sent.there.name)
 
-    async def _resolve_ended(self, task_id: str, message: Message, deed: Deed | None) -> Sent:
+    async def _resolve_ended(self, task_id: str, message: Message, deed: AuditEvent | None) -> Sent:
         task = await self._store.get(task_id)
         if task is None:
             raise TaskNotFound(task_id)
@@ -299,7 +299,7 @@ class Messages:
             raise StateConflict(task_id, task.state, "told anything", "it was just resumed; ask again")
         return sent
 
-    async def _send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
+    async def _send(self, task_id: str, message: Message, deed: AuditEvent | None = None) -> Sent:
         sent = await self._store.send(task_id, message, deed)
         if sent.number is None:
             task = await self._store.get(task_id)

@@ -39,7 +39,7 @@ _STATES = {CHILD: "a child", UNFINISHED: "not ended", RECENT: "only just ended",
 Ids = Sequence[str]
 
 
-class Prunes:
+class Pruner:
     """Verbs that forget."""
 
     def __init__(self, store: Store, artifacts: Artifacts, clock: Clock) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from onward.core import wire
 from onward.core.audit import Entry
-from onward.core.journal.explain import Why
+from onward.core.journal.explain import Explanation
 from onward.core.journal.turns import OUTPUT
 from onward.core.record import Record
 from onward.core.record import payload as payload
@@ -54,7 +54,7 @@ def task_json(task: Task) -> dict[str, Any]:
     }
 
 
-def why_json(why: Why) -> dict[str, Any]:
+def why_json(why: Explanation) -> dict[str, Any]:
     """Why a task is where it is, for programs."""
     return why._asdict() | {"since": iso(why.since), "until": iso(why.until)}
 

@@ -33,26 +33,34 @@ from onward.errors import (
     TaskParked,
     UnknownTask,
 )
-from onward.service.agent_state import States
+from onward.service.agent_state import AgentStates
 from onward.service.audit import Audit
 from onward.service.budgets import Budgets
-from onward.service.bulk import Many
-from onward.service.cluster import Place
-from onward.service.explain import Whys
+from onward.service.bulk import Bulk
+from onward.service.cluster import Cluster
+from onward.service.explain import Explainer
 from onward.service.forks import Forks
 from onward.service.handlers import Handlers
 from onward.service.health import Doctor
 from onward.service.keys import Keys
-from onward.service.listing import Lists, plain_id
+from onward.service.listing import Listing, plain_id
 from onward.service.messages import Messages
-from onward.service.pruning import Prunes
+from onward.service.pruning import Pruner
 from onward.service.schedules import Schedules, row_of
-from onward.service.submission import UNKNOWN, Offer, Plan, Wish, check_priority, from_afar, prepared
+from onward.service.submission import (
+    UNKNOWN,
+    HandlerSpec,
+    ScheduleSpec,
+    SubmitRequest,
+    check_priority,
+    from_registration,
+    to_new_task,
+)
 from onward.service.subscriptions import Subscriptions, Webhooks, no_webhooks
-from onward.service.timeline import Journals
-from onward.service.usage import Report, Usages
+from onward.service.timeline import Timelines
+from onward.service.usage import Report, UsageReports
 from onward.store.port.core import Stopped, Store, Submitted
-from onward.store.port.gauges import Gauges, Standing
+from onward.store.port.gauges import Gauges, QueueSnapshot
 
 STANDS_STILL = {Reason.PARKED: PARKED, Reason.QUARANTINED: QUARANTINED, Reason.IN_DOUBT: DOUBTED}
 """Reasons of which the last records of a journal say why, and the kinds of these records."""
@@ -71,13 +79,13 @@ NEWS = 5.0
 """Seconds for which it is remembered what workers say of the handlers that this process does not have."""
 
 
-class Service(Lists):
+class Service(Listing):
     """All verbs of the outside."""
 
     def __init__(
         self,
         store: Store,
-        offers: Mapping[str, Offer],
+        offers: Mapping[str, HandlerSpec],
         *,
         queue_limit: int,
         clock: Clock,
@@ -86,7 +94,7 @@ class Service(Lists):
         webhooks: Callable[[], Webhooks] = no_webhooks,
     ) -> None:
         self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
-        self._remote: dict[str, Offer] = {}
+        self._remote: dict[str, HandlerSpec] = {}
         self._learned_at = -math.inf
         self._depths: dict[str, _Gauge] = {}
         self.messages = Messages(store, ids, self.check_call, self.is_agent)
@@ -94,22 +102,24 @@ class Service(Lists):
         self.forks = Forks(store, ids, self.check_input, self.artifacts)
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
-        self.states = States(store, ids)
+        self.states = AgentStates(store, ids)
         self.subscriptions = Subscriptions(store, ids, webhooks)
         self.keys = Keys(store)
         self.audit = Audit(store)
-        self.place = Place(store, clock)
+        self.place = Cluster(store, clock)
         self.handlers = Handlers(store, offers)
-        self.journals = Journals(store)
-        self.whys = Whys(store, self.handlers)
-        self.prunes = Prunes(store, self.artifacts, clock)
-        self.many = Many(self, self.prunes)
+        self.journals = Timelines(store)
+        self.whys = Explainer(store, self.handlers)
+        self.prunes = Pruner(store, self.artifacts, clock)
+        self.many = Bulk(self, self.prunes)
         self.health = Doctor(store, clock, self.place, queue_limit)
-        self.usages = Usages(store, self.is_agent)
+        self.usages = UsageReports(store, self.is_agent)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def submit(self, wishes: Sequence[Wish], *, connection: Any = None, unchecked: bool = False) -> list[str]:
+    async def submit(
+        self, wishes: Sequence[SubmitRequest], *, connection: Any = None, unchecked: bool = False
+    ) -> list[str]:
         """The ids of the tasks, after the commit. All or none."""
         if not wishes:
             return []
@@ -122,7 +132,7 @@ class Service(Lists):
             span.set({telemetry.TASK_ID: ids[0]})
             return ids
 
-    async def _submit(self, wishes: Sequence[Wish], connection: Any, unchecked: bool) -> list[str]:
+    async def _submit(self, wishes: Sequence[SubmitRequest], connection: Any, unchecked: bool) -> list[str]:
         afar = {wish.task for wish in wishes if wish.task not in self._offers}
         for name in afar:
             await self._ask_for(name, unchecked)
@@ -155,10 +165,10 @@ class Service(Lists):
         self, name: str, value: Any, options: dict[str, Any], key: str, parent: str, until: float | None
     ) -> str:
         """Submit a child task; the same key gives the same child."""
-        (task_id,) = await self.submit([Wish(name, value, key, parent=parent, until=until, **options)])
+        (task_id,) = await self.submit([SubmitRequest(name, value, key, parent=parent, until=until, **options)])
         return task_id
 
-    async def save_schedules(self, plans: Sequence[Plan]) -> None:
+    async def save_schedules(self, plans: Sequence[ScheduleSpec]) -> None:
         """Check schedules as submits are checked, and have them in the store. Raises UnknownTask."""
         for name in {plan.wish.task for plan in plans} - self._offers.keys():
             await self._ask_for(name, unchecked=False)
@@ -183,8 +193,8 @@ class Service(Lists):
                 _no_conflict(task, there[task.key])
         return all(task.key in there for task in new)
 
-    def _prepared(self, wish: Wish) -> NewTask:
-        return prepared(wish, self._offers.get(wish.task) or self._remote.get(wish.task) or UNKNOWN, self._ids())
+    def _prepared(self, wish: SubmitRequest) -> NewTask:
+        return to_new_task(wish, self._offers.get(wish.task) or self._remote.get(wish.task) or UNKNOWN, self._ids())
 
     def check_input(self, name: str, value: Any) -> None:
         """Raises InvalidInput when the handler does not take it, as far as this process knows."""
@@ -213,7 +223,7 @@ class Service(Lists):
         """What workers say of their handlers now."""
         self._learned_at = self._clock.monotonic()
         told = await self._store.offered()
-        self._remote = {name: from_afar(name, wire.decode(data)) for name, data in told.items()}
+        self._remote = {name: from_registration(name, wire.decode(data)) for name, data in told.items()}
 
     async def _make_room(self, new: Sequence[NewTask]) -> None:
         """Refuse what a full queue cannot take. Counted exactly near the limit, and now and then far from it: the bound
@@ -229,7 +239,7 @@ class Service(Lists):
                     raise QueueFull(queue, self._limit, _come_back(self._limit, depth.rate))
             gauge.total += count
 
-    async def standing(self) -> Standing | None:
+    async def standing(self) -> QueueSnapshot | None:
         """How it stands, in numbers; None where the store does not tell. Raises StoreUnavailable."""
         return await self._store.standing() if isinstance(self._store, Gauges) else None
 
@@ -446,7 +456,7 @@ def _count_ended(name: str, stopped: Stopped) -> None:
         telemetry.counters.add(telemetry.ENDED, name, State.CANCELLED)
 
 
-def _trace(wish: Wish) -> dict[str, str] | None:
+def _trace(wish: SubmitRequest) -> dict[str, str] | None:
     return None if wish.trace is None else dict(wish.trace)
 
 

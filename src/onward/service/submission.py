@@ -17,7 +17,7 @@ PRIORITY_LIMIT = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Offer:
+class HandlerSpec:
     """What the door knows of a handler: enough to check a submit."""
 
     check: Callable[[Any], object]
@@ -46,7 +46,7 @@ class Offer:
         return data
 
 
-class Wish(NamedTuple):
+class SubmitRequest(NamedTuple):
     """One task that somebody wants done."""
 
     task: str
@@ -77,11 +77,11 @@ class Wish(NamedTuple):
     """The trace of whoever asks (`telemetry.incoming`); it is no part of what is asked."""
 
 
-class Plan(NamedTuple):
+class ScheduleSpec(NamedTuple):
     """A schedule as code declares it."""
 
     name: str
-    wish: Wish
+    wish: SubmitRequest
     rhythm: Rhythm
     missed: str
 
@@ -90,20 +90,20 @@ def anything(_value: Any) -> None:
     """The worker that has the handler will check it."""
 
 
-UNKNOWN = Offer(anything)
+UNKNOWN = HandlerSpec(anything)
 
 
-def from_afar(name: str, said: Mapping[str, Any]) -> Offer:
+def from_registration(name: str, said: Mapping[str, Any]) -> HandlerSpec:
     """What a worker once said of a handler that this process does not have."""
 
     def check(value: Any) -> None:
         call.check(value, said.get("input", {}), f"task {name!r}")
 
     agent, secrets = said.get("agent", False), said.get("secrets")
-    return Offer(check, said["queue"], said["deadline"], said.get("group"), agent=agent, secrets=secrets)
+    return HandlerSpec(check, said["queue"], said["deadline"], said.get("group"), agent=agent, secrets=secrets)
 
 
-def prepared(wish: Wish, offer: Offer, task_id: str) -> NewTask:
+def to_new_task(wish: SubmitRequest, offer: HandlerSpec, task_id: str) -> NewTask:
     """A wish as the store takes it. Raises what is wrong with it."""
     data = offer.check_input(wish.input, f"the input of task {wish.task!r}")
     options = _options(wish, offer)
@@ -140,20 +140,20 @@ _BESIDE = frozenset({"purses", "tenant", "agent", "by", "trace"})
 """Options that a task with the same key may have otherwise: they change with the code, or with who asks."""
 
 
-def stored_key(wish: Wish) -> str:
+def stored_key(wish: SubmitRequest) -> str:
     """An idempotency key as the store has it: behind its tenant, and a line break that no name has, so that the same key of two
     tenants is two keys. (That of a child has the id of its parent in it.)"""
     key = named("key", wish.key)
     return key if wish.tenant is None or wish.parent is not None else f"{wish.tenant}\n{key}"
 
 
-def _stored_group(wish: Wish, group: str | None) -> str | None:
+def _stored_group(wish: SubmitRequest, group: str | None) -> str | None:
     """A group as the store has it: behind its tenant, so that nobody stands in the line of another tenant, nor takes a place behind
     its limits. Where nobody names a group, tenants get their turns."""
     return group if wish.tenant is None else wish.tenant if group is None else f"{wish.tenant}\n{group}"
 
 
-def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
+def _options(wish: SubmitRequest, offer: HandlerSpec) -> dict[str, Any]:
     """What a submit says beside its input: times in seconds, and labels."""
     said: dict[str, Any] = {}
     if wish.deadline is not None or offer.deadline is not None:
@@ -181,7 +181,7 @@ def _options(wish: Wish, offer: Offer) -> dict[str, Any]:
     return said
 
 
-def _group(wish: Wish, offer: Offer) -> str | None:
+def _group(wish: SubmitRequest, offer: HandlerSpec) -> str | None:
     """The group that was given, or the value of the argument that the handler's tasks are grouped by."""
     if wish.group is not None or offer.grouping is None:
         return None if wish.group is None else named("group", wish.group)

@@ -75,7 +75,7 @@ class Turn(NamedTuple):
     reply: dict[str, Any]
 
 
-class Journals:
+class Timelines:
     """All verbs about them."""
 
     def __init__(self, store: Store) -> None:

@@ -70,7 +70,7 @@ Lister = Callable[..., Awaitable[tuple[Tasks, str | None]]]
 """Lists tasks, as `Lists.list` does: a page, and the cursor for the next."""
 
 
-class Usages:
+class UsageReports:
     """Verbs about it."""
 
     def __init__(self, store: Store, is_agent: Callable[[str], Awaitable[bool]]) -> None:

@@ -23,7 +23,7 @@ from onward.core.durations import seconds
 from onward.core.journal.cuts import Again
 from onward.engine.check.deploy_check import HARMED, Finding, Verdict, quietly
 from onward.errors import UsageError
-from onward.service.forks import SAME, Plan
+from onward.service.forks import SAME, ForkPlan
 from onward.service.serialize import task_json
 
 DISAGREES = 1
@@ -158,7 +158,7 @@ async def fork(args: Namespace) -> int:
     return 0
 
 
-def _preview(screen: Screen, plan: Plan) -> int:
+def _preview(screen: Screen, plan: ForkPlan) -> int:
     """What it would come to; nothing is made."""
     if screen.json:
         told = {"from": plan.origin.task_id, "at": plan.at, "keeps": plan.at, "asks_again": list(plan.approvals)}

@@ -25,7 +25,7 @@ from onward.core.journal.open_waits import Open
 from onward.core.task import State, Task
 from onward.errors import InvalidInput, ResultTimeout, TaskCancelled, TaskFailed, UnknownTask, UsageError
 from onward.service.serialize import task_json
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 
 PATIENCE = 3.0
 """Seconds in which somebody may still come who knows the task."""
@@ -35,7 +35,7 @@ async def submit(args: Namespace) -> int:
     """`onward submit`."""
     screen = Screen(args)
     timeout = None if args.wait in (None, FOREVER) else seconds(args.wait, "--wait")
-    wish = Wish(
+    wish = SubmitRequest(
         args.name,
         read_input(args.input),
         key=args.key,
@@ -69,7 +69,7 @@ async def submit(args: Namespace) -> int:
     return 0
 
 
-async def _submitted(app: Onward, wish: Wish, *, unchecked: bool) -> str:
+async def _submitted(app: Onward, wish: SubmitRequest, *, unchecked: bool) -> str:
     """The id. A worker that was started in the line before may not have said yet what it does."""
     end = time.monotonic() + PATIENCE
     while True:

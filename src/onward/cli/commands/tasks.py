@@ -17,8 +17,8 @@ from onward.cli.output.screen import Screen, facts, indented, print_story, state
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import age, clock, count, local, readable, safe, short, span
 from onward.cli.output.timeline import Mark, Story
-from onward.core.journal.explain import Why
-from onward.core.journal.open_waits import Open, Standing, plain_key
+from onward.core.journal.explain import Explanation
+from onward.core.journal.open_waits import Open, OpenWaits, plain_key
 from onward.core.journal.turns import model_call
 from onward.core.record import SLEEP, Record
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
@@ -71,7 +71,7 @@ def _hearing(tasks: Tasks) -> Tasks:
 
 async def standing(service: Service, task: Task) -> list[Open]:
     """What a task waits for."""
-    found = Standing(task.task_id)
+    found = OpenWaits(task.task_id)
     for record in await journal(service, task.task_id):
         found.read(record)
     return found.open
@@ -82,7 +82,7 @@ def waits_json(waits: Sequence[Open]) -> dict[str, Any]:
     return {"waits_for": [one.json() for one in waits]}
 
 
-def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]], whys: dict[str, Why]) -> None:
+def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]], whys: dict[str, Explanation]) -> None:
     now = time.time()
     length = 26 if screen.out.width >= door.ROOM_FOR_WHOLE_IDS else 8
     rows = [
@@ -99,7 +99,7 @@ def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]], why
     print_table(screen.out, COLUMNS, rows)
 
 
-def situation(task: Task, now: float, waits: Sequence[Open] = (), why: Why | None = None) -> str:
+def situation(task: Task, now: float, waits: Sequence[Open] = (), why: Explanation | None = None) -> str:
     """Why a task is where it is, in a few words."""
     if task.state is State.COMPLETED:
         return "" if task.result is None else short(readable(task.result), 200)
@@ -124,7 +124,7 @@ def situation(task: Task, now: float, waits: Sequence[Open] = (), why: Why | Non
     return f"{safe(task.reason).replace('in_doubt', 'in doubt')}{attempt}"
 
 
-def told_why(task: Task, why: Why, now: float) -> str:
+def told_why(task: Task, why: Explanation, now: float) -> str:
     """Why a task is where it is, with the times."""
     parts = [safe(why.text)]
     if why.until is not None:
@@ -174,7 +174,7 @@ def _still_waited_for(task: Task, waits: Sequence[Open]) -> list[Open]:
     return [one for one in waits if one.kind != SLEEP or float(one.said.get("until", math.inf)) > now]
 
 
-def _undone(task: Task, records: list[Record], found: Standing) -> dict[str, list[str]]:
+def _undone(task: Task, records: list[Record], found: OpenWaits) -> dict[str, list[str]]:
     """What an end took back, what it could not, and what nobody knows of."""
     if task.state not in {State.FAILED, State.CANCELLED}:
         return {}

@@ -28,7 +28,7 @@ from onward.cli.output.screen import Screen, speaks_unicode, state_text
 from onward.cli.output.table import Column, fixed, number, table
 from onward.cli.output.text import age, clock, count, safe, short
 from onward.core.durations import seconds
-from onward.core.journal.explain import Why
+from onward.core.journal.explain import Explanation
 from onward.core.task import ASKS_A_PERSON, Reason, State, Task
 from onward.errors import OnwardError
 from onward.service.cluster import READY, Queue, Stats, WorkerView
@@ -95,7 +95,7 @@ class Look:
     queues: list[Queue]
     workers: list[WorkerView]
     running: list[Task]
-    whys: dict[str, Why]
+    whys: dict[str, Explanation]
     people: list[Wait]
 
     def json(self) -> dict[str, Any]:
@@ -308,7 +308,7 @@ def _running(seen: Look) -> Section:
     return RUNNING, rows, "onward list --state running"
 
 
-def _doing(why: Why, now: float) -> str:
+def _doing(why: Explanation, now: float) -> str:
     return safe(why.text) + ("" if why.since is None else f", {age(now - why.since)}")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from onward.cli.output.text import clock, readable, safe, short, span
 from onward.core import record as r
-from onward.core.journal.open_waits import Standing, child_name, indent, placed_key, plain_key, question
+from onward.core.journal.open_waits import OpenWaits, child_name, indent, placed_key, plain_key, question
 from onward.core.task import HEARS, Reason
 from onward.service.serialize import of_agent, payload
 
@@ -57,7 +57,7 @@ class Story:
     """Tell it one record after the other; it remembers what it needs to see a crash, and what runs now."""
 
     def __init__(self, task_id: str = "") -> None:
-        self.standing = Standing(task_id)
+        self.standing = OpenWaits(task_id)
         self.began: float | None = None
         self.shifts = 0
         self.crashes = 0

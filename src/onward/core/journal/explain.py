@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from onward.core import record as r
-from onward.core.journal.open_waits import Open, Standing, child_name, plain_key
+from onward.core.journal.open_waits import Open, OpenWaits, child_name, plain_key
 from onward.core.record import Record, payload
 from onward.core.task import Reason, State, Task
 from onward.core.text import count, short
@@ -18,7 +18,7 @@ from onward.core.text import count, short
 TEXT = 200
 
 
-class Why(NamedTuple):
+class Explanation(NamedTuple):
     """Why a task is where it is."""
 
     text: str
@@ -28,7 +28,7 @@ class Why(NamedTuple):
     """How many stand before it, where it could be started now."""
 
 
-class Around(NamedTuple):
+class QueueFacts(NamedTuple):
     """What is known beside the task and its journal."""
 
     behind: int | None = None
@@ -40,36 +40,38 @@ class Around(NamedTuple):
     """How often the handler tries a task."""
 
 
-def why(task: Task, records: Sequence[Record], around: Around) -> Why:
+def why(task: Task, records: Sequence[Record], around: QueueFacts) -> Explanation:
     """The sentence. `records` are the last of its journal; those of what it waits for have their data."""
     if task.state is State.COMPLETED:
-        return Why("", task.finished_at)
+        return Explanation("", task.finished_at)
     if task.ended:
         error = task.error or {}
         told = f"{error.get('type')}: {error.get('message')}" if error else task.state.value
-        return Why(short(told, TEXT), task.finished_at)
+        return Explanation(short(told, TEXT), task.finished_at)
     until = task.due_at if task.due_at is not None and math.isfinite(task.due_at) else None
     match task.reason:
         case Reason.RUNNING:
             return _running(task, records)
         case Reason.QUEUED:
-            return Why(_queued(task, around), task.updated_at, None, around.behind)
+            return Explanation(_queued(task, around), task.updated_at, None, around.behind)
         case Reason.RETRYING:
             return _retrying(task, records, around, until)
         case Reason.PARKED | Reason.QUARANTINED:
             last = _last(records, {r.PARKED, r.QUARANTINED})
             detail = _said(last).get("reason", "") if last else ""
-            return Why(short(f"{task.reason}: {detail}" if detail else task.reason, TEXT), last.at if last else None)
+            return Explanation(
+                short(f"{task.reason}: {detail}" if detail else task.reason, TEXT), last.at if last else None
+            )
         case Reason.DELAYED:
-            return Why("not due yet", task.created_at, until)
+            return Explanation("not due yet", task.created_at, until)
         case Reason.CANCELLING:
-            return Why("being cancelled: what it did is undone first", task.updated_at)
+            return Explanation("being cancelled: what it did is undone first", task.updated_at)
         case Reason.PAUSED:
-            return Why("paused", task.updated_at)
+            return Explanation("paused", task.updated_at)
     return _waiting(task, records, until)
 
 
-def _queued(task: Task, around: Around) -> str:
+def _queued(task: Task, around: QueueFacts) -> str:
     if around.paused:
         return f"queue {task.queue} is paused"
     if not around.served:
@@ -81,7 +83,7 @@ def _queued(task: Task, around: Around) -> str:
     return "next in its queue" if around.behind == 0 else f"behind {count(around.behind, 'other')}"
 
 
-def _running(task: Task, records: Iterable[Record]) -> Why:
+def _running(task: Task, records: Iterable[Record]) -> Explanation:
     running: dict[str, float] = {}
     since = None
     for record in records:
@@ -95,11 +97,11 @@ def _running(task: Task, records: Iterable[Record]) -> Why:
     attempt = f", attempt {task.attempt}" if task.attempt > 1 else ""
     if running:
         key, began = next(reversed(running.items()))
-        return Why(short(f"in step {plain_key(key)}{attempt}", TEXT), began)
-    return Why(f"running{attempt}", since)
+        return Explanation(short(f"in step {plain_key(key)}{attempt}", TEXT), began)
+    return Explanation(f"running{attempt}", since)
 
 
-def _retrying(task: Task, records: Sequence[Record], around: Around, until: float | None) -> Why:
+def _retrying(task: Task, records: Sequence[Record], around: QueueFacts, until: float | None) -> Explanation:
     last = _last(records, {r.RETRY, r.STEP_RETRY})
     said = _said(last) if last else {}
     error = said.get("error")
@@ -111,22 +113,22 @@ def _retrying(task: Task, records: Sequence[Record], around: Around, until: floa
         # Retry 1 is the second attempt.
         of = f" of {around.attempts - 1}" if around.attempts else ""
         text = f"retry {task.attempt - 1}{of}"
-    return Why(short(text + detail, TEXT), last.at if last else None, until)
+    return Explanation(short(text + detail, TEXT), last.at if last else None, until)
 
 
-def _waiting(task: Task, records: Sequence[Record], until: float | None) -> Why:
-    standing = Standing(task.task_id)
+def _waiting(task: Task, records: Sequence[Record], until: float | None) -> Explanation:
+    standing = OpenWaits(task.task_id)
     for record in records:
         standing.read(record)
     found = standing.open
     fitting = [one for one in found if one.reason == task.reason] or found
     if not fitting:
-        return Why(_PLAIN.get(str(task.reason), str(task.reason).replace("_", " ")), None, until)
+        return Explanation(_PLAIN.get(str(task.reason), str(task.reason).replace("_", " ")), None, until)
     first = min(fitting, key=lambda one: one.seq) if len(fitting) > 1 else fitting[0]
     more = f" (and {count(len(found) - 1, 'more wait')})" if len(found) > 1 else ""
     expires = first.said.get("until")
     ends = float(expires) if isinstance(expires, int | float) else until
-    return Why(short(_sentence(first), TEXT) + more, first.at or None, ends)
+    return Explanation(short(_sentence(first), TEXT) + more, first.at or None, ends)
 
 
 def _sentence(one: Open) -> str:

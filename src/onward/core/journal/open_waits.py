@@ -113,7 +113,7 @@ class Open:
         return told
 
 
-class Standing:
+class OpenWaits:
     """Read a journal, record by record; `open` is what is open after the last."""
 
     def __init__(self, task_id: str = "") -> None:

@@ -23,11 +23,11 @@ from onward.core.task import Task
 from onward.engine.context.arguments import standing_in
 from onward.engine.context.secrets import StandIns
 from onward.engine.handlers import Handler
-from onward.engine.shift.journal import Pen
+from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.mail import Message
 from onward.engine.shift.replay import Known, Replay
 from onward.engine.shift.scope import SCOPE, Scope
-from onward.engine.shift.services import Desk
+from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.shift import Shift
 from onward.engine.shift.spending import Spending
 from onward.engine.shift.threads import Threads
@@ -80,10 +80,10 @@ class Library:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
 
 
-class _BlindPen(Pen):
+class _BlindPen(ShiftJournal):
     """Reads, and ends the shift where it would have to write."""
 
-    def __init__(self, desk: Desk, hold: Hold) -> None:
+    def __init__(self, desk: WorkerServices, hold: Hold) -> None:
         super().__init__(desk, hold)
         self.plain = False
 
@@ -129,13 +129,13 @@ class _BareDesk:
         return self.clock.now()
 
 
-class Rehearsal(Shift):
+class DryRun(Shift):
     """One task, rehearsed."""
 
     pen = _BlindPen
     waits = _DeafWaits
 
-    def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
+    def __init__(self, desk: WorkerServices, claimed: Claimed, handler: Handler) -> None:
         super().__init__(desk, claimed, handler)
         self._kept: dict[str, bytes] = {}
 
@@ -208,8 +208,8 @@ async def rehearse(
     clock = SystemClock()
 
     def alone() -> Walk:
-        desk = cast("Desk", _BareDesk(threads, clock, library))
-        work = bounded(Rehearsal(desk, claimed, handler).walk(records), clock, seconds, Hung)
+        desk = cast("WorkerServices", _BareDesk(threads, clock, library))
+        work = bounded(DryRun(desk, claimed, handler).walk(records), clock, seconds, Hung)
         try:
             return cast("Walk", asyncio.run(work))
         except Hung:

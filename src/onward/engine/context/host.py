@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from onward.core.retry import NO_RETRY, Retry
-from onward.engine.shift.environment import Surroundings
+from onward.engine.shift.environment import TaskEnvironment
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
@@ -54,7 +54,7 @@ class Call:
         return Call(self.name, self.reconcile, self.args, self.kwargs)
 
 
-class Host(Surroundings, Protocol):
+class Host(TaskEnvironment, Protocol):
     """The engine under a context."""
 
     task_id: str

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from onward.core.control import Control
-from onward.engine.shift.journal import Pen
+from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.scope import SCOPE, Scope
 from onward.engine.shift.waits import Waits
 from onward.errors import BadSetting
@@ -21,7 +21,7 @@ from onward.errors import BadSetting
 class Branches:
     """The branches of one shift; `scopes` are all that exist just now."""
 
-    def __init__(self, pen: Pen, waits: Waits) -> None:
+    def __init__(self, pen: ShiftJournal, waits: Waits) -> None:
         self._pen, self._waits = pen, waits
         self.scopes: set[Scope] = set()
 

@@ -18,7 +18,7 @@ LAST = 0.9
 """The part of an agent's time after which it starts nothing new: the rest is for its last answer."""
 
 
-class Surroundings(Protocol):
+class TaskEnvironment(Protocol):
     """The part of a host that looks around."""
 
     parent: str | None

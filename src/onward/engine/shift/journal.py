@@ -18,7 +18,7 @@ from onward.core import wire
 from onward.core.control import Cancel, Control, Fenced, Park
 from onward.engine.shift.replay import Known, Replay, failure_of
 from onward.engine.shift.scope import SCOPE, Scope, refuse
-from onward.engine.shift.services import Desk
+from onward.engine.shift.services import WorkerServices
 from onward.errors import DeadlineExceeded, OnwardError, StoreUnavailable
 from onward.store.writer import MOST_UNSAVED, Hold
 
@@ -29,7 +29,7 @@ STILL = 100
 """Turns of the loop in which no branch was told anything from the journal, after which it is taken as told."""
 
 
-class Pen:
+class ShiftJournal:
     """The one hand that writes for a shift."""
 
     plain = True
@@ -47,7 +47,7 @@ class Pen:
     _told = False
     """Whether nothing more of the journal can be told before something new begins."""
 
-    def __init__(self, desk: Desk, hold: Hold) -> None:
+    def __init__(self, desk: WorkerServices, hold: Hold) -> None:
         self.desk, self.hold, self.replay = desk, hold, Replay()
         self.writer, self.lease = desk.writer, desk.lease
         self.monotonic = desk.clock.monotonic

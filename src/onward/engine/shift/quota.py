@@ -13,8 +13,8 @@ from onward.core.control import NotNow
 from onward.core.quota import Shut, said, spread, why
 from onward.core.task import Reason
 from onward.engine.context.context import Context
-from onward.engine.shift.journal import Pen
-from onward.engine.shift.services import Desk
+from onward.engine.shift.journal import ShiftJournal
+from onward.engine.shift.services import WorkerServices
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ async def within_quota(ctx: Context, name: str, ask: Callable[[], Awaitable[T]])
     return answer
 
 
-async def ask_within(desk: Desk, pen: Pen, name: str, ask: Callable[[], Awaitable[T]]) -> T:
+async def ask_within(desk: WorkerServices, pen: ShiftJournal, name: str, ask: Callable[[], Awaitable[T]]) -> T:
     """The same, for the shift."""
     shut = await pen.patiently(lambda: desk.store.shut(name))
     if shut is not None and shut.left > 0:
@@ -46,6 +46,6 @@ async def ask_within(desk: Desk, pen: Pen, name: str, ask: Callable[[], Awaitabl
     return answer
 
 
-def _used_up(desk: Desk, name: str, shut: Shut) -> NotNow:
+def _used_up(desk: WorkerServices, name: str, shut: Shut) -> NotNow:
     until = desk.now() + spread(shut.left, desk.rng)
     return NotNow(Reason.QUOTA, until, f"the quota of {name} is used up: {shut.why}", quota=name)

@@ -12,8 +12,8 @@ from collections.abc import Awaitable
 from typing import Any, cast
 
 from onward.engine.context.host import Call
-from onward.engine.shift.journal import Pen
-from onward.engine.shift.services import Desk
+from onward.engine.shift.journal import ShiftJournal
+from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.steps import Steps
 from onward.engine.shift.waits import Waits
 from onward.store.writer import Hold, Writer
@@ -22,7 +22,7 @@ from onward.store.writer import Hold, Writer
 class PatientSteps(Steps):
     """The steps of a shift in which reads are written later."""
 
-    def __init__(self, desk: Desk, pen: Pen, waits: Waits) -> None:
+    def __init__(self, desk: WorkerServices, pen: ShiftJournal, waits: Waits) -> None:
         super().__init__(desk, pen, waits)
         self._later, self._durable = _Later(pen.writer), 0
         self._reads = Steps(desk, pen, waits)

@@ -14,10 +14,10 @@ from onward.core import mask, wire
 from onward.core import record as r
 from onward.core.task import NEVER, Message, Task
 from onward.engine.context.secrets import Keyring
-from onward.engine.shift.journal import Pen
+from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.quota import ask_within
 from onward.engine.shift.scope import SCOPE
-from onward.engine.shift.services import Desk
+from onward.engine.shift.services import WorkerServices
 from onward.errors import UsageError
 from onward.store.port.core import Claimed
 from onward.store.writer import Hold
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 PAGE = 2_000
 
 
-class Belongings:
+class TaskResources:
     """What a shift has at hand for its task."""
 
     task_id: str
     hold: Hold
-    _desk: Desk
-    _pen: Pen
+    _desk: WorkerServices
+    _pen: ShiftJournal
     _claimed: Claimed
     _options: dict[str, Any]
     _allowed: float | None

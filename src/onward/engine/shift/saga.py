@@ -14,7 +14,7 @@ from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Cancel
 from onward.engine.context.host import Call
-from onward.engine.shift.journal import Pen
+from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import failure_of, grown, shrunk
 from onward.engine.shift.scope import SCOPE, part_name
 from onward.engine.shift.steps import Steps
@@ -31,7 +31,7 @@ class _Owed(NamedTuple):
 class Saga:
     """`async with ctx.saga():`"""
 
-    def __init__(self, pen: Pen, steps: Steps, name: str, *, whole: bool = False) -> None:
+    def __init__(self, pen: ShiftJournal, steps: Steps, name: str, *, whole: bool = False) -> None:
         self._pen, self._steps, self._name, self._whole = pen, steps, part_name(name), whole
         self._owed: list[_Owed] = []
 

@@ -14,7 +14,7 @@ from onward.store.port.core import Store
 from onward.store.writer import Writer
 
 
-class Desk(Protocol):
+class WorkerServices(Protocol):
     """What a shift needs of its worker."""
 
     store: Store

@@ -28,13 +28,13 @@ from onward.engine.context.sync_context import PlainContext
 from onward.engine.handlers import Handler
 from onward.engine.shift.branches import Branches
 from onward.engine.shift.environment import LAST
-from onward.engine.shift.journal import Pen
+from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.reads import PatientSteps
 from onward.engine.shift.replay import Replay
-from onward.engine.shift.resources import Belongings
+from onward.engine.shift.resources import TaskResources
 from onward.engine.shift.saga import Saga
 from onward.engine.shift.scope import SCOPE, Scope
-from onward.engine.shift.services import Desk
+from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.steps import Steps
 from onward.engine.shift.timeout import bounded
 from onward.engine.shift.transaction import Transaction
@@ -69,10 +69,10 @@ READS = 30.0
 """Seconds in which an agent whose deadline has passed reads its journal for the best result so far."""
 
 
-class Shift(Belongings):
+class Shift(TaskResources):
     """One claimed task being done."""
 
-    pen = Pen
+    pen = ShiftJournal
     waits = Waits
     settling = False
     over = False
@@ -82,7 +82,7 @@ class Shift(Belongings):
     _submits: asyncio.Semaphore | None = None
     _versions: dict[str, bool] | None = None
 
-    def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
+    def __init__(self, desk: WorkerServices, claimed: Claimed, handler: Handler) -> None:
         self._desk, self._claimed, self._handler = desk, claimed, handler
         self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, desk.rng
         self.effects_of = claimed.id

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from onward.core.budget import Amount, Budget, Granted, Purse, reserved, settled
+from onward.core.budget import Amount, Budget, BudgetLedger, Granted, reserved, settled
 from onward.core.control import NotNow
 from onward.core.task import NEVER, Reason
-from onward.engine.shift.journal import Pen
-from onward.engine.shift.services import Desk
+from onward.engine.shift.journal import ShiftJournal
+from onward.engine.shift.services import WorkerServices
 from onward.errors import BudgetSpent
 
 INHERITED = "purses"
@@ -25,7 +25,7 @@ OWN = "budget"
 class Spending:
     """What one shift of a task spends."""
 
-    def __init__(self, desk: Desk, pen: Pen, options: Mapping[str, Any], budget: Budget) -> None:
+    def __init__(self, desk: WorkerServices, pen: ShiftJournal, options: Mapping[str, Any], budget: Budget) -> None:
         self._desk, self._pen, self._task_id = desk, pen, pen.hold.id
         own = Budget(**options[OWN]) if OWN in options else budget
         above = {holder: Budget(**told) for holder, told in options.get(INHERITED, {}).items()}
@@ -58,7 +58,7 @@ class Spending:
         self._tries += 1
         key = f"{call}/{self._pen.hold.shift}.{self._tries}"
 
-        def change(now: float, purses: Mapping[str, Purse]) -> Granted:
+        def change(now: float, purses: Mapping[str, BudgetLedger]) -> Granted:
             first = settled(purses, done, now)
             return reserved(first.purses, self._task_id, key, amount, now, least)._replace(wake=first.wake)
 
@@ -75,9 +75,9 @@ class Spending:
     async def _change(self, change: Any) -> Granted:
         now = self._desk.now()
 
-        def whole(there: Mapping[str, Purse]) -> Granted:
+        def whole(there: Mapping[str, BudgetLedger]) -> Granted:
             granted: Granted = change(
-                now, {holder: there.get(holder) or Purse(budget, now) for holder, budget in self.budgets.items()}
+                now, {holder: there.get(holder) or BudgetLedger(budget, now) for holder, budget in self.budgets.items()}
             )
             return granted
 

@@ -23,10 +23,10 @@ from onward.core.secret import SecretMissing
 from onward.core.task import NEVER, Reason
 from onward.engine.context.arguments import is_async, revived
 from onward.engine.context.host import Call
-from onward.engine.shift.journal import Pen
+from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import STEPS, Known, failure_of
 from onward.engine.shift.scope import SCOPE, Scope, refuse
-from onward.engine.shift.services import Desk
+from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.timeout import bounded
 from onward.engine.shift.waits import Waits
 from onward.errors import OnwardError, StepFailed, StepTimeout, TimeUp
@@ -45,7 +45,7 @@ class _NotBegun(Exception):
 class Steps:
     """The steps of one shift."""
 
-    def __init__(self, desk: Desk, pen: Pen, waits: Waits) -> None:
+    def __init__(self, desk: WorkerServices, pen: ShiftJournal, waits: Waits) -> None:
         self._desk, self._pen, self._waits = desk, pen, waits
         self._writer, self._lease, self._monotonic = pen.writer, pen.lease, pen.monotonic
 

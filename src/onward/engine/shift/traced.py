@@ -19,10 +19,10 @@ from onward.core.control import Doubt, Fenced, Suspend
 from onward.core.task import NEVER, Reason
 from onward.engine.context.host import Call
 from onward.engine.handlers import Handler
-from onward.engine.shift.journal import Pen
+from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import Replay
 from onward.engine.shift.scope import SCOPE, Scope
-from onward.engine.shift.services import Desk
+from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.shift import Shift
 from onward.engine.shift.transaction import Transaction
 from onward.engine.shift.waits import REASONS
@@ -45,7 +45,7 @@ def watching() -> bool:
     return counters.on or log.isEnabledFor(logging.INFO) or telemetry.tracer() is not None
 
 
-class _OpenPen(Pen):
+class _OpenPen(ShiftJournal):
     """Lets somebody see what is written. Nothing that is replayed comes by here."""
 
     seen: Callable[[str, str, dict[str, Any]], None] = staticmethod(lambda _kind, _key, _data: None)
@@ -56,7 +56,7 @@ class _OpenPen(Pen):
         return number
 
 
-class WatchedShift(Shift):
+class TracedShift(Shift):
     """One claimed task being done, in the eyes of others."""
 
     pen = _OpenPen
@@ -64,7 +64,7 @@ class WatchedShift(Shift):
     _ended: str | None = None
     """What became of the task, once that is durable."""
 
-    def __init__(self, desk: Desk, claimed: Claimed, handler: Handler) -> None:
+    def __init__(self, desk: WorkerServices, claimed: Claimed, handler: Handler) -> None:
         super().__init__(desk, claimed, handler)
         self._name = handler.name
         self._pen.seen = self._written  # type: ignore[attr-defined]
@@ -212,7 +212,7 @@ class WatchedShift(Shift):
 class _WatchedTransaction(Transaction):
     """A step in a transaction, in the eyes of others."""
 
-    def __init__(self, shift: WatchedShift, *parts: Any) -> None:
+    def __init__(self, shift: TracedShift, *parts: Any) -> None:
         super().__init__(*parts)
         self._shift = shift
 

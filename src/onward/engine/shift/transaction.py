@@ -20,10 +20,10 @@ from onward.core.crash import crashpoint
 from onward.core.record import Entry
 from onward.engine.context.arguments import is_async
 from onward.engine.context.host import Call
-from onward.engine.shift.journal import Pen
+from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import Known
 from onward.engine.shift.scope import SCOPE, Scope
-from onward.engine.shift.services import Desk
+from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.steps import Steps
 from onward.engine.shift.waits import Waits
 from onward.errors import StepTimeout, StoreUnavailable, UsageError
@@ -35,7 +35,7 @@ SHARE = 3
 class Transaction:
     """One step in a transaction: `run()`, or a block."""
 
-    def __init__(self, desk: Desk, pen: Pen, steps: Steps, waits: Waits, call: Call) -> None:
+    def __init__(self, desk: WorkerServices, pen: ShiftJournal, steps: Steps, waits: Waits, call: Call) -> None:
         self._desk, self._pen, self._steps, self._waits, self._call = desk, pen, steps, waits, call
         self._seconds = pen.lease.duration / SHARE
         self._at: float | None = None

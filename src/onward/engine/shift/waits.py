@@ -23,11 +23,11 @@ from onward.core.record import Record
 from onward.core.task import HEARS, NEVER, Reason
 from onward.core.task import Message as Sent
 from onward.engine.background import spawn
-from onward.engine.shift.journal import Pen
+from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.mail import BUDGET, PATCH, SPOKEN, Message, address_of
 from onward.engine.shift.replay import SAID as ASKED
 from onward.engine.shift.scope import SCOPE, refuse
-from onward.engine.shift.services import Desk
+from onward.engine.shift.services import WorkerServices
 from onward.errors import TimeUp, UsageError
 
 LINGER = 1.0
@@ -108,7 +108,7 @@ class Waits:
     _hearing = 0
     """How many of those that rest wait for a message."""
 
-    def __init__(self, desk: Desk, pen: Pen, task_id: str, messages: int) -> None:
+    def __init__(self, desk: WorkerServices, pen: ShiftJournal, task_id: str, messages: int) -> None:
         self._desk, self._pen, self._task_id = desk, pen, task_id
         self._there = messages
         """How many messages the task had got when it was claimed."""

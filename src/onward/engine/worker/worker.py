@@ -28,7 +28,7 @@ from onward.engine.context.secrets import Secrets
 from onward.engine.handlers import Handler
 from onward.engine.shift.shift import Shift
 from onward.engine.shift.threads import Threads
-from onward.engine.shift.traced import WatchedShift, watching
+from onward.engine.shift.traced import TracedShift, watching
 from onward.engine.worker.lease import Heart, Lease
 from onward.engine.worker.maintenance import CancelChildren, Upkeep
 from onward.engine.worker.presence import machine
@@ -469,7 +469,7 @@ class Worker:
                     return
 
     def _begin(self, claimed: list[Claimed]) -> None:
-        make = WatchedShift if watching() else Shift
+        make = TracedShift if watching() else Shift
         self._claims += 1
         for one in claimed:
             shift = make(self, one, self._handlers[one.task])

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from onward.core.audit import Deed
+from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, READ, SUBMIT, Caller
 from onward.core.task import Task
 from onward.errors import Forbidden
@@ -16,7 +16,7 @@ from onward.service.service import Service
 from onward.service.submission import named
 
 
-class Entrance:
+class AccessBase:
     """Who asks, and what is looked at before anything is done."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
@@ -54,9 +54,9 @@ class Entrance:
         if self.caller.tenant is not None:
             raise NotForTenants(what, self.caller.tenant, self.caller.name)
 
-    def _deed(self, action: str, subject: str, tenant: str | None, **data: Any) -> Deed:
+    def _deed(self, action: str, subject: str, tenant: str | None, **data: Any) -> AuditEvent:
         said = {name: value for name, value in data.items() if value is not None and value is not False}
-        return Deed(action, subject, tenant, self.caller.key, self.caller.name, said)
+        return AuditEvent(action, subject, tenant, self.caller.key, self.caller.name, said)
 
     async def _steers(self, action: str, task_id: str, **data: Any) -> Task:
         """A task that this caller may steer; what it does is written down."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from onward.core.caller import ADMIN, READ, SUBMIT
 from onward.core.task import Tasks
-from onward.server.access.base import Entrance
+from onward.server.access.base import AccessBase
 from onward.server.access.errors import NotForTenants
 from onward.service.bulk import Acted
-from onward.service.forks import SAME, Plan
+from onward.service.forks import SAME, ForkPlan
 from onward.service.handlers import HandlerView
 from onward.service.health import Health
 from onward.service.timeline import RecordView, Timeline, Turn, TurnView
@@ -23,7 +23,7 @@ Handlers = list[HandlerView]
 Turns = list[TurnView]
 
 
-class Looking(Entrance):
+class Queries(AccessBase):
     """See `Door`."""
 
     def _whose(self, tenant: str | None) -> str | None:
@@ -65,7 +65,7 @@ class Looking(Entrance):
         await self.service.audit.write_down(deed)
         return await many.act(action, ids, priority)
 
-    async def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Plan:  # noqa: A002
+    async def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> ForkPlan:  # noqa: A002
         """What a fork would come to; nothing is made. Raises CannotFork."""
         self.need(SUBMIT)
         await self._own(READ, task_id)

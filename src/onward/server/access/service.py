@@ -21,7 +21,7 @@ from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import NoState
 from onward.server.access.errors import NotForTenants
-from onward.server.access.queries import Looking
+from onward.server.access.queries import Queries
 from onward.service.audit import Entries
 from onward.service.budgets import Spent
 from onward.service.cluster import Queue, Stats, WorkerView
@@ -29,7 +29,7 @@ from onward.service.forks import SAME
 from onward.service.keys import Key, KeyList, NewKey
 from onward.service.messages import Ask, Doubt
 from onward.service.schedules import Schedule
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Deliveries, Delivery, Heard, Subscription
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ Queues = list[Queue]
 Workers = list[WorkerView]
 
 
-class Door(Looking):
+class AuthorizedService(Queries):
     """All that one caller may ask."""
 
     # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -113,7 +113,7 @@ class Door(Looking):
 
     # ── ask for work, and steer it ───────────────────────────────────────────────────────────────────────────────
 
-    async def submit(self, wishes: Sequence[Wish], *, after: str | None = None) -> Sequence[str]:
+    async def submit(self, wishes: Sequence[SubmitRequest], *, after: str | None = None) -> Sequence[str]:
         """The ids of the tasks, after the commit. All or none."""
         self.need(SUBMIT)
         own = self.caller

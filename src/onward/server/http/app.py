@@ -26,11 +26,11 @@ from onward.core.clock import Clock
 from onward.core.hook import Hook
 from onward.errors import OnwardError
 from onward.server.access import auth
-from onward.server.access.service import Door
+from onward.server.access.service import AuthorizedService
 from onward.server.http import bodies, console, problem
 from onward.server.http.metrics import Metrics
 from onward.server.http.problem import Problem
-from onward.server.http.route import Asked, Call, Shape
+from onward.server.http.route import ApiRoute, RequestContext, Shape
 from onward.server.http.routes import approvals as people
 from onward.server.http.routes import bulk as many
 from onward.server.http.routes import cluster as place
@@ -46,7 +46,7 @@ from onward.telemetry import OTHER, counters
 
 log = logging.getLogger("onward.http")
 
-CALLS: Sequence[Call] = (
+CALLS: Sequence[ApiRoute] = (
     *many.CALLS,
     *tasks.CALLS,
     *facts.CALLS,
@@ -116,9 +116,9 @@ class Edge:
         outside = auth.outside(connection) if self._keyless else NOT_SAID
         return await self.gate.caller(None) if outside is None else await self.gate.caller(None, outside)
 
-    async def door(self, connection: HTTPConnection, authorization: str | None) -> Door:
+    async def door(self, connection: HTTPConnection, authorization: str | None) -> AuthorizedService:
         """The door for this caller. Raises Unauthorized."""
-        return Door(self.service, await self.caller(connection, authorization))
+        return AuthorizedService(self.service, await self.caller(connection, authorization))
 
     def check_origin(self, host: str, origin: str | None) -> None:
         """Refuse a page of somebody else that speaks through a browser of ours (DNS rebinding, forged requests)."""
@@ -146,7 +146,7 @@ class _Anything(Convertor[str]):
 register_url_convertor("anything", _Anything())
 
 
-def asgi(edge: Edge, calls: Sequence[Call] = CALLS, more: Sequence[BaseRoute] = ()) -> Starlette:
+def asgi(edge: Edge, calls: Sequence[ApiRoute] = CALLS, more: Sequence[BaseRoute] = ()) -> Starlette:
     """The app of all calls, and of what is no row of the table."""
     document = openapi.document(calls, edge.version)
 
@@ -165,8 +165,8 @@ def asgi(edge: Edge, calls: Sequence[Call] = CALLS, more: Sequence[BaseRoute] = 
     return app
 
 
-def _by_path(calls: Sequence[Call]) -> dict[str, dict[str, Call]]:
-    paths: dict[str, dict[str, Call]] = {}
+def _by_path(calls: Sequence[ApiRoute]) -> dict[str, dict[str, ApiRoute]]:
+    paths: dict[str, dict[str, ApiRoute]] = {}
     for call in calls:
         paths.setdefault(call.path, {})[call.method] = call
     return paths
@@ -175,7 +175,7 @@ def _by_path(calls: Sequence[Call]) -> dict[str, dict[str, Call]]:
 class _Place:
     """One path: the calls of its methods. A class, so that Starlette hands over the bare ASGI call."""
 
-    def __init__(self, edge: Edge, calls: dict[str, Call]) -> None:
+    def __init__(self, edge: Edge, calls: dict[str, ApiRoute]) -> None:
         self._edge, self._calls, self._path = edge, calls, next(iter(calls.values())).path
         self._allow = ", ".join(sorted({*calls, *(["HEAD"] if "GET" in calls else [])}))
 
@@ -207,7 +207,7 @@ class _Place:
         edge = self._edge
         edge.check_origin(request.headers.get("host", ""), request.headers.get("origin"))
         door = (
-            Door(edge.service, Caller(scopes=frozenset()))
+            AuthorizedService(edge.service, Caller(scopes=frozenset()))
             if call.open
             else await edge.door(request, request.headers.get("authorization"))
         )
@@ -215,12 +215,12 @@ class _Place:
             door.need_any(call.needs)
         query = None if call.query is None else bodies.shaped(call.query, _query(request, call.query), "the query")
         if call.body is None:
-            answer = await call.does(Asked(door, request.path_params, query, None, request, edge))
+            answer = await call.does(RequestContext(door, request.path_params, query, None, request, edge))
         else:
             data = await edge.room.read(request, edge.body_limit)
             async with edge.room.working(len(data)):
                 body = await bodies.body(data, call.body, request.headers.get("content-type", ""))
-                answer = await call.does(Asked(door, request.path_params, query, body, request, edge))
+                answer = await call.does(RequestContext(door, request.path_params, query, body, request, edge))
         if answer.response is not None:
             return answer.response
         return Response(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.core.clock import Clock, SystemClock
 from onward.errors import BadSetting, OnwardError, UsageError
-from onward.store.port.gauges import Standing
+from onward.store.port.gauges import QueueSnapshot
 from onward.store.port.overview import Unfinished
 from onward.telemetry import COUNTED, LEVELS, MOST, OTHER, SECONDS, TIMED, Key, counters
 
@@ -32,7 +32,7 @@ SHARE = 20
 PATIENCE = 10.0
 """Seconds that a scrape waits for the loop."""
 
-Look = Callable[[], Awaitable[Standing | None]]
+Look = Callable[[], Awaitable[QueueSnapshot | None]]
 """Asks the store how it stands (`Service.standing`)."""
 
 
@@ -42,7 +42,7 @@ class Metrics:
     def __init__(self, look: Look, clock: Clock | None = None) -> None:
         _imported()
         self._asked, self._clock = look, clock or SystemClock()
-        self._stood: Standing | None = None
+        self._stood: QueueSnapshot | None = None
         self._until = -1.0
         self._look = asyncio.Lock()
         counters.on = True
@@ -64,7 +64,7 @@ class Metrics:
         standing = await self._standing()
         return [*_gauges(standing), *_counted(), *_timed(), *REGISTRY.collect()]
 
-    async def _standing(self) -> Standing | None:
+    async def _standing(self) -> QueueSnapshot | None:
         """How the store stands; None when it cannot be asked."""
         async with self._look:
             began = self._clock.monotonic()
@@ -127,7 +127,7 @@ def _imported() -> None:
 # ── families ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gauges(standing: Standing | None) -> Iterator[Metric]:
+def _gauges(standing: QueueSnapshot | None) -> Iterator[Metric]:
     yield _gauge("onward_store_up", "Whether the store answers.", (), {(): float(standing is not None)})
     if standing is None:
         return

@@ -2,7 +2,7 @@
 neither can say what the other does not.
 
 A row names method and path, what may come with it, who may ask, and every answer it can give. What it does is a function of one
-`Asked` and returns an `Answer`.
+`RequestContext` and returns an `ApiResponse`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from onward.server.access.service import Door
+from onward.server.access.service import AuthorizedService
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -31,10 +31,10 @@ class Shape(BaseModel):
 
 
 @dataclasses.dataclass(slots=True)
-class Asked:
+class RequestContext:
     """One request, checked as far as its row says."""
 
-    door: Door
+    door: AuthorizedService
     path: Mapping[str, str]
     query: Any
     """What the row's `query` is, or None."""
@@ -49,7 +49,7 @@ class Asked:
 
 
 @dataclasses.dataclass(slots=True)
-class Answer:
+class ApiResponse:
     """What goes back: JSON, unless `response` is something else altogether."""
 
     value: Any = None
@@ -58,11 +58,11 @@ class Answer:
     response: Response | None = None
 
 
-Does = Callable[[Asked], Awaitable[Answer]]
+Does = Callable[[RequestContext], Awaitable[ApiResponse]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Call:
+class ApiRoute:
     """One row of the table."""
 
     method: str

@@ -23,7 +23,7 @@ from onward.core.clock import Clock
 from onward.core.journal.progress import Teller
 from onward.core.record import ENDS
 from onward.errors import StoreUnavailable, TaskNotFound
-from onward.server.access.service import Door
+from onward.server.access.service import AuthorizedService
 from onward.server.http.problem import Problem
 from onward.server.live.feed import Closed, Feed, Follower
 from onward.server.live.render import Lines, Unnumbered, View, start
@@ -71,7 +71,7 @@ PACE = Pace()
 # ── where to begin ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def heads_of(door: Door, feed: Feed, ids: Sequence[str]) -> dict[str, Head]:
+async def heads_of(door: AuthorizedService, feed: Feed, ids: Sequence[str]) -> dict[str, Head]:
     """Where these tasks are, in this order. Raises TaskNotFound, and Forbidden."""
     for task_id in ids:
         await door.get(task_id)
@@ -89,7 +89,7 @@ async def tellers(feed: Feed, cursors: Mapping[str, int]) -> dict[str, Teller]:
 
 
 async def progress(
-    door: Door, feed: Feed, ids: Sequence[str], cursor: str | None, still_allowed: StillAllowed
+    door: AuthorizedService, feed: Feed, ids: Sequence[str], cursor: str | None, still_allowed: StillAllowed
 ) -> Response:
     """Progress updates of one task or several, after a cursor."""
     ids = list(dict.fromkeys(ids))
@@ -104,7 +104,9 @@ async def progress(
     return Events(feed, view, still_allowed, begin.reset)
 
 
-async def records(door: Door, feed: Feed, task_id: str, cursor: str | None, still_allowed: StillAllowed) -> Response:
+async def records(
+    door: AuthorizedService, feed: Feed, task_id: str, cursor: str | None, still_allowed: StillAllowed
+) -> Response:
     """All records of a task, after a cursor."""
     begin = start(await heads_of(door, feed, [task_id]), cursor)
     if begin.over:
@@ -112,7 +114,7 @@ async def records(door: Door, feed: Feed, task_id: str, cursor: str | None, stil
     return Events(feed, View(Lines(), begin.cursors, None, begin.ended), still_allowed, begin.reset)
 
 
-async def everything(door: Door, feed: Feed, also: Sequence[str], still_allowed: StillAllowed) -> Response:
+async def everything(door: AuthorizedService, feed: Feed, also: Sequence[str], still_allowed: StillAllowed) -> Response:
     """Progress updates of all tasks of the caller: of the newest and `also` of these from now on, and of those that are submitted
     from now on from their beginning. No cursor: each connection begins with a `reset`, after which a client reads the list anew."""
     if len(also) > MOST_TASKS:
@@ -132,7 +134,7 @@ class _More:
     """New tasks for the stream of all tasks, and those that were resumed; those that have ended leave it."""
 
     def __init__(
-        self, door: Door, feed: Feed, view: View, known: dict[str, tuple[int, float]], also: Sequence[str]
+        self, door: AuthorizedService, feed: Feed, view: View, known: dict[str, tuple[int, float]], also: Sequence[str]
     ) -> None:
         self._door, self._feed, self._view, self._also = door, feed, view, also
         self._known = known

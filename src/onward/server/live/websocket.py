@@ -24,7 +24,7 @@ from onward.core.journal.progress import Said, Update
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import KeylessOutside, OnwardError, Unauthorized
-from onward.server.access.service import Door
+from onward.server.access.service import AuthorizedService
 from onward.server.http import bodies, problem
 from onward.server.http.problem import Problem
 from onward.server.http.route import Shape
@@ -124,10 +124,10 @@ class Signal(Word):
     signal_id: shapes.Name | None = None
 
 
-Does = Callable[[Door, str, Any], Awaitable[Any]]
+Does = Callable[[AuthorizedService, str, Any], Awaitable[Any]]
 
 
-async def _decide(door: Door, _task_id: str, said: Decide) -> Any:
+async def _decide(door: AuthorizedService, _task_id: str, said: Decide) -> Any:
     return await door.decide(
         said.approval_id,
         said.type,
@@ -173,7 +173,7 @@ class Sockets:
             view = telling.View(Messages(), begin.cursors, tellers, begin.ended)
             await self._talk(socket, door, view, begin.reset)
 
-    async def _known(self, socket: WebSocket) -> Door:
+    async def _known(self, socket: WebSocket) -> AuthorizedService:
         """Who it is. Raises what says why not."""
         headers = socket.headers
         origin = headers.get("origin")
@@ -193,7 +193,7 @@ class Sockets:
                 raise
         return await self._introduced(socket)
 
-    async def _introduced(self, socket: WebSocket) -> Door:
+    async def _introduced(self, socket: WebSocket) -> AuthorizedService:
         """With a key in the first message."""
         if self._strangers >= STRANGERS:
             raise Problem(503, "too_many_strangers", "too many sockets wait for their first message; come back later")
@@ -214,11 +214,13 @@ class Sockets:
         await socket.send_text(json.dumps({"type": "ack", "for": "auth"}))
         return door
 
-    async def _heads(self, door: Door, socket: WebSocket) -> dict[str, Any]:
+    async def _heads(self, door: AuthorizedService, socket: WebSocket) -> dict[str, Any]:
         self._edge.feed.check_room()
         return dict(await stream.heads_of(door, self._edge.feed, [socket.path_params["id"]]))
 
-    async def _talk(self, socket: WebSocket, door: Door, view: telling.View, reset: Mapping[str, Any] | None) -> None:
+    async def _talk(
+        self, socket: WebSocket, door: AuthorizedService, view: telling.View, reset: Mapping[str, Any] | None
+    ) -> None:
         await _accept(socket)
         feed, allowed = self._edge.feed, live.check(self._edge, door.caller)
         out = _Out(socket, feed.clock)
@@ -252,7 +254,7 @@ async def _tell(
     return NORMAL, "the task has ended"
 
 
-async def _hear(socket: WebSocket, door: Door, out: _Out, allowed: stream.StillAllowed) -> tuple[int, str]:
+async def _hear(socket: WebSocket, door: AuthorizedService, out: _Out, allowed: stream.StillAllowed) -> tuple[int, str]:
     """Do what is said; the reason to hang up."""
     task_id, purse, last = socket.path_params["id"], BURST, out.clock.monotonic()
     while True:
@@ -273,7 +275,7 @@ async def _hear(socket: WebSocket, door: Door, out: _Out, allowed: stream.StillA
         await asyncio.sleep(0)  # what has come already is taken without a wait; others have their turn too
 
 
-async def _answered(door: Door, task_id: str, data: bytes) -> dict[str, Any]:
+async def _answered(door: AuthorizedService, task_id: str, data: bytes) -> dict[str, Any]:
     said: Any = None
     about: dict[str, Any] = {}
     try:

@@ -14,7 +14,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from onward.core.caller import Caller
 from onward.core.task import State, Task
 from onward.errors import DeadlineExceeded, Expired, Forbidden, NotFound, OnwardError, Unauthorized, UsageError
-from onward.server.access.service import Door
+from onward.server.access.service import AuthorizedService
 from onward.server.http import problem
 from onward.service.service import Service
 
@@ -41,12 +41,12 @@ class Doors:
     def __init__(self, service: Service, local: Caller | None) -> None:
         self.service, self._local = service, local
 
-    def of(self, asked: Asked) -> Door:
+    def of(self, asked: Asked) -> AuthorizedService:
         """Raises Unauthorized when nobody has judged the request."""
         caller = self._local if asked.request is None else asked.request.scope.get(CALLER)
         if caller is None:
             raise Unauthorized
-        return Door(self.service, caller)
+        return AuthorizedService(self.service, caller)
 
 
 def uri_of(agent_id: str, task_id: str) -> str:

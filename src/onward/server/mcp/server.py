@@ -92,14 +92,14 @@ def build(
             subscriptions=watch.bus,
             **options,
         )
-    States(doors, agents).add_to(server)
+    StateResources(doors, agents).add_to(server)
     below = server._lowlevel_server  # the SDK has no other door to what older clients subscribe with
     below.add_request_handler("resources/subscribe", SubscribeRequestParams, watch.subscribe)
     below.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, watch.unsubscribe)
     return server
 
 
-class States:
+class StateResources:
     """What agents know, as resources."""
 
     def __init__(self, doors: Doors, agents: Mapping[str, str] | None) -> None:

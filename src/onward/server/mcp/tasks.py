@@ -21,7 +21,7 @@ from pydantic import Field
 
 from onward.core.task import Reason, State, Task
 from onward.errors import AlreadyDecided, InvalidInput, OnwardError, StateConflict, Withdrawn
-from onward.server.access.service import Door
+from onward.server.access.service import AuthorizedService
 from onward.server.mcp.common import POINTER, TASKS, Asked, Doors, declared, outcome, refusal, told
 from onward.service.messages import Ask
 from onward.service.serialize import iso
@@ -111,7 +111,7 @@ class Tasks(Extension):
             raise refusal(error) from None
         return {}
 
-    def _door(self, ctx: Asked, params: OfTask) -> Door:
+    def _door(self, ctx: Asked, params: OfTask) -> AuthorizedService:
         require_client_extension(ctx, TASKS)
         if ctx.request is not None:
             named = decode_header_value(ctx.request.headers.get(MCP_NAME_HEADER))
@@ -212,7 +212,7 @@ def _said(ask: Ask, answer: Any) -> tuple[Ask, Mapping[str, Any] | None]:
     return ask, content
 
 
-async def _answer(door: Door, ask: Ask, content: Mapping[str, Any] | None) -> None:
+async def _answer(door: AuthorizedService, ask: Ask, content: Mapping[str, Any] | None) -> None:
     """An answer that comes too late, or twice, changes nothing."""
     if content is None:
         return

@@ -17,12 +17,12 @@ from onward.core.caller import DECIDE, READ, SUBMIT
 from onward.core.task import ASKS_A_PERSON, Task
 from onward.engine.handlers import Handler
 from onward.errors import BadSetting, OnwardError, ResultTimeout
-from onward.server.access.service import Door
+from onward.server.access.service import AuthorizedService
 from onward.server.mcp.common import TASKS, Doors, declared, outcome, refused, told, uri_of
 from onward.server.mcp.tasks import pointer
 from onward.server.schema import shapes
 from onward.service.serialize import ask_json, task_json
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 
 P = ParamSpec("P")
 
@@ -84,7 +84,7 @@ class Verbs:
             for verb, annotations in made
         ]
 
-    def _door(self, ctx: Context[Any, Any]) -> Door:
+    def _door(self, ctx: Context[Any, Any]) -> AuthorizedService:
         return self._doors.of(ctx.request_context)
 
     @_in_words
@@ -106,7 +106,7 @@ class Verbs:
     ) -> CallToolResult:
         """Ask for a task. It is durable when this answers, and goes on whatever becomes of this connection; `get` tells how it is."""
         door = self._door(ctx)
-        wish = Wish(task, input, key, priority, queue, deadline_s, delay_s, labels=labels)
+        wish = SubmitRequest(task, input, key, priority, queue, deadline_s, delay_s, labels=labels)
         (task_id,) = await door.submit([wish], after=after)
         if declared(ctx.request_context) or READ not in door.caller.scopes:
             return pointer(await door.service.get(task_id))
@@ -214,7 +214,7 @@ class Verbs:
     async def _called(self, handler: Handler, arguments: dict[str, Any], ctx: Context[Any, Any]) -> CallToolResult:
         door = self._door(ctx)
         handler.takes.by_name(arguments)
-        (task_id,) = await door.submit([Wish(handler.name, arguments)])
+        (task_id,) = await door.submit([SubmitRequest(handler.name, arguments)])
         if declared(ctx.request_context) or READ not in door.caller.scopes:
             return pointer(await door.service.get(task_id))
         task = await _settled(door, task_id, PATIENCE, people=True)
@@ -237,7 +237,7 @@ def _nothing() -> None:
     """Its arguments are checked elsewhere."""
 
 
-async def _settled(door: Door, task_id: str, seconds: float, *, people: bool = False) -> Task:
+async def _settled(door: AuthorizedService, task_id: str, seconds: float, *, people: bool = False) -> Task:
     """The task once it has ended, or, with `people`, once it waits for some; or as it is when the time is up."""
     while True:
         task = await door.get(task_id)
@@ -249,7 +249,7 @@ async def _settled(door: Door, task_id: str, seconds: float, *, people: bool = F
             seconds -= LOOK_EVERY
 
 
-async def _shown(door: Door, task: Task) -> CallToolResult:
+async def _shown(door: AuthorizedService, task: Task) -> CallToolResult:
     asks = [] if task.ended else [ask_json(ask) for ask in await door.asks_of(task.task_id)]
     return told(_brief(task) | ({"asks": asks} if asks else {}))
 

@@ -24,7 +24,7 @@ from mcp_types import INVALID_PARAMS, EmptyResult, SubscribeRequestParams, Unsub
 from onward.core import record as r
 from onward.engine.background import spawn
 from onward.errors import NotFound, OnwardError
-from onward.server.access.service import Door
+from onward.server.access.service import AuthorizedService
 from onward.server.live.feed import Closed, Feed, Follower
 from onward.server.mcp.common import TEMPLATE, Asked, Doors, refusal
 from onward.store.port.follow import Tail
@@ -192,13 +192,13 @@ class Watch:
 
     # ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _door(self, ctx: Asked) -> Door:
+    def _door(self, ctx: Asked) -> AuthorizedService:
         try:
             return self._doors.of(ctx)
         except OnwardError as error:
             raise refusal(error) from None
 
-    async def _readable(self, door: Door, uri: str) -> tuple[str, int]:
+    async def _readable(self, door: AuthorizedService, uri: str) -> tuple[str, int]:
         """The task whose state that is, for who may read it, and the number of its last record: what comes after that is news.
         Somebody else's task is as unknown as one that does not exist."""
         try:
@@ -214,7 +214,7 @@ class Watch:
         spawn(_quietly(telling), "onward-mcp-tell")
 
 
-async def of_uri(door: Door, uri: str) -> Any:
+async def of_uri(door: AuthorizedService, uri: str) -> Any:
     """The task that a resource is about. Raises NotFound."""
     found = _STATE.match(uri) or {}
     task = await door.get(str(found.get("task_id", "")))

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from onward.server.http.problem import MEDIA
-from onward.server.http.route import Call
+from onward.server.http.route import ApiRoute
 
 OURS = "Shape"
 """How our classes end that would otherwise be named like those they show."""
@@ -38,7 +38,7 @@ PROBLEM = {
 }
 
 
-def document(calls: Sequence[Call], version: str) -> dict[str, Any]:
+def document(calls: Sequence[ApiRoute], version: str) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, Any] = {}
     for call in calls:
@@ -76,7 +76,7 @@ def _rename(told: Any) -> None:
                 told[name] = told[name].removesuffix(OURS)
 
 
-def _links(calls: Sequence[Call]) -> dict[str, Any]:
+def _links(calls: Sequence[ApiRoute]) -> dict[str, Any]:
     """What can be done with a task that was just submitted."""
     of_a_task = [call for call in calls if re.fullmatch(r"/api/tasks/{id}(/\w+)?", call.path)]
     return {
@@ -84,7 +84,7 @@ def _links(calls: Sequence[Call]) -> dict[str, Any]:
     }
 
 
-def _operation(call: Call) -> dict[str, Any]:
+def _operation(call: ApiRoute) -> dict[str, Any]:
     told: dict[str, Any] = {
         "operationId": call.name,
         "summary": call.says,
@@ -102,7 +102,7 @@ def _operation(call: Call) -> dict[str, Any]:
     return told
 
 
-def _parameters(call: Call) -> list[dict[str, Any]]:
+def _parameters(call: ApiRoute) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in re.findall(r"{(\w+)}", call.path)
@@ -128,7 +128,7 @@ def _plain(shape: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in shape.items() if name != "title"}
 
 
-def _answer(call: Call, status: int) -> dict[str, Any]:
+def _answer(call: ApiRoute, status: int) -> dict[str, Any]:
     text, shape = call.answers[status]
     told: dict[str, Any] = {"description": text}
     if status in {201, 202} and call.method == "POST":
@@ -142,7 +142,7 @@ def _answer(call: Call, status: int) -> dict[str, Any]:
     return told
 
 
-def _problems(call: Call) -> dict[str, Any]:
+def _problems(call: ApiRoute) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for status in sorted({*(OPEN if call.open else EVERYWHERE), *call.errors, *((422,) if call.query else ())}):
         told: dict[str, Any] = {
@@ -155,7 +155,7 @@ def _problems(call: Call) -> dict[str, Any]:
     return found
 
 
-def _schemas(calls: Sequence[Call]) -> dict[str, Any]:
+def _schemas(calls: Sequence[ApiRoute]) -> dict[str, Any]:
     coming = {call.body for call in calls if call.body}
     going = {
         shape

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from onward.core.audit import Deed, Entry
+from onward.core.audit import AuditEvent, Entry
 from onward.core.key import KeyRow
 
 Keys = list[KeyRow]
@@ -31,7 +31,7 @@ class Access(Protocol):
         """These tasks, or all their children, in whatever state."""
         ...
 
-    async def add_key(self, key: KeyRow, seconds: float | None, deed: Deed) -> KeyRow:
+    async def add_key(self, key: KeyRow, seconds: float | None, deed: AuditEvent) -> KeyRow:
         """Keep a key for so long, and write down who made it, in one transaction; the key as it is kept. (Times of the key
         that is given do not count.)"""
         ...
@@ -48,7 +48,7 @@ class Access(Protocol):
         """Whether there ever was a key."""
         ...
 
-    async def revoke_key(self, key_id: str, deed: Deed, whose: str | None = None) -> KeyRow | None:
+    async def revoke_key(self, key_id: str, deed: AuditEvent, whose: str | None = None) -> KeyRow | None:
         """Let a key open nothing any more, and write down who did that, in one transaction; the key, or None where there is
         none. Once revoked it stays as it is, and nothing more is written down."""
         ...
@@ -57,7 +57,7 @@ class Access(Protocol):
         """Remember that it was used, once in a minute at most."""
         ...
 
-    async def write_down(self, deed: Deed) -> None:
+    async def write_down(self, deed: AuditEvent) -> None:
         """Add a deed to the audit."""
         ...
 

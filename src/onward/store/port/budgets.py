@@ -9,33 +9,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from onward.core.audit import Deed
-from onward.core.budget import Granted, Purse
+from onward.core.audit import AuditEvent
+from onward.core.budget import BudgetLedger, Granted
 from onward.core.task import Message
 
-Change = Callable[[Mapping[str, Purse]], Granted]
+Change = Callable[[Mapping[str, BudgetLedger]], Granted]
 """What becomes of purses, given those that are there. It may be called again, and must not do anything else."""
 
 
 class Purses(Protocol):
     """What every Store keeps about budgets. The promises of all verbs of the Store hold here too."""
 
-    async def purse(self, task_id: str) -> Purse | None:
+    async def purse(self, task_id: str) -> BudgetLedger | None:
         """The purse of a task, or None when it has none, or has not begun to spend."""
         ...
 
-    async def change_purses(self, holders: Sequence[str], change: Change, deed: Deed | None = None) -> Granted:
+    async def change_purses(self, holders: Sequence[str], change: Change, deed: AuditEvent | None = None) -> Granted:
         """Change the purses of these tasks, send the messages that this leads to, and write down the deed: all or nothing.
         Raises what the change raises, and then nothing is written."""
         ...
 
 
-def unpacked(rows: Iterable[tuple[str, bytes]]) -> dict[str, Purse]:
+def unpacked(rows: Iterable[tuple[str, bytes]]) -> dict[str, BudgetLedger]:
     """Purses by their holders."""
-    return {holder: Purse.unpacked(data) for holder, data in rows}
+    return {holder: BudgetLedger.unpacked(data) for holder, data in rows}
 
 
-def changed(before: Mapping[str, Purse], granted: Granted) -> list[tuple[str, bytes]]:
+def changed(before: Mapping[str, BudgetLedger], granted: Granted) -> list[tuple[str, bytes]]:
     """The rows to write."""
     return [(holder, purse.packed()) for holder, purse in granted.purses.items() if before.get(holder) != purse]
 

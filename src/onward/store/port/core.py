@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from onward.core.audit import Deed
+from onward.core.audit import AuditEvent
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
 from onward.core.schedule import ScheduleRow, Timetable
@@ -325,7 +325,7 @@ class Store(Access, Census, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         the next call goes on from there."""
         ...
 
-    async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
+    async def send(self, task_id: str, message: Message, deed: AuditEvent | None = None) -> Sent:
         """Put a message into the inbox of an unfinished task, and wake the task when it waits for one; a `message` wakes nobody.
         Of messages with the same id, or that answer the same record, the first counts. The deed is written down with a
         message that counts."""
@@ -335,7 +335,7 @@ class Store(Access, Census, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         self,
         task_id: str,
         message: Message,
-        deed: Deed | None = None,
+        deed: AuditEvent | None = None,
         *,
         undo: str | None = None,
         input: bytes = b"",  # noqa: A002

@@ -9,7 +9,7 @@ from onward.store.port.overview import Unfinished
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Standing:
+class QueueSnapshot:
     """What a look at the store tells: the unfinished tasks, what is asked of people (by kind), the workers with their slots and
     how many of them have let their lease end, and what waits to be delivered."""
 
@@ -26,6 +26,6 @@ class Standing:
 class Gauges(Protocol):
     """A store that tells how it stands. The promises of all verbs of the Store hold here too."""
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> QueueSnapshot:
         """How it stands now: a few statements over what is unfinished; the journal is not gone through."""
         ...

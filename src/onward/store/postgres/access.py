@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onward.core.audit import BEGINNING, Deed, Entry, entered
+from onward.core.audit import BEGINNING, AuditEvent, Entry, entered
 from onward.core.key import KeyRow
 from onward.core.task import Message
 from onward.store.port.access import Entries, Keys, Kin, audit_statement, seen_by
@@ -24,7 +24,7 @@ class PostgresAccess:
     async def kin(self, ids: Sequence[str], *, below: bool = False) -> Sequence[Kin]:
         return [Kin(*row) for row in await self._fetch("kin_below" if below else "kin", ids=list(ids))]
 
-    async def add_key(self, key: KeyRow, seconds: float | None, deed: Deed) -> KeyRow:
+    async def add_key(self, key: KeyRow, seconds: float | None, deed: AuditEvent) -> KeyRow:
         async def job(connection: Any) -> KeyRow:
             await run(connection, "key_add", seconds=seconds, **key._asdict())
             await write_down(connection, deed)
@@ -42,7 +42,7 @@ class PostgresAccess:
     async def has_keys(self) -> bool:
         return bool((await self._fetch("has_keys"))[0]["found"])
 
-    async def revoke_key(self, key_id: str, deed: Deed, whose: str | None = None) -> KeyRow | None:
+    async def revoke_key(self, key_id: str, deed: AuditEvent, whose: str | None = None) -> KeyRow | None:
         async def job(connection: Any) -> KeyRow | None:
             if await first(connection, "key_revoke", id=key_id, **seen_by(whose)) is not None:
                 await write_down(connection, deed)
@@ -54,7 +54,7 @@ class PostgresAccess:
     async def use_key(self, key_id: str) -> None:
         await self._execute("key_used", id=key_id)
 
-    async def write_down(self, deed: Deed) -> None:
+    async def write_down(self, deed: AuditEvent) -> None:
         await self._from_outside(lambda c: write_down(c, deed))
 
     async def audit(self, after: int, limit: int, whose: str | None = None, before: int | None = None) -> Entries:
@@ -62,7 +62,7 @@ class PostgresAccess:
         return [Entry(*row) for row in await self._fetch(audit_statement(whose, before), **asked)]
 
 
-async def write_down(connection: Any, deed: Deed) -> None:
+async def write_down(connection: Any, deed: AuditEvent) -> None:
     """The next entry of the audit."""
     await run(connection, "lock_audit")
     number, before = await first(connection, "audit_head") or (
@@ -74,7 +74,7 @@ async def write_down(connection: Any, deed: Deed) -> None:
 
 
 async def resolve_ended(
-    connection: Any, task_id: str, message: Message, deed: Deed | None, undo: str | None, data: bytes
+    connection: Any, task_id: str, message: Message, deed: AuditEvent | None, undo: str | None, data: bytes
 ) -> Sent:
     """See `Store.resolve_ended`."""
     sent = await postgres_steer.resolve_ended(connection, task_id, message, undo, data)
@@ -83,7 +83,7 @@ async def resolve_ended(
     return sent
 
 
-async def send(connection: Any, task_id: str, message: Message, deed: Deed | None) -> Sent:
+async def send(connection: Any, task_id: str, message: Message, deed: AuditEvent | None) -> Sent:
     """See `Store.send`."""
     sent = await postgres_steer.send(connection, task_id, message)
     if deed is not None and sent.number is not None and sent.there is None:

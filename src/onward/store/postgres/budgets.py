@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onward.core.audit import Deed
-from onward.core.budget import Granted, Purse
+from onward.core.audit import AuditEvent
+from onward.core.budget import BudgetLedger, Granted
 from onward.store.port import budgets as purses
 from onward.store.postgres import access as postgres_access
 from onward.store.postgres import control as postgres_steer
@@ -18,11 +18,13 @@ class PostgresPurses:
 
     _from_outside: Any
 
-    async def purse(self, task_id: str) -> Purse | None:
-        found: dict[str, Purse] = await self._from_outside(lambda c: _read(c, "purses", [task_id]))
+    async def purse(self, task_id: str) -> BudgetLedger | None:
+        found: dict[str, BudgetLedger] = await self._from_outside(lambda c: _read(c, "purses", [task_id]))
         return found.get(task_id)
 
-    async def change_purses(self, holders: Sequence[str], change: purses.Change, deed: Deed | None = None) -> Granted:
+    async def change_purses(
+        self, holders: Sequence[str], change: purses.Change, deed: AuditEvent | None = None
+    ) -> Granted:
         async def job(connection: Any) -> Granted:
             await run(connection, "lock_purses", ids=sorted(holders))  # also one that is not there yet
             before = await _read(connection, "purses", holders)
@@ -39,6 +41,6 @@ class PostgresPurses:
         return await self._from_outside(job)  # type: ignore[no-any-return]
 
 
-async def _read(connection: Any, name: str, holders: Sequence[str]) -> dict[str, Purse]:
+async def _read(connection: Any, name: str, holders: Sequence[str]) -> dict[str, BudgetLedger]:
     rows = await connection.fetch(S[name].sql, *S[name](ids=list(holders)))
     return purses.unpacked((row["task_id"], row["data"]) for row in rows)

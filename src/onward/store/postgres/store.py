@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from onward.core.audit import Deed
+from onward.core.audit import AuditEvent
 from onward.core.crash import crashpoint
 from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
@@ -295,14 +295,14 @@ class PostgresStore(
         self._parents_after = next((parent for _, parent in found if parent is not None), "")
         return [task_id for task_id, _ in found if task_id is not None]
 
-    async def send(self, task_id: str, message: Message, deed: Deed | None = None) -> Sent:
+    async def send(self, task_id: str, message: Message, deed: AuditEvent | None = None) -> Sent:
         return await self._from_outside(lambda c: access.send(c, task_id, message, deed))
 
     async def resolve_ended(
         self,
         task_id: str,
         message: Message,
-        deed: Deed | None = None,
+        deed: AuditEvent | None = None,
         *,
         undo: str | None = None,
         input: bytes = b"",  # noqa: A002

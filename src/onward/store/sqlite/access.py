@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from onward.core.audit import BEGINNING, Deed, Entry, entered
+from onward.core.audit import BEGINNING, AuditEvent, Entry, entered
 from onward.core.key import KeyRow
 from onward.core.task import Message
 from onward.store.port.access import Entries, Keys, Kin, audit_statement, seen_by
@@ -27,7 +27,7 @@ class SqliteAccess:
         name, wanted = "kin_below" if below else "kin", json.dumps(list(ids))
         return await self._reading(lambda c: [Kin(*row) for row in run(c, name, ids=wanted)])  # type: ignore[no-any-return]
 
-    async def add_key(self, key: KeyRow, seconds: float | None, deed: Deed) -> KeyRow:
+    async def add_key(self, key: KeyRow, seconds: float | None, deed: AuditEvent) -> KeyRow:
         def job(connection: apsw.Connection) -> KeyRow:
             run(connection, "key_add", seconds=seconds, **key._asdict())
             write_down(connection, deed)
@@ -45,7 +45,7 @@ class SqliteAccess:
     async def has_keys(self) -> bool:
         return bool((await self._reading(lambda c: first(c, "has_keys")))[0])
 
-    async def revoke_key(self, key_id: str, deed: Deed, whose: str | None = None) -> KeyRow | None:
+    async def revoke_key(self, key_id: str, deed: AuditEvent, whose: str | None = None) -> KeyRow | None:
         def job(connection: apsw.Connection) -> KeyRow | None:
             if first(connection, "key_revoke", id=key_id, **seen_by(whose)) is not None:
                 write_down(connection, deed)
@@ -57,7 +57,7 @@ class SqliteAccess:
     async def use_key(self, key_id: str) -> None:
         await self._writing(lambda c: run(c, "key_used", id=key_id))
 
-    async def write_down(self, deed: Deed) -> None:
+    async def write_down(self, deed: AuditEvent) -> None:
         await self._writing(lambda c: write_down(c, deed))
 
     async def audit(self, after: int, limit: int, whose: str | None = None, before: int | None = None) -> Entries:
@@ -66,7 +66,7 @@ class SqliteAccess:
         return await self._reading(lambda c: [Entry(*row) for row in run(c, name, **asked)])  # type: ignore[no-any-return]
 
 
-def write_down(connection: apsw.Connection, deed: Deed) -> None:
+def write_down(connection: apsw.Connection, deed: AuditEvent) -> None:
     """The next entry of the audit."""
     number, before = first(connection, "audit_head") or (0, BEGINNING)
     ((now,),) = run(connection, "now")
@@ -74,7 +74,7 @@ def write_down(connection: apsw.Connection, deed: Deed) -> None:
 
 
 def resolve_ended(
-    connection: apsw.Connection, task_id: str, message: Message, deed: Deed | None, undo: str | None, data: bytes
+    connection: apsw.Connection, task_id: str, message: Message, deed: AuditEvent | None, undo: str | None, data: bytes
 ) -> Sent:
     """See `Store.resolve_ended`."""
     sent = sqlite_steer.resolve_ended(connection, task_id, message, undo, data)
@@ -83,7 +83,7 @@ def resolve_ended(
     return sent
 
 
-def send(connection: apsw.Connection, task_id: str, message: Message, deed: Deed | None) -> Sent:
+def send(connection: apsw.Connection, task_id: str, message: Message, deed: AuditEvent | None) -> Sent:
     """See `Store.send`."""
     sent = sqlite_steer.send(connection, task_id, message)
     if deed is not None and sent.number is not None and sent.there is None:

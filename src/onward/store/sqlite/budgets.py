@@ -8,8 +8,8 @@ from typing import Any
 
 import apsw
 
-from onward.core.audit import Deed
-from onward.core.budget import Granted, Purse
+from onward.core.audit import AuditEvent
+from onward.core.budget import BudgetLedger, Granted
 from onward.core.crash import crashpoint
 from onward.store.port import budgets as purses
 from onward.store.sqlite import access as sqlite_access
@@ -23,11 +23,13 @@ class SqlitePurses:
     _reading: Any
     _writing: Any
 
-    async def purse(self, task_id: str) -> Purse | None:
-        found: dict[str, Purse] = await self._reading(lambda c: _read(c, [task_id]))
+    async def purse(self, task_id: str) -> BudgetLedger | None:
+        found: dict[str, BudgetLedger] = await self._reading(lambda c: _read(c, [task_id]))
         return found.get(task_id)
 
-    async def change_purses(self, holders: Sequence[str], change: purses.Change, deed: Deed | None = None) -> Granted:
+    async def change_purses(
+        self, holders: Sequence[str], change: purses.Change, deed: AuditEvent | None = None
+    ) -> Granted:
         def job(connection: apsw.Connection) -> Granted:
             crashpoint("purse.before")
             before = _read(connection, holders)
@@ -44,5 +46,5 @@ class SqlitePurses:
         return granted
 
 
-def _read(connection: apsw.Connection, holders: Sequence[str]) -> dict[str, Purse]:
+def _read(connection: apsw.Connection, holders: Sequence[str]) -> dict[str, BudgetLedger]:
     return purses.unpacked(run(connection, "purses", ids=json.dumps(list(holders))))

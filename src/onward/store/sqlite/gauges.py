@@ -7,7 +7,7 @@ from typing import Any
 import apsw
 
 from onward.store.port.access import seen_by
-from onward.store.port.gauges import Standing
+from onward.store.port.gauges import QueueSnapshot
 from onward.store.port.overview import Unfinished
 from onward.store.sqlite.execute import first, run
 
@@ -17,14 +17,14 @@ class SqliteGauges:
 
     _reading: Any
 
-    async def standing(self) -> Standing:
-        standing: Standing = await self._reading(_standing)
+    async def standing(self) -> QueueSnapshot:
+        standing: QueueSnapshot = await self._reading(_standing)
         return standing
 
 
-def _standing(connection: apsw.Connection) -> Standing:
+def _standing(connection: apsw.Connection) -> QueueSnapshot:
     ((workers, slots, late),) = run(connection, "crew")
     unfinished = [Unfinished(*row) for row in run(connection, "unfinished")]
     outbox: Any = first(connection, "outbox_depth") if first(connection, "outbox_there") else None
     asks = dict(run(connection, "open_asks_by_kind", **seen_by(None)))
-    return Standing(unfinished, asks, workers, slots, late, outbox)
+    return QueueSnapshot(unfinished, asks, workers, slots, late, outbox)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from onward.core.caller import DECIDE
 from onward.core.state import AgentState
 from onward.errors import NotFound
-from onward.server.http.route import Answer, Asked, Call
+from onward.server.http.route import ApiResponse, ApiRoute, RequestContext
 from onward.server.schema import shapes
 from onward.service.budgets import Spent
 from onward.service.serialize import ask_json, task_json
@@ -18,18 +18,18 @@ from onward.service.serialize import ask_json, task_json
 _ARTIFACT = re.compile(r"([!-~]+)\.([!-~]+)")
 
 
-async def approvals(asked: Asked) -> Answer:
+async def approvals(asked: RequestContext) -> ApiResponse:
     """`GET /api/approvals`."""
     found = sorted(await asked.door.asks("approval"), key=lambda ask: (ask.expires_at or math.inf, ask.asked_at))
-    return Answer({"approvals": [ask_json(ask) for ask in found]})
+    return ApiResponse({"approvals": [ask_json(ask) for ask in found]})
 
 
-async def questions(asked: Asked) -> Answer:
+async def questions(asked: RequestContext) -> ApiResponse:
     """`GET /api/questions`."""
-    return Answer({"questions": [ask_json(ask) for ask in await asked.door.asks("question")]})
+    return ApiResponse({"questions": [ask_json(ask) for ask in await asked.door.asks("question")]})
 
 
-async def decide(asked: Asked) -> Answer:
+async def decide(asked: RequestContext) -> ApiResponse:
     """`POST /api/approvals/{id}`."""
     body: shapes.Decision = asked.body
     ask = await asked.door.decide(
@@ -40,52 +40,54 @@ async def decide(asked: Asked) -> Answer:
         always=body.always,
         hash=body.hash,
     )
-    return Answer({"id": ask.id, "task_id": ask.task_id, "decided": True})
+    return ApiResponse({"id": ask.id, "task_id": ask.task_id, "decided": True})
 
 
-async def answer(asked: Asked) -> Answer:
+async def answer(asked: RequestContext) -> ApiResponse:
     """`POST /api/questions/{id}`."""
     ask = await asked.door.answer(asked.path["id"], asked.body.answer)
-    return Answer({"id": ask.id, "task_id": ask.task_id, "decided": True})
+    return ApiResponse({"id": ask.id, "task_id": ask.task_id, "decided": True})
 
 
-async def doubts(asked: Asked) -> Answer:
+async def doubts(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/doubts`."""
     found = await asked.door.doubts(asked.path["id"])
-    return Answer({"doubts": [{"task_id": d.task_id, "seq": d.seq, "step": d.step, "reason": d.reason} for d in found]})
+    return ApiResponse(
+        {"doubts": [{"task_id": d.task_id, "seq": d.seq, "step": d.step, "reason": d.reason} for d in found]}
+    )
 
 
-async def resolve(asked: Asked) -> Answer:
+async def resolve(asked: RequestContext) -> ApiResponse:
     """`POST /api/tasks/{id}/resolve`."""
     body: shapes.Verdict = asked.body
-    return Answer(task_json(await asked.door.resolve(asked.path["id"], body.verdict, body.result, step=body.step)))
+    return ApiResponse(task_json(await asked.door.resolve(asked.path["id"], body.verdict, body.result, step=body.step)))
 
 
-async def budget(asked: Asked) -> Answer:
+async def budget(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/budget`."""
     return _budget(await asked.door.budget(asked.path["id"]))
 
 
-async def raise_budget(asked: Asked) -> Answer:
+async def raise_budget(asked: RequestContext) -> ApiResponse:
     """`POST /api/tasks/{id}/budget`."""
     said = asked.body.model_dump()
     return _budget(await asked.door.raise_budget(asked.path["id"], max_wall_time=said.pop("max_wall_time_s"), **said))
 
 
-async def state(asked: Asked) -> Answer:
+async def state(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/state`."""
-    return Answer((await asked.door.state(asked.path["id"])).model_dump(mode="json"))
+    return ApiResponse((await asked.door.state(asked.path["id"])).model_dump(mode="json"))
 
 
-async def artifacts(asked: Asked) -> Answer:
+async def artifacts(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/artifacts`."""
     task_id, found = asked.path["id"], await asked.door.artifacts(asked.path["id"])
-    return Answer(
+    return ApiResponse(
         {"artifacts": [{"id": f"{task_id}.{ref.artifact_id}", **ref.model_dump(mode="json")} for ref in found]}
     )
 
 
-async def artifact(asked: Asked) -> Answer:
+async def artifact(asked: RequestContext) -> ApiResponse:
     """`GET /api/artifacts/{id}`: bytes that somebody else chose, so never something that a browser would run."""
     named = _ARTIFACT.fullmatch(asked.path["id"])
     if named is None:
@@ -98,18 +100,18 @@ async def artifact(asked: Asked) -> Answer:
         "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "sandbox; default-src 'none'",
     }
-    return Answer(response=Response(data, 200, headers, media_type="application/octet-stream"))
+    return ApiResponse(response=Response(data, 200, headers, media_type="application/octet-stream"))
 
 
-def _budget(spent: Spent) -> Answer:
-    return Answer(
+def _budget(spent: Spent) -> ApiResponse:
+    return ApiResponse(
         {"task_id": spent.task_id, "meters": spent.meters, "waiting": list(spent.waiting), "needs": spent.needs}
     )
 
 
 _BODY = (404, 409, 413, 415, 422)
 CALLS = [
-    Call(
+    ApiRoute(
         "GET",
         "/api/approvals",
         "approvals",
@@ -119,7 +121,7 @@ CALLS = [
         query=shapes.Pending,
         tag="people",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/approvals/{id}",
         "decide",
@@ -131,7 +133,7 @@ CALLS = [
         errors=(*_BODY, 410),
         tag="people",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/questions",
         "questions",
@@ -141,7 +143,7 @@ CALLS = [
         query=shapes.Pending,
         tag="people",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/questions/{id}",
         "answer",
@@ -153,7 +155,7 @@ CALLS = [
         errors=(*_BODY, 410),
         tag="people",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}/doubts",
         "doubts",
@@ -163,7 +165,7 @@ CALLS = [
         errors=(404,),
         tag="people",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/tasks/{id}/resolve",
         "resolve",
@@ -175,7 +177,7 @@ CALLS = [
         errors=_BODY,
         tag="people",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}/budget",
         "budget",
@@ -185,7 +187,7 @@ CALLS = [
         errors=(404,),
         tag="people",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/tasks/{id}/budget",
         "raise_budget",
@@ -197,7 +199,7 @@ CALLS = [
         errors=_BODY,
         tag="people",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}/state",
         "state",
@@ -207,7 +209,7 @@ CALLS = [
         errors=(404,),
         tag="agents",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}/artifacts",
         "artifacts",
@@ -217,7 +219,7 @@ CALLS = [
         errors=(404,),
         tag="agents",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/artifacts/{id}",
         "artifact",

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from onward.core.caller import ADMIN, SUBMIT
-from onward.server.http.route import Answer, Asked, Call, Shape
+from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
 from onward.server.schema.shapes import Priority, Whole
 from onward.server.schema.task_shapes import TaskFilter
 from onward.service.listing import COUNTED
@@ -48,21 +48,21 @@ class Outcome(Shape):
     refused: list[RefusedTask]
 
 
-async def count(asked: Asked) -> Answer:
+async def count(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/count`."""
     found, more = await asked.door.count(**asked.query.asked())
-    return Answer({"count": found, "capped": more})
+    return ApiResponse({"count": found, "capped": more})
 
 
-async def act(asked: Asked) -> Answer:
+async def act(asked: RequestContext) -> ApiResponse:
     """`POST /api/tasks/actions`."""
     body: Action = asked.body
     done = await asked.door.act(body.action, body.count, priority=body.priority, **body.filter.asked())
-    return Answer({**dataclasses.asdict(done), "refused": [dataclasses.asdict(one) for one in done.refused]})
+    return ApiResponse({**dataclasses.asdict(done), "refused": [dataclasses.asdict(one) for one in done.refused]})
 
 
 CALLS = [
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/count",
         "count",
@@ -71,7 +71,7 @@ CALLS = [
         {200: ("The number.", Count)},
         query=TaskFilter,
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/tasks/actions",
         "act",

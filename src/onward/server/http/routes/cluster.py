@@ -7,64 +7,64 @@ from starlette.responses import Response
 from onward.errors import SchemaMismatch, UsageError
 from onward.server.http.metrics import Metrics
 from onward.server.http.problem import Problem
-from onward.server.http.route import Answer, Asked, Call
+from onward.server.http.route import ApiResponse, ApiRoute, RequestContext
 from onward.server.schema import shapes
 from onward.service.serialize import queue_json, schedule_json, stats_json, worker_json
 
 
-async def schedules(asked: Asked) -> Answer:
+async def schedules(asked: RequestContext) -> ApiResponse:
     """`GET /api/schedules`."""
-    return Answer({"schedules": [schedule_json(schedule) for schedule in await asked.door.schedules()]})
+    return ApiResponse({"schedules": [schedule_json(schedule) for schedule in await asked.door.schedules()]})
 
 
-async def pause_schedule(asked: Asked) -> Answer:
+async def pause_schedule(asked: RequestContext) -> ApiResponse:
     """`POST /api/schedules/{name}/pause`."""
-    return Answer(schedule_json(await asked.door.pause_schedule(asked.path["name"])))
+    return ApiResponse(schedule_json(await asked.door.pause_schedule(asked.path["name"])))
 
 
-async def unpause_schedule(asked: Asked) -> Answer:
+async def unpause_schedule(asked: RequestContext) -> ApiResponse:
     """`POST /api/schedules/{name}/unpause`."""
-    return Answer(schedule_json(await asked.door.unpause_schedule(asked.path["name"])))
+    return ApiResponse(schedule_json(await asked.door.unpause_schedule(asked.path["name"])))
 
 
-async def trigger(asked: Asked) -> Answer:
+async def trigger(asked: RequestContext) -> ApiResponse:
     """`POST /api/schedules/{name}/trigger`."""
     task_id = await asked.door.trigger(asked.path["name"])
     where = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
-    return Answer({"task_id": task_id, "state": "pending"}, 202, where)
+    return ApiResponse({"task_id": task_id, "state": "pending"}, 202, where)
 
 
-async def queues(asked: Asked) -> Answer:
+async def queues(asked: RequestContext) -> ApiResponse:
     """`GET /api/queues`."""
-    return Answer({"queues": [queue_json(queue) for queue in await asked.door.queues()]})
+    return ApiResponse({"queues": [queue_json(queue) for queue in await asked.door.queues()]})
 
 
-async def pause_queue(asked: Asked) -> Answer:
+async def pause_queue(asked: RequestContext) -> ApiResponse:
     """`POST /api/queues/{name}/pause`."""
-    return Answer(queue_json(await asked.door.pause_queue(asked.path["name"])))
+    return ApiResponse(queue_json(await asked.door.pause_queue(asked.path["name"])))
 
 
-async def unpause_queue(asked: Asked) -> Answer:
+async def unpause_queue(asked: RequestContext) -> ApiResponse:
     """`POST /api/queues/{name}/unpause`."""
-    return Answer(queue_json(await asked.door.unpause_queue(asked.path["name"])))
+    return ApiResponse(queue_json(await asked.door.unpause_queue(asked.path["name"])))
 
 
-async def workers(asked: Asked) -> Answer:
+async def workers(asked: RequestContext) -> ApiResponse:
     """`GET /api/workers`."""
-    return Answer({"workers": [worker_json(worker) for worker in await asked.door.workers()]})
+    return ApiResponse({"workers": [worker_json(worker) for worker in await asked.door.workers()]})
 
 
-async def stats(asked: Asked) -> Answer:
+async def stats(asked: RequestContext) -> ApiResponse:
     """`GET /api/stats`."""
-    return Answer(stats_json(await asked.door.stats()))
+    return ApiResponse(stats_json(await asked.door.stats()))
 
 
-async def healthz(_asked: Asked) -> Answer:
+async def healthz(_asked: RequestContext) -> ApiResponse:
     """`GET /healthz`: this process answers."""
-    return Answer({"status": "ok"})
+    return ApiResponse({"status": "ok"})
 
 
-async def metrics(asked: Asked) -> Answer:
+async def metrics(asked: RequestContext) -> ApiResponse:
     """`GET /metrics`: of all tenants together, so it is for who runs the place."""
     asked.door.measures()
     edge = asked.edge
@@ -73,24 +73,24 @@ async def metrics(asked: Asked) -> Answer:
     except UsageError as error:
         raise Problem(501, "no_metrics", str(error)) from None
     text, media = await edge.metrics.text(asked.header("accept") or "")
-    return Answer(response=Response(text, 200, {"Content-Type": media}))
+    return ApiResponse(response=Response(text, 200, {"Content-Type": media}))
 
 
-async def readyz(asked: Asked) -> Answer:
+async def readyz(asked: RequestContext) -> ApiResponse:
     """`GET /readyz`: the database answers too, and has the tables of this version."""
     there, wanted = await asked.door.service.version()
     if there < wanted:
         raise SchemaMismatch(
             f"the tables are of version {there}, and this program needs {wanted}; run `onward migrate`"
         )
-    return Answer({"status": "ok"})
+    return ApiResponse({"status": "ok"})
 
 
 _SCHEDULE = {200: ("The schedule.", shapes.ScheduleShape)}
 _QUEUE = {200: ("The queue.", shapes.QueueShape)}
 _WELL = {200: ("It is well.", shapes.Health)}
 CALLS = [
-    Call(
+    ApiRoute(
         "GET",
         "/metrics",
         "metrics",
@@ -101,7 +101,7 @@ CALLS = [
         errors=(501,),
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/schedules",
         "schedules",
@@ -110,7 +110,7 @@ CALLS = [
         {200: ("All schedules.", shapes.Schedules)},
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/schedules/{name}/pause",
         "pause_schedule",
@@ -120,7 +120,7 @@ CALLS = [
         errors=(404,),
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/schedules/{name}/unpause",
         "unpause_schedule",
@@ -130,7 +130,7 @@ CALLS = [
         errors=(404,),
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/schedules/{name}/trigger",
         "trigger",
@@ -140,7 +140,7 @@ CALLS = [
         errors=(404,),
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/queues",
         "queues",
@@ -149,7 +149,7 @@ CALLS = [
         {200: ("All queues.", shapes.Queues)},
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/queues/{name}/pause",
         "pause_queue",
@@ -158,7 +158,7 @@ CALLS = [
         _QUEUE,
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/queues/{name}/drain",
         "drain_queue",
@@ -167,7 +167,7 @@ CALLS = [
         _QUEUE,
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/queues/{name}/unpause",
         "unpause_queue",
@@ -176,7 +176,7 @@ CALLS = [
         _QUEUE,
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/workers",
         "workers",
@@ -185,7 +185,7 @@ CALLS = [
         {200: ("All workers.", shapes.Workers)},
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/stats",
         "stats",
@@ -194,8 +194,8 @@ CALLS = [
         {200: ("Numbers.", shapes.StatsShape)},
         tag="place",
     ),
-    Call("GET", "/healthz", "healthz", healthz, "Whether this process answers.", _WELL, open=True, tag="place"),
-    Call(
+    ApiRoute("GET", "/healthz", "healthz", healthz, "Whether this process answers.", _WELL, open=True, tag="place"),
+    ApiRoute(
         "GET",
         "/readyz",
         "readyz",

@@ -11,11 +11,11 @@ from onward.core.hook import Event, Hook
 from onward.errors import NotFound
 from onward.server.http import bodies
 from onward.server.http.problem import Problem
-from onward.server.http.route import Answer, Asked, Call
+from onward.server.http.route import ApiResponse, ApiRoute, RequestContext
 from onward.server.schema import shapes
 
 
-async def receive(asked: Asked) -> Answer:
+async def receive(asked: RequestContext) -> ApiResponse:
     """Check the signature over the bytes as they came, then do what the hook is for."""
     hook = asked.edge.hooks.get(asked.path["name"])
     if hook is None:
@@ -28,7 +28,7 @@ async def receive(asked: Asked) -> Answer:
     async with edge.room.working(len(data)):
         event = hook.event(headers, data, await bodies.apart(data, lambda: bodies.parse(data)), edge.now())
         await _do(hook, event)
-    return Answer({"id": event.id})
+    return ApiResponse({"id": event.id})
 
 
 async def _do(hook: Hook, event: Event) -> None:
@@ -47,7 +47,7 @@ async def _do(hook: Hook, event: Event) -> None:
 
 
 CALLS = [
-    Call(
+    ApiRoute(
         "POST",
         "/api/hooks/{name}",
         "hook",

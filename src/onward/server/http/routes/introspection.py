@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from onward.server.http.route import Answer, Asked, Call, Shape
+from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
 from onward.server.schema.shapes import Moment, RecordShape, Seq, StatsShape, Time
 from onward.service.serialize import timeline_json, turn_json, whole_record_json
 
@@ -207,55 +207,55 @@ class SystemShape(Shape):
     checks: list[Finding]
 
 
-async def whoami(asked: Asked) -> Answer:
+async def whoami(asked: RequestContext) -> ApiResponse:
     """`GET /api/whoami`: for whoever has a key, whatever it is good for."""
     caller = asked.door.caller
     told = {"name": caller.name, "key": caller.key, "tenant": caller.tenant, "agent": caller.agent}
-    return Answer({**told, "scopes": sorted(caller.scopes), "version": asked.edge.version})
+    return ApiResponse({**told, "scopes": sorted(caller.scopes), "version": asked.edge.version})
 
 
-async def handlers(asked: Asked) -> Answer:
+async def handlers(asked: RequestContext) -> ApiResponse:
     """`GET /api/handlers`."""
-    return Answer({"handlers": [dataclasses.asdict(one) for one in await asked.door.handlers()]})
+    return ApiResponse({"handlers": [dataclasses.asdict(one) for one in await asked.door.handlers()]})
 
 
-async def timeline(asked: Asked) -> Answer:
+async def timeline(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/timeline`."""
     found = await asked.door.timeline(asked.path["id"], asked.query.after)
-    return Answer(timeline_json(found))
+    return ApiResponse(timeline_json(found))
 
 
-async def record(asked: Asked) -> Answer:
+async def record(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/records/{seq}`."""
-    return Answer(whole_record_json(await asked.door.record(asked.path["id"], _number(asked.path["seq"]))))
+    return ApiResponse(whole_record_json(await asked.door.record(asked.path["id"], _number(asked.path["seq"]))))
 
 
-async def turns(asked: Asked) -> Answer:
+async def turns(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/turns`."""
     query: TurnQuery = asked.query
     found = await asked.door.turns(asked.path["id"], query.after, query.limit)
     last = found[-1].turn if len(found) == query.limit else None
-    return Answer({"turns": [turn_json(one) for one in found], "next": last})
+    return ApiResponse({"turns": [turn_json(one) for one in found], "next": last})
 
 
-async def turn(asked: Asked) -> Answer:
+async def turn(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/turns/{n}`."""
     found = await asked.door.turn(asked.path["id"], _number(asked.path["n"]))
-    return Answer({**turn_json(found.view), "messages": found.messages, "reply": found.reply})
+    return ApiResponse({**turn_json(found.view), "messages": found.messages, "reply": found.reply})
 
 
-async def usage(asked: Asked) -> Answer:
+async def usage(asked: RequestContext) -> ApiResponse:
     """`GET /api/usage`."""
     query: UsageQuery = asked.query
     since, until = (None if at is None else at.timestamp() for at in (query.since, query.until))
     found = await asked.door.usage(query.by, since, until)
-    return Answer(dataclasses.asdict(found))
+    return ApiResponse(dataclasses.asdict(found))
 
 
-async def system(asked: Asked) -> Answer:
+async def system(asked: RequestContext) -> ApiResponse:
     """`GET /api/system`."""
     found = await asked.door.system(asked.edge.settings, asked.edge.version)
-    return Answer({**dataclasses.asdict(found), "fine": found.fine})
+    return ApiResponse({**dataclasses.asdict(found), "fine": found.fine})
 
 
 def _number(text: str) -> int:
@@ -264,8 +264,10 @@ def _number(text: str) -> int:
 
 
 CALLS = [
-    Call("GET", "/api/whoami", "whoami", whoami, "Who asks, and what they may do.", {200: ("You.", Who)}, tag="access"),
-    Call(
+    ApiRoute(
+        "GET", "/api/whoami", "whoami", whoami, "Who asks, and what they may do.", {200: ("You.", Who)}, tag="access"
+    ),
+    ApiRoute(
         "GET",
         "/api/handlers",
         "handlers",
@@ -274,7 +276,7 @@ CALLS = [
         {200: ("All handlers.", Handlers)},
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/usage",
         "usage",
@@ -284,7 +286,7 @@ CALLS = [
         query=UsageQuery,
         tag="agents",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/system",
         "system",
@@ -293,7 +295,7 @@ CALLS = [
         {200: ("All of it.", SystemShape)},
         tag="place",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}/timeline",
         "timeline",
@@ -303,7 +305,7 @@ CALLS = [
         query=SinceQuery,
         errors=(404,),
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}/records/{seq}",
         "record",
@@ -312,7 +314,7 @@ CALLS = [
         {200: ("The record.", WholeRecord)},
         errors=(404,),
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}/turns",
         "turns",
@@ -323,7 +325,7 @@ CALLS = [
         errors=(404,),
         tag="agents",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}/turns/{n}",
         "turn",

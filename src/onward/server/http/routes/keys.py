@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from onward.core.caller import ADMIN
-from onward.server.http.route import Answer, Asked, Call, Shape
+from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
 from onward.server.schema.shapes import Name, Seconds, Seq, Time
 from onward.service.serialize import entry_json, key_json
 
@@ -81,12 +81,12 @@ class AuditQuery(Shape):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
-async def list_(asked: Asked) -> Answer:
+async def list_(asked: RequestContext) -> ApiResponse:
     """`GET /api/keys`."""
-    return Answer({"keys": [key_json(key) for key in await asked.door.keys()]})
+    return ApiResponse({"keys": [key_json(key) for key in await asked.door.keys()]})
 
 
-async def create(asked: Asked) -> Answer:
+async def create(asked: RequestContext) -> ApiResponse:
     """`POST /api/keys`."""
     body: NewKey = asked.body
     made = await asked.door.create_key(
@@ -94,24 +94,24 @@ async def create(asked: Asked) -> Answer:
     )
     secret = asked.door.service.subscriptions.secret_of(made.key.tenant)
     told = {**key_json(made.key), "token": made.token, "webhook_secret": secret}
-    return Answer(told, 201, {"Cache-Control": "no-store"})
+    return ApiResponse(told, 201, {"Cache-Control": "no-store"})
 
 
-async def revoke(asked: Asked) -> Answer:
+async def revoke(asked: RequestContext) -> ApiResponse:
     """`POST /api/keys/{id}/revoke`."""
-    return Answer(key_json(await asked.door.revoke_key(asked.path["id"])))
+    return ApiResponse(key_json(await asked.door.revoke_key(asked.path["id"])))
 
 
-async def audit(asked: Asked) -> Answer:
+async def audit(asked: RequestContext) -> ApiResponse:
     """`GET /api/audit`."""
     query: AuditQuery = asked.query
     found = await asked.door.audit(query.after, query.limit, query.before)
     last = found[-1].number if len(found) == query.limit else None
-    return Answer({"entries": [entry_json(entry) for entry in found], "next": last})
+    return ApiResponse({"entries": [entry_json(entry) for entry in found], "next": last})
 
 
 CALLS = [
-    Call(
+    ApiRoute(
         "GET",
         "/api/keys",
         "keys",
@@ -120,7 +120,7 @@ CALLS = [
         {200: ("Keys.", KeyList)},
         tag="access",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/keys",
         "create_key",
@@ -132,7 +132,7 @@ CALLS = [
         errors=(413, 415, 422),
         tag="access",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/keys/{id}/revoke",
         "revoke_key",
@@ -142,7 +142,7 @@ CALLS = [
         errors=(404,),
         tag="access",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/audit",
         "audit",

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from onward.core.caller import Caller
 from onward.errors import OnwardError
-from onward.server.http.route import Answer, Asked, Call, Shape
+from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
 from onward.server.live import sse as stream
 from onward.server.schema import shapes
 
@@ -28,29 +28,29 @@ class ProgressQuery(Shape):
     after: Annotated[str, Field(pattern=r"^[0-9]{1,15}(,[0-9]{1,15})*$", max_length=2000)] | None = None
 
 
-async def progress(asked: Asked) -> Answer:
+async def progress(asked: RequestContext) -> ApiResponse:
     """`GET /api/progress`."""
     query: ProgressQuery = asked.query
     edge, allowed = asked.edge, still_allowed(asked)
     if query.all:
-        return Answer(response=await stream.everything(asked.door, edge.feed, query.task_id, allowed))
+        return ApiResponse(response=await stream.everything(asked.door, edge.feed, query.task_id, allowed))
     cursor = asked.header("last-event-id") or query.after
-    return Answer(response=await stream.progress(asked.door, edge.feed, query.task_id, cursor, allowed))
+    return ApiResponse(response=await stream.progress(asked.door, edge.feed, query.task_id, cursor, allowed))
 
 
-async def records(asked: Asked) -> Answer:
+async def records(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/events` for whoever wants a stream."""
     cursor = asked.header("last-event-id") or (str(asked.query.after) if asked.query.after else None)
     feed = asked.edge.feed
-    return Answer(response=await stream.records(asked.door, feed, asked.path["id"], cursor, still_allowed(asked)))
+    return ApiResponse(response=await stream.records(asked.door, feed, asked.path["id"], cursor, still_allowed(asked)))
 
 
-def wants_stream(asked: Asked) -> bool:
+def wants_stream(asked: RequestContext) -> bool:
     """Whether the client asks for events rather than JSON."""
     return stream.MEDIA in (asked.header("accept") or "")
 
 
-def still_allowed(asked: Asked) -> stream.StillAllowed:
+def still_allowed(asked: RequestContext) -> stream.StillAllowed:
     """Whether whoever began a stream may still have it."""
     return check(asked.edge, asked.door.caller)
 
@@ -68,7 +68,7 @@ def check(edge: Edge, caller: Caller) -> stream.StillAllowed:
 
 
 CALLS = [
-    Call(
+    ApiRoute(
         "GET",
         "/api/progress",
         "progress",

@@ -8,7 +8,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from onward.core.caller import ADMIN
-from onward.server.http.route import Answer, Asked, Call, Shape
+from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
 from onward.server.schema.shapes import Name, Time
 from onward.service.serialize import delivery_json, subscription_json
 
@@ -91,40 +91,40 @@ class DeliveryQuery(PageQuery):
     subscription: Name | None = None
 
 
-async def make(asked: Asked) -> Answer:
+async def make(asked: RequestContext) -> ApiResponse:
     """`POST /api/subscriptions`."""
     body: NewSubscription = asked.body
     made = await asked.door.subscribe(body.url, body.types, tenant=body.tenant)
-    return Answer(subscription_json(made) | {"secret": made.secret}, 201)
+    return ApiResponse(subscription_json(made) | {"secret": made.secret}, 201)
 
 
-async def list_(asked: Asked) -> Answer:
+async def list_(asked: RequestContext) -> ApiResponse:
     """`GET /api/subscriptions`."""
     found, cursor = await asked.door.subscriptions(asked.query.limit, asked.query.cursor)
-    return Answer({"subscriptions": [subscription_json(one) for one in found], "next": cursor})
+    return ApiResponse({"subscriptions": [subscription_json(one) for one in found], "next": cursor})
 
 
-async def remove(asked: Asked) -> Answer:
+async def remove(asked: RequestContext) -> ApiResponse:
     """`DELETE /api/subscriptions/{id}`."""
     await asked.door.unsubscribe(asked.path["id"])
-    return Answer(response=Response(status_code=204))
+    return ApiResponse(response=Response(status_code=204))
 
 
-async def deliveries(asked: Asked) -> Answer:
+async def deliveries(asked: RequestContext) -> ApiResponse:
     """`GET /api/deliveries`."""
     said = asked.query.model_dump()
     task_id = said.pop("task_id")
     found, cursor = await asked.door.deliveries(**said | {"task": said["task"] or task_id})
-    return Answer({"deliveries": [delivery_json(one) for one in found], "next": cursor})
+    return ApiResponse({"deliveries": [delivery_json(one) for one in found], "next": cursor})
 
 
-async def redeliver(asked: Asked) -> Answer:
+async def redeliver(asked: RequestContext) -> ApiResponse:
     """`POST /api/deliveries/{id}/redeliver`."""
-    return Answer(delivery_json(await asked.door.redeliver(asked.path["id"])), 202)
+    return ApiResponse(delivery_json(await asked.door.redeliver(asked.path["id"])), 202)
 
 
 CALLS = [
-    Call(
+    ApiRoute(
         "POST",
         "/api/subscriptions",
         "subscribe",
@@ -136,7 +136,7 @@ CALLS = [
         errors=(413, 415, 422),
         tag="events",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/subscriptions",
         "subscriptions",
@@ -146,7 +146,7 @@ CALLS = [
         query=PageQuery,
         tag="events",
     ),
-    Call(
+    ApiRoute(
         "DELETE",
         "/api/subscriptions/{id}",
         "unsubscribe",
@@ -156,7 +156,7 @@ CALLS = [
         errors=(404,),
         tag="events",
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/deliveries",
         "deliveries",
@@ -166,7 +166,7 @@ CALLS = [
         query=DeliveryQuery,
         tag="events",
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/deliveries/{id}/redeliver",
         "redeliver",

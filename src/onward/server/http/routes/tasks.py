@@ -12,17 +12,17 @@ from starlette.requests import ClientDisconnect
 
 from onward.core.budget import Budget
 from onward.core.caller import READ, SUBMIT
-from onward.core.journal.explain import Why
+from onward.core.journal.explain import Explanation
 from onward.core.task import Task, Tasks
 from onward.errors import ResultTimeout, Unauthorized
 from onward.server.http.problem import Problem
-from onward.server.http.route import Answer, Asked, Call
+from onward.server.http.route import ApiResponse, ApiRoute, RequestContext
 from onward.server.http.routes import streams as live
 from onward.server.live import sse as stream
 from onward.server.schema import shapes, task_shapes
 from onward.service.forks import SAME
 from onward.service.serialize import record_json, task_json, why_json
-from onward.service.submission import Wish
+from onward.service.submission import SubmitRequest
 from onward.telemetry import incoming
 
 LONGEST_WAIT = 60.0
@@ -33,10 +33,10 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 TASK = {200: ("The task.", shapes.TaskShape)}
 
 
-async def submit(asked: Asked) -> Answer:
+async def submit(asked: RequestContext) -> ApiResponse:
     """`POST /api/tasks`."""
     body: shapes.NewTask = asked.body
-    wish = Wish(
+    wish = SubmitRequest(
         body.task,
         body.input,
         key=_key(asked.header("idempotency-key")),
@@ -55,121 +55,121 @@ async def submit(asked: Asked) -> Answer:
     headers = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
     held = _held(asked)
     if held is None or READ not in asked.door.caller.scopes:  # who may not look has nothing to wait for
-        return Answer({"task_id": task_id, "state": "pending"}, 202, headers)
+        return ApiResponse({"task_id": task_id, "state": "pending"}, 202, headers)
     task = await _waited(asked, task_id, held)
     headers["Preference-Applied"] = f"wait={held:g}"
     if task.ended:
-        return Answer(task_json(task), 200, headers)
-    return Answer({"task_id": task_id, "state": task.state.value}, 202, headers)
+        return ApiResponse(task_json(task), 200, headers)
+    return ApiResponse({"task_id": task_id, "state": task.state.value}, 202, headers)
 
 
-async def get(asked: Asked) -> Answer:
+async def get(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}`."""
     held = _held(asked)
     if held is not None:
         await _waited(asked, asked.path["id"], held)
     task = await asked.door.get(asked.path["id"])
     headers = {} if held is None else {"Preference-Applied": f"wait={held:g}"}
-    return Answer(_placed(task, await asked.door.service.whys.of([task])), headers=headers)
+    return ApiResponse(_placed(task, await asked.door.service.whys.of([task])), headers=headers)
 
 
-async def list_(asked: Asked) -> Answer:
+async def list_(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks`."""
     query: task_shapes.TaskQuery = asked.query
     found, cursor = await asked.door.list(limit=query.limit, cursor=query.cursor, brief=query.brief, **query.asked())
     return await _page(asked, found, cursor)
 
 
-async def children(asked: Asked) -> Answer:
+async def children(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/children`."""
     found, cursor = await asked.door.children(asked.path["id"], asked.query.limit, asked.query.cursor)
     return await _page(asked, found, cursor)
 
 
-async def result(asked: Asked) -> Answer:
+async def result(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/result`."""
     task = await _waited(asked, asked.path["id"], asked.query.timeout_s)
-    return Answer(task_json(task), 200 if task.ended else 202)
+    return ApiResponse(task_json(task), 200 if task.ended else 202)
 
 
-async def events(asked: Asked) -> Answer:
+async def events(asked: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/events`: a page as JSON, or a stream for whoever asks for one."""
     if live.wants_stream(asked):
         return await live.records(asked)
     query: shapes.AfterQuery = asked.query
     found = await asked.door.journal(asked.path["id"], query.after, query.limit)
     last = found[-1].seq if len(found) == query.limit else None
-    return Answer({"records": [record_json(record) for record in found], "next": last})
+    return ApiResponse({"records": [record_json(record) for record in found], "next": last})
 
 
-async def cancel(asked: Asked) -> Answer:
+async def cancel(asked: RequestContext) -> ApiResponse:
     """`POST /api/tasks/{id}/cancel`."""
     return _task(await asked.door.cancel(asked.path["id"]))
 
 
-async def prune(asked: Asked) -> Answer:
+async def prune(asked: RequestContext) -> ApiResponse:
     """`DELETE /api/tasks/{id}`."""
-    return Answer({"pruned": await asked.door.prune(asked.path["id"])})
+    return ApiResponse({"pruned": await asked.door.prune(asked.path["id"])})
 
 
-async def resume(asked: Asked) -> Answer:
+async def resume(asked: RequestContext) -> ApiResponse:
     """`POST /api/tasks/{id}/resume`."""
     return _task(await asked.door.resume(asked.path["id"]))
 
 
-async def pause(asked: Asked) -> Answer:
+async def pause(asked: RequestContext) -> ApiResponse:
     """`POST /api/tasks/{id}/pause`."""
     return _task(await asked.door.pause(asked.path["id"]))
 
 
-async def priority(asked: Asked) -> Answer:
+async def priority(asked: RequestContext) -> ApiResponse:
     """`POST /api/tasks/{id}/priority`."""
     return _task(await asked.door.prioritize(asked.path["id"], asked.body.priority))
 
 
-async def fork(asked: Asked) -> Answer:
+async def fork(asked: RequestContext) -> ApiResponse:
     """`POST /api/tasks/{id}/fork`."""
     body: task_shapes.NewFork = asked.body
     given = body.input if "input" in body.model_fields_set else SAME
     if body.preview:
         plan = await asked.door.fork_plan(asked.path["id"], body.at, input=given)
         again = [{"seq": one.seq, "name": one.step, "kind": one.kind, "effect": one.effect} for one in plan.again]
-        return Answer({"would_repeat": again, "keeps": plan.at, "asks_again": list(plan.approvals)})
+        return ApiResponse({"would_repeat": again, "keeps": plan.at, "asks_again": list(plan.approvals)})
     fork = await asked.door.fork(asked.path["id"], body.at, input=given)
     return _task(asked.door.shown(await asked.door.service.get(fork)))
 
 
-async def signal(asked: Asked) -> Answer:
+async def signal(asked: RequestContext) -> ApiResponse:
     """`POST /api/tasks/{id}/signals/{name}`."""
     await asked.door.signal(asked.path["id"], asked.path["name"], asked.body.value, id=asked.body.id)
     return _task(asked.door.shown(await asked.door.service.get(asked.path["id"])))
 
 
-async def message(asked: Asked) -> Answer:
+async def message(asked: RequestContext) -> ApiResponse:
     """`POST /api/tasks/{id}/message`."""
     return _task(await asked.door.message(asked.path["id"], asked.body.text, id=asked.body.id))
 
 
-async def _page(asked: Asked, found: Tasks, cursor: str | None) -> Answer:
+async def _page(asked: RequestContext, found: Tasks, cursor: str | None) -> ApiResponse:
     whys = await asked.door.service.whys.of(found)
-    return Answer({"tasks": [_placed(one, whys) for one in found], "next": cursor})
+    return ApiResponse({"tasks": [_placed(one, whys) for one in found], "next": cursor})
 
 
-def _placed(task: Task, whys: Mapping[str, Why]) -> dict[str, Any]:
+def _placed(task: Task, whys: Mapping[str, Explanation]) -> dict[str, Any]:
     return {**task_json(task), "why": why_json(whys[task.task_id])}
 
 
-def _held(asked: Asked) -> float | None:
+def _held(asked: RequestContext) -> float | None:
     """For how long the caller would have the answer held back (RFC 7240)."""
     wanted = _WAIT.search(asked.header("prefer") or "")
     return None if wanted is None else min(float(wanted[1]), LONGEST_WAIT)
 
 
-def _task(task: Task) -> Answer:
-    return Answer(task_json(task))
+def _task(task: Task) -> ApiResponse:
+    return ApiResponse(task_json(task))
 
 
-async def _waited(asked: Asked, task_id: str, timeout: float) -> Task:
+async def _waited(asked: RequestContext, task_id: str, timeout: float) -> Task:
     """The task once it has ended, the time is up, or the server stops. Raises Unauthorized when the key ended meanwhile."""
     ended = await _ended(asked, task_id, timeout) if timeout else None
     if timeout and not await asked.edge.gate.still(asked.door.caller):
@@ -177,7 +177,7 @@ async def _waited(asked: Asked, task_id: str, timeout: float) -> Task:
     return await asked.door.get(task_id) if ended is None else ended
 
 
-async def _ended(asked: Asked, task_id: str, timeout: float) -> Task | None:
+async def _ended(asked: RequestContext, task_id: str, timeout: float) -> Task | None:
     """The task, if it has ended by then. Raises ClientDisconnect: for whoever has left, nobody needs to look any more."""
     waiting = asyncio.ensure_future(asked.door.wait(task_id, timeout))
     closing = asyncio.ensure_future(asked.edge.closing.wait())
@@ -225,7 +225,7 @@ _KEY = {
     "traceparent": "The trace of the caller (W3C): what the task does becomes a part of it. `tracestate` comes along.",
 }
 CALLS = [
-    Call(
+    ApiRoute(
         "POST",
         "/api/tasks",
         "submit",
@@ -237,7 +237,7 @@ CALLS = [
         headers=_KEY,
         errors=(404, 409, 413, 415, 422, 429),
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks",
         "list",
@@ -246,7 +246,7 @@ CALLS = [
         {200: ("A page of tasks.", task_shapes.TaskPage)},
         query=task_shapes.TaskQuery,
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}",
         "get",
@@ -256,7 +256,7 @@ CALLS = [
         headers={"Prefer": "`wait=N` holds the answer back until it has ended, for up to N seconds (60 at most)."},
         errors=(404,),
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}/children",
         "children",
@@ -266,7 +266,7 @@ CALLS = [
         query=task_shapes.PageQuery,
         errors=(404,),
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}/result",
         "result",
@@ -276,7 +276,7 @@ CALLS = [
         query=shapes.WaitQuery,
         errors=(404,),
     ),
-    Call(
+    ApiRoute(
         "GET",
         "/api/tasks/{id}/events",
         "events",
@@ -291,7 +291,7 @@ CALLS = [
         errors=(404,),
         streams=True,
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/tasks/{id}/cancel",
         "cancel",
@@ -300,7 +300,7 @@ CALLS = [
         TASK,
         errors=(404, 409),
     ),
-    Call(
+    ApiRoute(
         "DELETE",
         "/api/tasks/{id}",
         "prune",
@@ -309,7 +309,7 @@ CALLS = [
         {200: ("How many tasks are gone.", shapes.Pruned)},
         errors=(404, 409),
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/tasks/{id}/resume",
         "resume",
@@ -318,7 +318,7 @@ CALLS = [
         TASK,
         errors=(404, 409),
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/tasks/{id}/pause",
         "pause",
@@ -327,7 +327,7 @@ CALLS = [
         TASK,
         errors=(404, 409),
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/tasks/{id}/priority",
         "priority",
@@ -338,7 +338,7 @@ CALLS = [
         needs=(SUBMIT,),
         errors=(404, 409, 413, 415, 422),
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/tasks/{id}/fork",
         "fork",
@@ -349,7 +349,7 @@ CALLS = [
         needs=(SUBMIT,),
         errors=(404, 409, 413, 415, 422),
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/tasks/{id}/signals/{name}",
         "signal",
@@ -360,7 +360,7 @@ CALLS = [
         needs=(SUBMIT,),
         errors=(404, 409, 413, 415, 422),
     ),
-    Call(
+    ApiRoute(
         "POST",
         "/api/tasks/{id}/message",
         "message",
