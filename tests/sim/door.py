@@ -20,6 +20,7 @@ from onward.core import record as r
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port.core import Store
 from onward.store.port.pruning import Pruning
+from onward.store.shared.predecessor import WitnessLost
 from tests.sim.loop import Process, SimLoop
 from tests.sim.watch import Watch
 from tests.sim.weather import Weather
@@ -166,7 +167,7 @@ class Network:
         self.watch.before(message.verb, message.args, message.kwargs)
         try:
             answer = drive(getattr(self.store, message.verb)(*message.args, **message.kwargs))
-        except OnwardError as error:
+        except (OnwardError, WitnessLost) as error:
             answer = error
         except Exception as error:
             self.watch.fault(f"{message.verb} raised {error!r}")

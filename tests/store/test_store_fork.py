@@ -71,7 +71,7 @@ async def test_a_fork_that_is_asked_for_again_is_there_once(store: Store) -> Non
 async def test_all_or_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record that says it is a fork cannot be written: then nothing of it is."""
     origin, fork = await _origin(store), next_id()
-    module = f"onward.store.{'sqlite' if 'Sqlite' in type(store).__name__ else 'postgres'}_fork"
+    module = f"onward.store.{'sqlite' if 'Sqlite' in type(store).__name__ else 'postgres'}.fork"
     monkeypatch.setattr(f"{module}.FORKED", None)
     with pytest.raises(Exception, match=r"(?i)null"):
         await store.fork(fork, origin, 3, input=b"null", inbox=0)

@@ -123,7 +123,7 @@ async def test_no_claim_that_begins_after_the_answer_takes_anything(store: Store
 
 async def test_a_claim_that_does_not_look_is_seen(store: Store, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof of those above: as claims were before queues could be paused."""
-    module, name = ("postgres_run", "claim") if kind == "postgres" else ("sqlite_run", "ready")
+    module, name = ("postgres.execute", "claim") if kind == "postgres" else ("sqlite.execute", "ready")
     statements = importlib.import_module(f"onward.store.{module}").S
     blind = dataclasses.replace(statements[name], sql=statements[name].sql.replace("<> 'task'", "= 'queue'"))
     assert blind != statements[name]
