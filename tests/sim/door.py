@@ -172,7 +172,7 @@ class Network:
         except Exception as error:
             self.watch.fault(f"{message.verb} raised {error!r}")
         self.watch.after(message.door.process, message.verb, message.args, message.kwargs, answer)
-        if message.verb == "save":
+        if message.verb == "save" and not isinstance(answer, WitnessLost):
             self._count_save(message, answer)
         return answer
 
@@ -183,7 +183,7 @@ class Network:
 
     def _again(self, message: Message, first: Any) -> Any:
         second = self._carry_out(message)
-        if message.verb in {"save", "submit", "prioritize"} and second != first:
+        if message.verb in {"save", "submit", "prioritize"} and repr(second) != repr(first):
             self.watch.fault(f"{message.verb} sent twice answered {first!r} and then {second!r}")
         return second
 
