@@ -221,6 +221,31 @@ async def test_a_task_with_a_delay_is_started_in_time_by_idle_workers(url: str) 
             await (await client.submit("work", delay=1.0)).result()
 
 
+@only_postgres
+async def test_a_look_that_takes_long_delays_no_nudged_claim(url: str) -> None:
+    """The look reads the schedules, and a claim does not: a lock on them stops the look alone."""
+    app = Onward(url)
+
+    @app.task
+    async def work(ctx: Any) -> int:
+        return 1
+
+    with psycopg.connect(url) as other, psycopg.connect(url, autocommit=True) as witness:
+        async with app.worker():
+            assert await (await app.submit(work)).result(timeout=20) == 1
+            other.execute("LOCK TABLE onward_schedules IN ACCESS EXCLUSIVE MODE")
+
+            async def waits() -> bool:
+                blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%onward_schedules%'"
+                return (witness.execute(blocked).fetchone() or (0,))[0] > 0
+
+            await eventually(waits)
+            for _ in range(3):
+                assert await (await app.submit(work)).result(timeout=10) == 1
+            assert await waits(), "VOID: the look was not stopped"
+            other.rollback()
+
+
 # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

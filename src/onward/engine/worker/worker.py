@@ -135,6 +135,9 @@ class Worker:
         self._quiet_until = self._quiet_next = 0.0
         self._next_due: float | None = None
         self._next_look = 0.0
+        self._look: asyncio.Task[Outlook] | None = None
+        """The look at the store that is under way."""
+        self._looked_at = 0.0
         self._pause = poll
         self._reached = False
         """Whether nudges of other processes can reach us."""
@@ -341,19 +344,14 @@ class Worker:
                 await self._nap()
 
     async def _claim_round(self, hints: set[str]) -> bool:
-        """Fill the free slots; True when there is probably more. A worker that was nudged claims at once from the queue that the nudge
-        named. One that was not looks first, and claims where the look found work."""
+        """Fills the free slots; True when there is probably more. A worker that was nudged claims at once from the queue that the nudge
+        named, also while a look is under way. A worker that was not nudged looks first, and claims where the look found work."""
+        if self._look is not None and self._look.done():
+            return await self._claim_after_look(await self._finish_look(self._look), hints)
         if self._look_is_due():  # sleepers, suspects and new queues must not wait until a backlog is done
-            outlook = await self._look_around()
-            if self._room() <= 0:
-                return False
-            first, self._first = (
-                self._first,
-                False,
-            )  # claims everywhere, so that the database has planned the statement when it matters
-            claimed, full = await self._claim_from([queue for queue in self._known if first or queue in outlook.queues])
-            self._pause = self._poll if claimed or not self._reached else min(self._pause * 2, self._poll * IDLE)
-            return full
+            self._begin_look()
+        if self._look is not None and (not hints or self._makes_room()):
+            return False  # the look tells where work is, or finds the suspect for which this worker made room
         if self._room() <= 0:
             self._pass_on(hints)
             return False
@@ -363,31 +361,57 @@ class Worker:
         claimed, full = await self._claim_from([queue for queue in self._known if not named or queue in hints])
         if claimed:
             self._pause = self._poll
-        if full or claimed or named:
-            return full
-        before = len(self._known)
-        return (await self._look_around()).woken or len(self._known) > before
+        if not (full or claimed or named):
+            self._begin_look()
+        return full
+
+    async def _claim_after_look(self, outlook: Outlook, hints: set[str]) -> bool:
+        """Claims where the look found work, and where a nudge came while it was under way. The first look claims everywhere, so that the
+        database has planned the statement when it matters."""
+        if self._room() <= 0:
+            self._pass_on(hints)
+            return False
+        everywhere, self._first = self._first or "" in hints, False
+        self._learn(hints - {""})
+        ready = {*outlook.queues, *hints}
+        claimed, full = await self._claim_from([queue for queue in self._known if everywhere or queue in ready])
+        self._pause = self._poll if claimed or not self._reached else min(self._pause * 2, self._poll * IDLE)
+        return full
 
     def _look_is_due(self) -> bool:
+        if self._look is not None:
+            return False
         now = self.clock.monotonic()
         slept = self._next_due is not None and now >= self._next_due and self._room() > 0
         return now >= self._next_look or slept or self._quiet_until > 0 or self._upkeep.turn_in() <= 0
 
-    async def _look_around(self) -> Outlook:
-        """The one statement of an idle worker: wakes sleepers, finds suspects and queues that were not known, and tells upkeep and
-        the ticker what they have to do."""
-        began = self.clock.monotonic()
-        self._next_look = began + self._poll
+    def _begin_look(self) -> None:
+        """Starts the one statement of an idle worker: it wakes sleepers, and finds suspects, queues that were not known, and work for
+        upkeep and the ticker. It runs beside the claims, because it takes long where the database cannot remove dead rows."""
+        if self._look is not None or self._stopping:
+            return
+        self._looked_at = self.clock.monotonic()
+        self._next_look = self._looked_at + self._poll
         self._next_due = None  # a task that goes to sleep meanwhile sets it anew
-        outlook = await self.store.wake(list(self._handlers), absent=self._upkeep.takes_turn())
-        took = self.clock.monotonic() - began
-        self._next_look = began + max(self._poll, min(LOOK_SHARE * took, LOOK_LATEST))
+        self._look = self._spawn(self.store.wake(list(self._handlers), absent=self._upkeep.takes_turn()), "onward-look")
+        self._look.add_done_callback(self._look_ended)
+
+    def _look_ended(self, look: asyncio.Task[Outlook]) -> None:
+        if not look.cancelled() and (look.exception() is None or not self._stopping):
+            self._rouse()
+
+    async def _finish_look(self, look: asyncio.Task[Outlook]) -> Outlook:
+        """Takes the answer of a look that has ended, or raises its error."""
+        self._look = None
+        took = self.clock.monotonic() - self._looked_at
+        outlook = look.result()
+        self._next_look = self._looked_at + max(self._poll, min(LOOK_SHARE * took, LOOK_LATEST))
         if outlook.next_due_in is not None:
             spread = self.rng.uniform(0, SPREAD * (outlook.crew[0] - 1)) if outlook.crew[0] > 1 else 0.0
             self.due(self.now() + max(outlook.next_due_in, 0.0) + spread, quietly=True)
         self._upkeep.saw(outlook)
         self._ticker.saw(outlook.next_tick_in, self.now())
-        if self._room() > 0:
+        if self._room() > 0 or (self._shifts and not self._alone and not self._makes_room()):
             await self._claim_suspect(outlook)
         self._learn(outlook.queues)
         return outlook
@@ -402,9 +426,13 @@ class Worker:
     def _room(self) -> int:
         if self._alone or self._stopping or not self.lease.holds():
             return 0
-        if self._shifts and self.clock.monotonic() < self._quiet_until:
+        if self._shifts and self._makes_room():
             return 0
         return min(self.slots - len(self._shifts), self._most)
+
+    def _makes_room(self) -> bool:
+        """Whether this worker claims nothing now, so that a suspect can run alone."""
+        return self.clock.monotonic() < self._quiet_until
 
     async def _claim_from(self, queues: list[str]) -> tuple[bool, bool]:
         """Whether it brought something, and whether a claim was answered in full."""
@@ -499,9 +527,11 @@ class Worker:
     async def _nap(self) -> None:
         """Until a nudge, a free slot, the next sleeper, a turn of upkeep, or the next poll."""
         rest = max(self._pause, self._next_look - self.clock.monotonic())
-        pause = max(0.001, min(rest, self._upkeep.turn_in()))
-        if self._next_due is not None and self._room() > 0:  # without room an overdue sleeper would keep us up
-            pause = min(pause, max(0.001, self._next_due - self.clock.monotonic()))
+        pause = rest
+        if self._look is None:  # the end of a look that is under way ends the nap
+            pause = max(0.001, min(rest, self._upkeep.turn_in()))
+            if self._next_due is not None and self._room() > 0:  # without room an overdue sleeper would keep us up
+                pause = min(pause, max(0.001, self._next_due - self.clock.monotonic()))
         if self._woken:
             return
         self._napping = asyncio.get_running_loop().create_future()
