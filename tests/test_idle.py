@@ -236,7 +236,7 @@ async def test_a_look_that_takes_long_delays_no_nudged_claim(url: str) -> None:
             other.execute("LOCK TABLE onward_schedules IN ACCESS EXCLUSIVE MODE")
 
             async def waits() -> bool:
-                blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%onward_schedules%'"
+                blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
                 return (witness.execute(blocked).fetchone() or (0,))[0] > 0
 
             await eventually(waits)
