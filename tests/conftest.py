@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prove", action="store_true", help="run the proofs at full size")
 
 
-ABOVE = ("agent", "artifacts", "cli", "client", "console", "edge", "events", "protocols", "secrecy", "telemetry")
+ABOVE = ("agent", "artifacts", "cli", "client", "console", "server", "service", "sinks", "secrecy", "telemetry")
 """What stands on the engine and does not know which database there is: `make check` tries it on SQLite's file."""
 
 

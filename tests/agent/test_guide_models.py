@@ -9,7 +9,7 @@ from onward.agent.model import ModelUnavailable, Reply, Request, Usage
 from onward.agent.prices import cost
 from onward.core import record as r
 from onward.testing import drain, memory_app
-from tests.test_guides import code_of
+from tests.docs.test_guides import code_of
 
 GUIDE = "models.md"
 

@@ -20,8 +20,8 @@ from onward.core import record as r
 from onward.core.task import Reason
 from onward.errors import BadSetting, UnknownTask
 from rig.processes import Child
-from tests.edge.conftest import serving
 from tests.kit import eventually, not_memory, only_file
+from tests.server.conftest import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onward import Client, Onward, SyncClient
-from tests.edge.conftest import serving
+from tests.server.conftest import serving
 
 
 class InThreads:

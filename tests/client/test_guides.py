@@ -13,9 +13,9 @@ import uvicorn
 
 from onward import Client, Onward
 from onward.core.caller import SCOPES
-from tests.edge.conftest import serving
+from tests.docs.test_guides import code_of
 from tests.kit import eventually
-from tests.test_guides import code_of
+from tests.server.conftest import serving
 
 
 async def test_clients(app: Onward, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,8 +23,8 @@ from onward.errors import OnwardError, UsageError
 from rig.processes import Child
 from rig.proxy import HttpProxy
 from tests.client.conftest import listed
-from tests.edge.conftest import serving
 from tests.kit import not_memory
+from tests.server.conftest import serving
 
 ENDED = wire.encode(
     dict.fromkeys(Task.__dataclass_fields__)

@@ -41,7 +41,7 @@ from onward.errors import (
 )
 from onward.service import service
 from tests.client.conftest import listed
-from tests.edge.conftest import serving
+from tests.server.conftest import serving
 
 
 def same(one: Task, other: Task) -> bool:

@@ -14,10 +14,10 @@ import pytest
 
 from onward import Onward
 from onward.core import record as r
-from tests import reference
+from tests.engine import reference
+from tests.engine.test_reference import judge, see_through
 from tests.faults.band import Place
 from tests.kit import sql
-from tests.test_reference import judge, see_through
 
 POINTS = (
     "claim.before",
@@ -95,5 +95,5 @@ async def _one(place: Place, home: Path, crash: str) -> tuple[bool, bool]:
 def _worker(place: Place, home: Path, crash: str) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "REFERENCE_HOME": str(home), "ONWARD_DB": place.url, "ONWARD_POLL_S": "0.05"}
     environment |= {"ONWARD_CRASH": crash} if crash else {}
-    command = [sys.executable, "-m", "onward", "worker", "tests.reference:app", "--db", place.url]
+    command = [sys.executable, "-m", "onward", "worker", "tests.engine.reference:app", "--db", place.url]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

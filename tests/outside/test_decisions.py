@@ -25,8 +25,8 @@ from onward import Onward, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.engine.shift.shift import Shift
 from onward.errors import CannotFork, OnwardError, StateConflict
-from tests.edge.conftest import serving
 from tests.kit import not_memory
+from tests.server.conftest import serving
 
 PATIENCE = 60.0
 TELLER = [

@@ -15,9 +15,9 @@ import pytest
 from pydantic import SecretStr
 
 from onward import Onward
-from tests.edge.conftest import serving
 from tests.kit import eventually, not_memory, only_file
 from tests.secrecy.kit import everything, hits
+from tests.server.conftest import serving
 
 ROOT = Path(__file__).parents[2]
 OLD, NEW = "sk_live_old-0123456789", "sk_live_new-9876543210"

@@ -29,10 +29,10 @@ from onward.engine.shift import scope
 from onward.errors import StepFailed
 from onward.logging import JsonLines
 from onward.service.secret_scan import find
-from tests.edge.conftest import serving
-from tests.events.receiver import Receiver
 from tests.kit import eventually, not_memory, only_file
 from tests.secrecy.kit import VALUE, everything, forms, hits
+from tests.server.conftest import serving
+from tests.sinks.receiver import Receiver
 from tests.telemetry.conftest import Spans, spans
 
 REF = {"$secret": "STRIPE_KEY"}

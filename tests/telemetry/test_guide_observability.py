@@ -14,8 +14,8 @@ from onward.store.port.gauges import QueueSnapshot
 from onward.store.port.overview import Unfinished
 from onward.telemetry import counters
 from onward.testing import drain, memory_app
+from tests.docs.test_guides import GUIDES, code_of
 from tests.telemetry.conftest import Spans
-from tests.test_guides import GUIDES, code_of
 
 TEXT = (GUIDES / "observability.md").read_text(encoding="utf-8")
 

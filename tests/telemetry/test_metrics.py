@@ -26,8 +26,8 @@ from onward.service.submission import SubmitRequest
 from onward.store.port.gauges import QueueSnapshot
 from onward.store.port.overview import Unfinished
 from onward.telemetry import CLIENTS, ENDED, MOST, STEP_SECONDS, STEPS, Counters, counters
-from tests.edge.conftest import serving
 from tests.kit import HandClock, Lab, only_memory, sql
+from tests.server.conftest import serving
 
 pytestmark = pytest.mark.usefixtures("counting")
 

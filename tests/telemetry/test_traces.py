@@ -22,8 +22,8 @@ from onward.core import mask, wire
 from onward.engine.shift import traced as watched
 from onward.errors import StepFailed
 from onward.telemetry import incoming, outgoing, span_id_of, trace_id_of, tracer
-from tests.edge.conftest import serving
 from tests.kit import Lab, only_memory
+from tests.server.conftest import serving
 from tests.telemetry.conftest import Spans, provide, said
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

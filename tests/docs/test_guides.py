@@ -1,0 +1,261 @@
+"""The guides are true: the code in them runs, and does what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward import Budget, Onward
+from onward.agent.models.scripted import ScriptedModel
+from onward.cli.args.parser import parse
+from onward.core.task import State
+from onward.errors import Fatal
+from onward.testing import crashes, drain, memory_app
+from tests.kit import sql
+
+ROOT = Path(__file__).parents[2]
+GUIDES = ROOT / "docs" / "guides"
+
+
+def code_of(guide: str, file: str) -> dict[str, Any]:
+    """The names that a file of a guide defines."""
+    text = (GUIDES / guide).read_text(encoding="utf-8")
+    (code,) = re.findall(rf"```python\n# {re.escape(file)}\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {"__name__": file.removesuffix(".py")}
+    exec(compile(code, f"docs/guides/{guide}", "exec"), names)
+    return names
+
+
+def test_every_guide_is_run_by_a_test() -> None:
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    for guide in GUIDES.glob("*.md"):
+        assert guide.name in tests, f"nobody runs the code of {guide.name}"
+
+
+@pytest.mark.parametrize(
+    "guide",
+    ["running.md", "agents.md", "approvals.md", "artifacts.md", "secrets.md", "progress.md", "keys.md", "console.md"],
+)
+def test_the_commands_of_a_guide_are_commands(guide: str) -> None:
+    text = (GUIDES / guide).read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ (?:\w+=\S+ )?(onward .*)$", text, re.MULTILINE)
+    for command in [*commands, *re.findall(r"`(onward \w+ [^`]+)`", text)]:
+        words = shlex.split(command.replace("--turn N", "--turn 3"), comments=True)[1:]
+        assert "--help" in words or parse(words).command == words[0]
+    assert commands
+
+
+async def test_effects() -> None:
+    names = code_of("effects.md", "payments.py")
+    async for app in crashes(names["app"]):
+        names["bank"].clear()
+        task = await app.submit("pay", {"order": "7", "cents": 500})
+        left = await drain(app)
+        if left:
+            assert [one.reason for one in left] == ["in_doubt"]
+            await app.resolve(task.id, "not_happened")
+            await drain(app)
+        assert await task.result() == "courier for 7"
+        assert list(names["bank"].values()) == [500, 500]
+
+
+async def test_writes_in_the_same_database(url: str) -> None:
+    app = Onward(url)
+    app.handlers |= (names := code_of("effects.md", "stock.py"))["app"].handlers
+    app._offers |= names["app"]._offers
+    async with app.worker():
+        await sql(app.store, "DROP TABLE IF EXISTS stock")
+        await sql(app.store, "CREATE TABLE stock (item TEXT, n INTEGER)")
+        await sql(app.store, "INSERT INTO stock VALUES ('pear', 3)")
+        assert await (await app.submit("sell", "pear")).result(60) == 2
+
+
+async def test_sagas() -> None:
+    names = code_of("sagas.md", "trip.py")
+    app = memory_app(names["app"])
+    async with app:
+        task = await app.submit("trip")
+        await drain(app)
+        ended = await task.get()
+        assert ended.state is State.FAILED
+        assert ended.error is not None
+        assert ended.error["undone"] == ["[saga]book#2", "[saga]book"]
+        assert names["booked"] == []
+
+
+async def test_waiting() -> None:
+    names = code_of("waiting.md", "order.py")
+    for decision in ("approve", "deny"):
+        app = memory_app(names["app"])
+        async with app:
+            task = await app.submit("order", {"items": ["hat", "coat"]})
+            async with app.worker():
+                while not (asks := await app.asks()):
+                    await app.clock.move(0.1)
+                await app.answer(asks[0].id, "L")
+                while not (asks := await app.asks("approval")):
+                    await app.clock.move(0.1)
+            assert asks[0].text == "Ship 2 items in size L?"
+            await app.decide(asks[0].id, decision, reason="too late")
+            await drain(app)
+            expected = "hat packed, coat packed, to the shop" if decision == "approve" else "not shipped: too late"
+            assert await task.result() == expected
+
+
+@pytest.mark.parametrize("test", ["test_a_month_takes_milliseconds", "test_a_crash_changes_nothing"])
+async def test_testing(test: str) -> None:
+    names = code_of("testing.md", "test_reminder.py")
+    await names[test]()
+    assert len(names["sent"]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("service", "decision", "expect"),
+    [("web", "approve", "web is live"), ("web", "deny", None), ("broken", None, None), ("web", "cancel", None)],
+)
+async def test_the_deploy_of_the_examples(service: str, decision: str | None, expect: str | None) -> None:
+    from examples import deploy
+
+    async for app in crashes(deploy.app):
+        deploy.WORLD.clear()
+        for known in (app.handlers, app._offers):  # drain would let ten minutes pass before anybody decides
+            known["deploy"] = dataclasses.replace(known["deploy"], deadline=None)
+        task = await app.submit("deploy", {"service": service})
+        await drain(app)
+        for _ in range(2):  # a deploy that was denied is tried once more
+            for ask in await app.asks():
+                if decision == "cancel":
+                    await app.cancel(task.id)
+                else:
+                    await app.decide(ask.id, decision or "deny", reason="not today")
+                await drain(app)
+        ended = await task.get()
+        assert ended.result == expect, app.killed_at
+        assert sorted(deploy.WORLD) == (
+            [f"{kind}/web" for kind in ("certificate", "container", "dns", "monitoring")] if expect else []
+        )
+        assert ended.state is {"approve": State.COMPLETED, "cancel": State.CANCELLED}.get(decision or "", State.FAILED)
+
+
+async def test_secrets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    names = code_of("secrets.md", "shop.py")
+    app = memory_app(names["app"], secrets={"STRIPE_KEY": "a value for tests"})
+    async with app:
+        task = await app.submit("pay", {"amount": 5, "token": {"$secret": "STRIPE_KEY"}})
+        assert await drain(app) == []
+        assert await task.result() == "charged 5 with [secret STRIPE_KEY]"
+    assert capsys.readouterr().out == "17\n"
+    assert list(names["refund"].spec()["function"]["parameters"]["properties"]) == ["amount"]
+    session = code_of("secrets.md", "session.py")
+    turns = [[("log_in", {"user": "me"})], [("read", {"page": 1, "session": {"$secret": "SESSION"}})], "read"]
+    session["app"].agent("reader", model=ScriptedModel(turns), tools=[session["log_in"], session["read"]])
+    async for crashed in crashes(session["app"]):
+        crawl, reader = await crashed.submit("crawl", "me"), await crashed.submit("reader", "read it")
+        assert await drain(crashed) == []
+        assert (await crawl.result(), await reader.result()) == ([f"page {n}" for n in range(3)], "read")
+
+
+async def test_artifacts(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = code_of("artifacts.md", "report.py")
+    module = types.ModuleType("report")
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, "report", module)
+    await code_of("artifacts.md", "test_report.py")["test_the_report_is_there_whatever_is_killed"]()
+    assert "report" in names["app"].handlers
+
+
+async def test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = code_of("agents.md", "janitor.py")
+    assert "janitor" in names["app"].handlers
+    module = types.ModuleType("janitor")
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, "janitor", module)
+    await code_of("agents.md", "test_janitor.py")["test_it_deletes_once"]()
+    assert len(set(names["deleted"])) == 1
+
+
+async def test_an_agent_that_takes_back_what_it_did() -> None:
+    names = code_of("agents.md", "trips.py")
+    async for app in crashes():
+        names["booked"].clear()
+        model = ScriptedModel([[("book", {"name": name})] for name in ("flight", "hotel")] + [Fatal("no seats")])
+        task = await app.submit(app.agent("trip", model=model, tools=[names["book"]], undo=True), "Off to the sea.")
+        await drain(app)
+        assert names["booked"] == set(), app.killed_at
+        undone = ((await app.get(task.id)).error or {})["undone"]
+        assert [key.rpartition("]")[2] for key in undone] == ["book#2", "book"]
+
+
+async def test_budgets() -> None:
+    names = code_of("budgets.md", "budgets.py")
+    async with memory_app(names["app"]) as app:
+        model = ScriptedModel([[("read_page", {"number": 1})], "nothing"])
+        reader = app.agent("scripted reader", model=model, tools=[names["read_page"]])
+        task = await app.submit(reader, "Read.", budget=Budget(max_steps=1))
+        (left,) = await drain(app)
+        assert left.reason == "budget"
+        await app.raise_budget(task.id, max_steps=2)
+        assert await drain(app) == []
+        assert await task.result() == "nothing"
+
+
+async def test_approvals() -> None:
+    names = code_of("approvals.md", "refunds.py")
+    assert names["app"]._offers["clerk"].tools.keys() == {"refund", "note"}
+    calls = [("refund", {"order": order, "cents": cents}) for order, cents in ((6, 100), (7, 5000), (8, 5000))]
+    model = ScriptedModel([calls, [("note", {"text": "three refunds"})], "done"])
+    app = memory_app()
+    tools = [names["refund"], names["note"]]
+    clerk = app.agent("clerk", model=model, tools=tools, approve=["external_action"], approval_timeout="1h")
+    async with app:
+        task = await app.submit(clerk, "Three customers want their money back.")
+        async with app.worker():
+            while not await app.asks():
+                await app.clock.move(0.1)
+        assert len(await app.asks()) == 3
+        await code_of("approvals.md", "decide.py")["decide_all"](app)
+        await drain(app)
+        assert await task.result() == "done"
+    assert names["refunded"] == [(6, 100), (7, 100)]
+    told = [message["content"] for message in model.asked[-1].messages if message["role"] == "tool"]
+    assert told[1].startswith('(a person approved this with other arguments, {"order": 7, "cents": 100})')
+    assert told[2:] == ["denied: that was a gift", "noted"], "nobody said a word about the note for ten minutes"
+
+
+@pytest.mark.slow
+async def test_several_agents() -> None:
+    names = code_of("agents.md", "team.py")
+    async for app in crashes(names["app"]):
+        task = await app.submit("boss", "When were they born?")
+        await drain(app)
+        assert await task.result() == "Both in 1815.", app.killed_at
+        children, _ = await app.list(task="researcher")
+        assert [child.result for child in children] == [1815, 1815]
+        assert (await app.state(children[0].task_id)).fact("born") == 1815
+        again = await app.submit("researcher", "And Ada again?", after=children[0].task_id)
+        await drain(app)
+        assert await again.result() == 1815
+
+
+async def test_checkpoints() -> None:
+    names = code_of("checkpoints.md", "pages.py")
+    async for app in crashes(names["app"]):
+        names["stored"].clear()
+        task = await app.submit("copy")
+        await drain(app)
+        assert await task.result() == 5
+        assert list(dict.fromkeys(names["stored"])) == list("abcde")
+
+
+async def test_keys() -> None:
+    names = code_of("keys.md", "tenants.py")
+    async with names["app"]:
+        assert await names["of_two_tenants"]() == (1, 2)

@@ -1,0 +1,473 @@
+"""WebSockets over a real socket: the updates of a stream, steering, and what floods and strangers come to."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from onward import Onward
+from onward.core.caller import ANYBODY, READ, Caller
+from onward.errors import Unauthorized
+from onward.server.live import sse as stream
+from onward.server.live import websocket as sockets
+from tests.kit import eventually, only_memory
+from tests.server.sse import all_events, served
+
+pytestmark = only_memory
+
+
+@pytest.fixture
+def shop(app: Onward) -> Onward:
+    @app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.signal("go")
+
+    @app.task
+    async def asks(ctx: Any) -> str:
+        await ctx.approve("go on?", risk="external_action")
+        return str(await ctx.ask("how?"))
+
+    @app.task
+    async def walk(ctx: Any, n: int) -> int:
+        for number in range(n):
+            await ctx.step(_give, number, name="step")
+        return n
+
+    return app
+
+
+async def _give(value: Any) -> Any:
+    return value
+
+
+@pytest.fixture
+async def server(shop: Onward) -> AsyncIterator[Any]:
+    async with served(shop, hosts=["127.0.0.1", "localhost"]) as parts, shop.worker():
+        yield parts
+
+
+def address(server: Any, task_id: str, **query: Any) -> str:
+    more = "&".join(f"{name}={value}" for name, value in query.items())
+    return f"ws://127.0.0.1:{server[0].base_url.port}/api/tasks/{task_id}/ws" + (f"?{more}" if more else "")
+
+
+async def say(socket: ClientConnection, passed: list[dict[str, Any]] | None = None, **said: Any) -> dict[str, Any]:
+    """The answer to a message; updates that come in between are put aside."""
+    await socket.send(json.dumps(said))
+    while True:
+        told: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 60))
+        if told["type"] in {"ack", "error"}:
+            return told
+        if passed is not None:
+            passed.append(told)
+
+
+async def update(socket: ClientConnection, passed: list[dict[str, Any]], message: str) -> dict[str, Any]:
+    """The update that says this, from those that were put aside or those that come."""
+    while True:
+        told = passed.pop(0) if passed else json.loads(await asyncio.wait_for(socket.recv(), 60))
+        if told.get("message") == message:
+            return dict(told)
+
+
+async def until_closed(socket: ClientConnection) -> tuple[list[dict[str, Any]], int]:
+    found = []
+    with contextlib.suppress(ConnectionClosed):
+        while True:
+            found.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
+    assert socket.close_code is not None
+    return found, socket.close_code
+
+
+# ── the updates ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_same_updates_as_a_stream_and_an_end(shop: Onward, server: Any) -> None:
+    task = await shop.submit("walk", 5)
+    async with connect(address(server, task.id)) as socket:
+        found, code = await until_closed(socket)
+    assert code == 1000
+    stream_ = await all_events(server[0], "/api/progress", task_id=task.id)
+    assert found == [{"type": "update", "seq": int(event.id), **event.data} for event in stream_]
+    for cut in (0, 3, 5):
+        async with connect(address(server, task.id, after=cut)) as socket:
+            assert (await until_closed(socket))[0] == [one for one in found if one["seq"] > cut]
+    async with connect(address(server, task.id, after=999)) as socket:
+        assert await until_closed(socket) == ([], 1000), "all of it was seen"
+
+
+async def test_an_unknown_cursor_begins_anew(shop: Onward, server: Any) -> None:
+    task = await shop.submit("waits")
+    async with connect(address(server, task.id, after="x")) as socket:
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["type"] == "reset"
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"] == 1
+
+
+# ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_cancel(shop: Onward, server: Any) -> None:
+    task = await shop.submit("waits")
+    async with connect(address(server, task.id)) as socket:
+        assert await say(socket, type="cancel", id=7) == {"type": "ack", "for": "cancel", "id": 7, "state": "cancelled"}
+        found, code = await until_closed(socket)
+    assert code == 1000
+    assert [one["status"] for one in found if one["type"] == "update"][-1:] in ([], ["cancelled"])
+    assert (await task.get()).state == "cancelled"
+
+
+async def test_approve_answer_priority_and_signal(shop: Onward, server: Any) -> None:
+    task = await shop.submit("asks")
+    passed: list[dict[str, Any]] = []
+    async with connect(address(server, task.id)) as socket:
+        asked = (await update(socket, passed, "go on?"))["ask_id"]
+        assert (await say(socket, passed, type="priority", priority=7))["type"] == "ack"
+        assert (await shop.get(task.id)).priority == 7
+        told = await say(socket, passed, type="approve", approval_id=asked, reason="fine")
+        assert told == {"type": "ack", "for": "approve"}
+        again = await say(socket, passed, type="deny", approval_id=asked, id="x")
+        assert (again["type"], again["for"], again["id"], again["status"]) == ("error", "deny", "x", 409)
+        asked = (await update(socket, passed, "how?"))["ask_id"]
+        assert (await say(socket, passed, type="answer", question_id=asked, answer="well"))["type"] == "ack"
+        found = passed + (await until_closed(socket))[0]
+    assert found[-1]["message"] == "well"
+    waiting = await shop.submit("waits")
+    async with connect(address(server, waiting.id)) as socket:
+        passed = []
+        assert (await say(socket, passed, type="signal", name="go", value=3))["type"] == "ack"
+        found = passed + (await until_closed(socket))[0]
+    assert found[-1]["message"] == "3"
+
+
+async def test_a_word_to_a_task(shop: Onward, server: Any) -> None:
+    @shop.task
+    async def listens(ctx: Any) -> Any:
+        await ctx.signal("go")
+        return await ctx.messages()
+
+    task = await shop.submit(listens)
+    async with connect(address(server, task.id)) as socket:
+        assert (await say(socket, type="message", text="hurry up"))["type"] == "ack"
+        assert (await say(socket, type="message", text=""))["code"] == "invalid_request"
+        passed: list[dict[str, Any]] = []
+        assert (await say(socket, passed, type="signal", name="go"))["type"] == "ack"
+        found = passed + (await until_closed(socket))[0]
+    assert found[-1]["status"] == "completed"
+    assert "hurry up" in found[-1]["message"]
+
+
+async def test_what_is_said_wrongly_is_answered_and_nothing_more(shop: Onward, server: Any) -> None:
+    task = await shop.submit("waits")
+    async with connect(address(server, task.id)) as socket:
+        for said, code in (
+            ({"type": "dance"}, "unknown_type"),
+            ({}, "unknown_type"),
+            ({"type": "cancel", "more": 1}, "invalid_request"),
+            ({"type": "approve"}, "invalid_request"),
+            ({"type": "approve", "approval_id": "nothing.1"}, "not_found"),
+            ({"type": "answer", "question_id": f"{task.id}.1", "answer": 1}, "not_found"),
+            ({"type": "priority", "priority": "high"}, "invalid_request"),
+            ({"type": "priority", "priority": 10**30}, "invalid_request"),
+            ({"type": "signal", "name": ""}, "invalid_request"),
+        ):
+            told = await say(socket, **said)
+            assert (told["type"], told["code"]) == ("error", code), (said, told)
+        for text in ("[1]", "nonsense", '{"type":"cancel","type":"cancel"}', '{"type":NaN}', "[" * 1000, '"\\ud800"'):
+            await socket.send(text)
+            while (told := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] == "update":
+                pass
+            assert told["type"] == "error", text
+        await socket.send(b"\xff\xfe")
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["code"] == "bad_json"
+    assert (await task.get()).state == "waiting"
+
+
+# ── strangers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Gate:
+    """Two keys: one for everything, one for looking."""
+
+    revoked = False
+
+    async def caller(self, authorization: str | None) -> Caller:
+        if self.revoked or authorization not in {"Bearer good", "Bearer reader"}:
+            raise Unauthorized
+        return ANYBODY if authorization == "Bearer good" else Caller(scopes=frozenset({READ}))
+
+    async def still(self, caller: Caller) -> bool:
+        return not self.revoked
+
+
+ATTACKS = {
+    "foreign origin": {"Origin": "https://evil.example"},
+    "null origin": {"Origin": "null"},
+    "origin with our name in it": {"Origin": "http://127.0.0.1.evil.example"},
+    "another port": {"Origin": "http://127.0.0.1:1"},
+    "cookies and no origin": {"Cookie": "session=1"},
+    "another host": {"Host": "evil.example"},
+    "another host and its origin": {"Host": "evil.example", "Origin": "http://evil.example"},
+}
+
+
+async def handshake(port: int, path: str, headers: dict[str, str]) -> int:
+    """The status that a bare handshake gets."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    key = base64.b64encode(os.urandom(16)).decode()
+    whole = {
+        "Host": f"127.0.0.1:{port}",
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Key": key,
+        "Sec-WebSocket-Version": "13",
+    } | headers
+    head = "".join(f"{name}: {value}\r\n" for name, value in whole.items())
+    writer.write(f"GET {path} HTTP/1.1\r\n{head}\r\n".encode())
+    status = int((await reader.readline()).split()[1])
+    writer.close()
+    return status
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_no_foreign_page_gets_in(shop: Onward, server: Any, attack: str) -> None:
+    task = await shop.submit("waits")
+    path = f"/api/tasks/{task.id}/ws"
+    status = await handshake(server[0].base_url.port, path, ATTACKS[attack])
+    assert status in {403, 421}
+    port = server[0].base_url.port
+    assert await handshake(port, path, {}) == 101, "who is no browser says no origin"
+    assert await handshake(port, path, {"Origin": f"http://127.0.0.1:{port}"}) == 101, "our own page"
+
+
+async def test_a_key_in_a_header_a_subprotocol_or_a_first_message(shop: Onward, server: Any) -> None:
+    task = await shop.submit("waits")
+    server[1].gate = Gate()
+    where = address(server, task.id)
+    async with connect(where, additional_headers={"Authorization": "Bearer good"}) as socket:
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"] == 1
+    async with connect(where, subprotocols=["onward", "onward.key.good"]) as socket:  # type: ignore[list-item]
+        assert socket.subprotocol == "onward", "the key is not said back"
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"] == 1
+    async with connect(where) as socket:
+        assert await say(socket, type="auth", key="good") == {"type": "ack", "for": "auth"}
+        assert json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"] == 1
+    for headers in ({"Authorization": "Bearer bad"}, {"Authorization": "good"}):
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(where, additional_headers=headers)
+        assert refused.value.response.status_code == 401
+    for first in ({"type": "auth", "key": "bad"}, {"type": "auth"}, {"type": "cancel"}, [1]):
+        async with connect(f"{where}?key=good") as socket:  # an address is no place for a key
+            await socket.send(json.dumps(first))
+            found, code = await until_closed(socket)
+        assert code == 1008
+        assert [one["code"] for one in found] == ["unauthorized"]
+    assert (await task.get()).state == "waiting"
+
+
+async def test_who_says_nothing_is_sent_away(shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "PATIENCE", 0.1)
+    task = await shop.submit("waits")
+    server[1].gate = Gate()
+    async with connect(address(server, task.id)) as socket:
+        assert await until_closed(socket) == ([], 1008)
+
+
+async def test_a_key_for_looking_steers_nothing(shop: Onward, server: Any) -> None:
+    task = await shop.submit("waits")
+    server[1].gate = Gate()
+    async with connect(address(server, task.id), additional_headers={"Authorization": "Bearer reader"}) as socket:
+        for said in ({"type": "cancel"}, {"type": "priority", "priority": 3}, {"type": "signal", "name": "go"}):
+            assert (await say(socket, **said))["code"] == "forbidden"
+        assert (await say(socket, type="approve", approval_id=f"{task.id}.1"))["code"] == "forbidden"
+
+
+async def test_a_revoked_key_ends_it(shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream.PACE, "check", 0.05)
+    task = await shop.submit("waits")
+    server[1].gate = gate = Gate()
+    async with connect(address(server, task.id), additional_headers={"Authorization": "Bearer good"}) as socket:
+        await socket.recv()
+        gate.revoked = True
+        assert (await until_closed(socket))[1] == 1008
+
+
+async def test_a_revoked_key_steers_nothing_before_that(
+    shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream.PACE, "check", 3600)
+    task = await shop.submit("waits")
+    server[1].gate = gate = Gate()
+    async with connect(address(server, task.id), additional_headers={"Authorization": "Bearer good"}) as socket:
+        await socket.recv()
+        gate.revoked = True
+        await socket.send(json.dumps({"type": "cancel"}))
+        assert (await until_closed(socket))[1] == 1008
+    assert not (await shop.get(task.id)).ended
+
+
+async def test_whoever_is_being_answered_is_told_before_the_end(
+    shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel ends the task, and with it the socket, before it has come back."""
+    followers = server[1].feed.followers
+
+    async def slowly(door: Any, task_id: str, _said: Any) -> Any:
+        found = await door.cancel(task_id)
+        (follower,) = followers
+        while not (follower.idle and follower.last[task_id] >= 4):  # noqa: ASYNC110 -- the end was told
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        return found
+
+    monkeypatch.setitem(sockets.VERBS, "cancel", (sockets.Word, slowly))
+    task = await shop.submit("waits")
+    async with connect(address(server, task.id)) as socket:
+        passed: list[dict[str, Any]] = []
+        await update(socket, passed, "waits for signal go")
+        await socket.send(json.dumps({"type": "cancel"}))
+        found, code = await until_closed(socket)
+    assert code == 1000
+    assert {"type": "ack", "for": "cancel", "state": "cancelled"} in found
+
+
+async def test_a_server_that_cannot_say_why_says_no(shop: Onward, server: Any) -> None:
+    """Not every ASGI server can answer a handshake with more than a no."""
+    said: list[Any] = []
+
+    async def send(message: Any) -> None:
+        said.append(message["type"])
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    path = "/api/tasks/nobody/ws"
+    scope = {"type": "websocket", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": ""}
+    await shop.asgi()(scope | {"headers": [], "subprotocols": [], "extensions": {}}, receive, send)
+    assert said == ["websocket.close"]
+
+
+async def test_an_unknown_task_and_too_many_sockets(shop: Onward, server: Any) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(address(server, "nobody"))
+    assert refused.value.response.status_code == 404
+    task = await shop.submit("waits")
+    server[1].feed._most = 1
+    async with connect(address(server, task.id)) as socket:
+        await socket.recv()
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(address(server, task.id))
+        assert refused.value.response.status_code == 503
+        assert "retry-after" in refused.value.response.headers
+
+
+# ── floods ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_flood_of_messages_is_cut_off(shop: Onward, server: Any) -> None:
+    task = await shop.submit("waits")
+    async with connect(address(server, task.id)) as socket:
+        with contextlib.suppress(ConnectionClosed):
+            for number in range(5_000):
+                await socket.send(f'{{"type":"priority","priority":{number % 9}}}')
+        found, code = await until_closed(socket)
+    assert code == 1008
+    assert len([one for one in found if one["type"] == "ack"]) < 200
+    assert (await server[0].get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize("size", [65_537, 10_000_000])
+async def test_a_message_that_is_too_large_is_not_read(shop: Onward, server: Any, size: int) -> None:
+    task = await shop.submit("waits")
+    async with connect(address(server, task.id), compression=None) as socket:
+        with contextlib.suppress(ConnectionClosed):
+            await socket.send("x" * size)
+        assert (await until_closed(socket))[1] == 1009
+    async with connect(address(server, task.id)) as socket:  # the same, packed to a few bytes
+        with contextlib.suppress(ConnectionClosed):
+            await socket.send(" " * size)
+        assert (await until_closed(socket))[1] == 1009
+    await eventually(lambda: _nobody(server))
+
+
+async def _nobody(server: Any) -> bool:
+    return not server[1].feed.followers
+
+
+async def _somebody(server: Any) -> bool:
+    return bool(server[1].feed.followers)
+
+
+async def test_a_flood_of_pings_and_of_connects(shop: Onward, server: Any, prove: bool) -> None:
+    task = await shop.submit("waits")
+    async with connect(address(server, task.id), ping_interval=None) as socket:
+        pongs = [await socket.ping() for _ in range(2_000)]
+        await asyncio.wait_for(pongs[-1], 60)
+        assert (await say(socket, type="priority", priority=1))["type"] == "ack"
+    for _ in range(10 if prove else 2):
+        many = await asyncio.gather(*(_come_and_go(server, task.id) for _ in range(100)))
+        assert set(many) == {1}
+    await eventually(lambda: _nobody(server))
+    assert (await server[0].get("/healthz")).status_code == 200
+
+
+async def _come_and_go(server: Any, task_id: str) -> int:
+    async with connect(address(server, task_id), open_timeout=60) as socket:
+        return int(json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"])
+
+
+async def test_a_client_that_takes_nothing_is_dropped(
+    shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream.PACE, "send", 0.3)
+
+    @shop.task
+    async def talkative(ctx: Any) -> None:
+        await eventually(lambda: _somebody(server))
+        while server[1].feed.followers:
+            for _ in range(200):
+                ctx.progress("x" * 500)
+            await asyncio.sleep(0.01)
+
+    task = await shop.submit(talkative)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server[0].base_url.port, limit=1024)
+    key = base64.b64encode(os.urandom(16)).decode()
+    writer.write(
+        f"GET /api/tasks/{task.id}/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    assert b"101" in await reader.readline()
+    await task.result(60)  # it ends when nobody follows any more
+    writer.close()
+
+
+async def test_who_does_not_answer_a_ping_is_gone(shop: Onward, server: Any) -> None:
+    task = await shop.submit("waits")
+    server[2].config.ws_ping_interval = server[2].config.ws_ping_timeout = 0.2
+    reader, writer = await asyncio.open_connection("127.0.0.1", server[0].base_url.port)
+    key = base64.b64encode(os.urandom(16)).decode()
+    writer.write(
+        f"GET /api/tasks/{task.id}/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    assert b"101" in await reader.readline()
+    with contextlib.suppress(ConnectionError):
+        await asyncio.wait_for(reader.read(), 60)  # to its end
+    await eventually(lambda: _nobody(server))
+    writer.close()
+
+
+async def test_a_server_that_stops_says_so(shop: Onward, server: Any) -> None:
+    task = await shop.submit("waits")
+    async with connect(address(server, task.id)) as socket:
+        await socket.recv()
+        server[2].leave()
+        assert (await until_closed(socket))[1] in {1001, 1012}
