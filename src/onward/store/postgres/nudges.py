@@ -35,14 +35,15 @@ class PostgresNudges:
     _sending: set[asyncio.Task[None]]
     _fetch: Any
     _marks: Marks
+    _submitted: frozenset[str]
 
     @property
     def hears(self) -> bool:
         return not self._pooled
 
     def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
-        if topic == READY:
-            self._marks.drop()  # whatever is ready here may stand behind a mark
+        if topic == READY and not (tasks and self._submitted.issuperset(tasks)):
+            self._marks.drop()  # a task that is ready here may stand behind a mark, unless it is new
         self._hub.nudge(topic, tasks)
 
     def _hear(self, message: str) -> None:

@@ -116,6 +116,8 @@ class PostgresStore(
         self._limited: set[str] = set()
         self._looked_at = self._parents_after = ""
         self._marks = Marks()
+        self._submitted: frozenset[str] = frozenset()
+        """The tasks of the last submit: they stand behind no mark."""
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,9 +195,10 @@ class PostgresStore(
             return await submit_through(connection, new, row[0], ON_POSTGRES)
         while True:
             created = await self._insert(new)
+            self._submitted = frozenset(created)
             if len(created) == len(new):
                 return [Submitted(n.id, True, n.fingerprint) for n in new]
-            answers = await self._submitted(new, created)
+            answers = await self._answers(new, created)
             if None not in answers:
                 return [answer for answer in answers if answer is not None]
             await self._check_parents(new)  # what was in the way is not there any more: pruned just now
@@ -229,7 +232,7 @@ class PostgresStore(
         for gone in wanted - {row["id"] for row in await self._fetch("parents", ids=sorted(wanted))}:
             raise TaskNotFound(gone)
 
-    async def _submitted(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted | None]:
+    async def _answers(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted | None]:
         there = [n for n in new if n.id not in created]
         found = await self._fetch(
             "submitted", ids=[n.id for n in there], keys=[n.key for n in there if n.key is not None]

@@ -32,7 +32,7 @@ SELECT t.id, t.options
 -- name: from_all
 -- Where both find them.
 FROM onward_tasks t
-LEFT JOIN onward_queue q ON q.task_id = t.id
+{join_queue_row}
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
 WHERE t.id < :before AND t.id >= :since AND {matches} AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
   AND (:any_state OR COALESCE(o.state, {open_state}) AMONG (:states))
@@ -52,7 +52,7 @@ SELECT t.id, t.options
 -- name: from_tenant
 -- Where both find them.
 FROM onward_tasks t
-LEFT JOIN onward_queue q ON q.task_id = t.id
+{join_queue_row}
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
 WHERE t.tenant = :tenant AND t.id < :before AND t.id >= :since AND {matches}
   AND (:any_state OR COALESCE(o.state, {open_state}) AMONG (:states))
@@ -71,7 +71,7 @@ SELECT t.id, t.options
 -- name: from_of
 -- Where both find them.
 FROM onward_tasks t
-LEFT JOIN onward_queue q ON q.task_id = t.id
+{join_queue_row}
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
 WHERE t.parent = :parent AND (:of_all OR COALESCE(t.tenant, '') = :tenant) AND t.id < :before AND t.id >= :since AND {matches}
   AND (:any_reason OR q.reason AMONG (:reason)) AND (:any_state OR COALESCE(o.state, {open_state}) AMONG (:states))
@@ -118,7 +118,7 @@ SELECT t.id, t.options
 -- Where both find them.
 FROM onward_outcomes o
 JOIN onward_tasks t ON t.id = o.task_id
-LEFT JOIN onward_queue q ON q.task_id = o.task_id
+{join_queue_row}
 WHERE o.state = :state AND o.task_id < :before AND o.task_id >= :since AND {matches} AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 ORDER BY o.task_id DESC LIMIT :limit
 

@@ -617,13 +617,20 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id FOR UPDATE
 -- Nudges for all processes.
 SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS t(topic)
 
+-- name: join_queue_row
+-- The queue row of a task of a list, looked up by its id. (The planner takes a queue of dead rows for an empty one, and would read all of it.)
+LEFT JOIN LATERAL (SELECT * FROM onward_queue r WHERE r.task_id = t.id LIMIT 1) q ON true
+
 -- name: notify_workers
 -- Nudges for some of the workers that can do the work at hand: one for each task, and a spare one. Tasks that sleep are no work yet, but
 -- a worker has to know when they are due. A task that was begun before may stand behind a mark (see store/postgres/marks.py).
-WITH work AS MATERIALIZED (
+-- Rows are found by their ids alone, in a step of their own: the planner takes a queue of dead rows for an empty one, and would read all of it.
+WITH named AS MATERIALIZED (
+    SELECT task_id, queue, task, worker, due_at FROM onward_queue WHERE task_id = ANY(:ids::text[])
+), work AS MATERIALIZED (
     SELECT queue, task, due_at IS NULL AS ready, count(*) AS tasks,
-           bool_or(EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = onward_queue.task_id AND j.seq = 2)) AS again FROM onward_queue
-    WHERE task_id = ANY(:ids::text[]) AND worker IS NULL AND (due_at IS NULL OR due_at < 'Infinity') GROUP BY queue, task, due_at IS NULL
+           bool_or(EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = named.task_id AND j.seq = 2)) AS again FROM named
+    WHERE worker IS NULL AND (due_at IS NULL OR due_at < 'Infinity') GROUP BY queue, task, due_at IS NULL
 )
 SELECT pg_notify(:prefix::text || w.id, CASE WHEN NOT k.ready THEN 'ready' WHEN k.again THEN 'again ' || k.queue ELSE 'ready ' || k.queue END)
 FROM work k CROSS JOIN LATERAL (

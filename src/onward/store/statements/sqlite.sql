@@ -316,6 +316,10 @@ WHERE worker = ?1 AND task_id = ?2 AND (
 -- One heartbeat for all tasks of a process. Only a worker that was declared dead has no row.
 UPDATE onward_workers SET lease_until = onward_now() + :lease, rate = :rate WHERE id = :worker
 
+-- name: join_queue_row
+-- The queue row of a task of a list; differs by necessity because SQLite has no LATERAL, and always looks it up by its id.
+LEFT JOIN onward_queue q ON q.task_id = t.id
+
 -- name: held
 -- What the store says a worker holds.
 SELECT task_id, paused FROM onward_queue WHERE worker = :worker
