@@ -10,9 +10,11 @@ import psycopg
 import pytest
 
 from onward.app.application import open_store
+from onward.store.port.overview import listings
 from onward.store.postgres import marks as postgres_marks
 from onward.store.postgres import snapshots
 from onward.store.postgres.execute import S as P
+from onward.store.postgres.overview import escaped
 from rig.postgres import Postgres
 from rig.server import Unavailable
 from tests.kit import Time, claim, completion, eventually, join, new, only_postgres, sql, submit, together, waiting
@@ -147,6 +149,47 @@ async def test_a_claim_does_not_read_what_was_claimed_before(server: Postgres) -
         (late,) = await submit(store)
         assert [one.id for one in await claim(store)] == [late]
     await store.close()
+
+
+async def test_a_list_and_a_nudge_look_queue_rows_up_by_their_ids(server: Postgres) -> None:
+    """The server counts no living row in the queue, and takes a scan of all of it for cheap."""
+    url = server.database("churned_lists")
+    store: Any = open_store(url)
+    await store.open()
+    await join(store, "w1", lease=600)
+    with psycopg.connect(url) as holder:
+        holder.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        holder.execute("SELECT count(*) FROM onward_queue")
+        await churn(store, CHURN * 3)
+        await sql(store, "ANALYZE")
+        (task_id,) = await submit(store)
+        ((name, values),) = listings(20, None, {})
+        for statement, parameters in (
+            (name, escaped(values)),
+            ("notify_workers", {"ids": [task_id], "prefix": "p", "spare": 1}),
+        ):
+            plan = await explained(store, statement, parameters)
+            scanned = _blocks(plan, "onward_queue")
+            assert scanned <= 200, f"{statement} reads {scanned} blocks of the queue"
+        assert (await sql(store, "SELECT pg_relation_size('onward_queue') / 8192"))[0][0] > 60, "VOID: it is small"
+    await store.close()
+
+
+async def explained(store: Any, statement: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    async with store._connection() as connection:
+        text = await connection.fetchval(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {P[statement].sql}", *P[statement](**parameters)
+        )
+    plan: dict[str, Any] = json.loads(text)[0]["Plan"]
+    return plan
+
+
+def _blocks(plan: dict[str, Any], table: str) -> int:
+    """Blocks that scans of a table and of its indexes read."""
+    here = plan.get("Relation Name") == table or plan.get("Index Name", "").startswith(table)
+    if here:
+        return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    return sum(_blocks(part, table) for part in plan.get("Plans", ()))
 
 
 @only_postgres
