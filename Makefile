@@ -4,38 +4,43 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+BASE   := $(VENV)/.base
 STAMP  := $(VENV)/.installed
 TESTS  ?= tests
-JOBS   ?= 5
+JOBS   ?= 4
+PYTEST := $(BIN)/python -m pytest --dist loadgroup
 
 # What was compiled once is kept: the tests start some hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check prove bench lint format lock clean
+.PHONY: help demo check test test-full prove bench lint format docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
 
-demo: $(STAMP) ## a ten-minute deploy in fast motion, killed in step 8, that goes on (under 30 s); WHICH=agent plays an agent
-	@$(BIN)/onward demo $(WHICH)
+demo: $(BASE) ## a ten-minute deploy in fast motion, killed in step 8, that goes on; WHICH=agent plays an agent
+	@$(BIN)/python -m onward demo $(WHICH)
 
-test: $(STAMP) lint ## everything: linters, types and the whole test suite (some 35 min on two cores)
-	$(BIN)/python -m pytest $(TESTS) -n $(JOBS) --dist loadgroup
+check: $(STAMP) lint ## linters, types, and the core on SQLite (2 minutes on two cores)
+	$(PYTEST) tests/core tests/engine tests/service tests/test_house.py -n $(JOBS) -m "not slow and not postgres"
 
-check: $(STAMP) lint ## the quick part of it (some 15 min on two cores)
-	$(BIN)/python -m pytest $(TESTS) -n $(JOBS) --dist loadgroup -m "not slow"
+test: $(STAMP) lint ## what a change needs: linters, types, and all quick tests (5 minutes on two cores)
+	$(PYTEST) $(TESTS) -n $(JOBS) -m "not slow"
 
-lint: $(STAMP) ## formatting, linters, types, layers
-	$(BIN)/ruff format --check -q .
-	$(BIN)/ruff check -q .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache >$(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
+test-full: $(STAMP) ## the rest: kill storms, browsers, fuzzers, conformance suites, both databases everywhere (some 30 minutes)
+	$(PYTEST) $(TESTS) -n $(JOBS) -m "slow and not alone"
+	$(PYTEST) $(TESTS) -n 1 -m "alone"
 
 prove: $(STAMP) ## the long proofs: hundreds of kill -9, zombies, database restarts, thousands of simulated hours
 	$(BIN)/python -m pytest tests -n 0 -m slow -s --prove
 
-test-all: test prove ## everything there is: the tests, and then the proofs at full size
+lint: $(STAMP) ## formatting, linters, types, layers, house rules
+	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check -q .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache >$(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
+	$(BIN)/python -m tools.house_rules
 
 bench: $(STAMP) ## the benchmark table; PEERS=1 adds the neighbours in the same run
 	$(BIN)/python -m bench $(if $(PEERS),--peers) $(BENCH)
@@ -44,19 +49,31 @@ format: $(STAMP) ## format the code
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix .
 
-lock: ## write requirements.lock anew from pyproject.toml
-	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
-	$(VENV)-lock/bin/pip install -q '.[dev]'
-	$(VENV)-lock/bin/pip freeze --exclude onward | grep -v ' @ ' > requirements.lock
+docs: ## build the documentation site into site/
+	@test -x $(VENV)-docs/bin/mkdocs || { $(PYTHON) -m venv $(VENV)-docs && $(VENV)-docs/bin/pip install -q --disable-pip-version-check -r requirements/docs.txt; }
+	PYTHONPATH=src $(VENV)-docs/bin/mkdocs build --strict
+
+lock: ## write requirements/*.txt anew from pyproject.toml
+	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install -q uv
+	$(VENV)-lock/bin/python -m tools.lock
 	rm -rf $(VENV)-lock
 
 clean: ## remove what was made here
-	rm -rf $(VENV) .cache .bench .hypothesis .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) $(VENV)-docs .cache .bench .hypothesis .mypy_cache .ruff_cache dist site
 
-$(STAMP): pyproject.toml requirements.lock
+$(BASE): pyproject.toml requirements/base.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Onward needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "preparing $(VENV) (once)…"
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install -q --disable-pip-version-check -r requirements.lock
-	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	@$(PYTHON) -m venv --without-pip $(VENV)
+	@$(PYTHON) -m pip --python $(BIN)/python install -q --disable-pip-version-check --no-compile -r requirements/base.txt 2>/dev/null \
+	  || { $(BIN)/python -m ensurepip && $(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/base.txt; }
+	@$(BIN)/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "onward-checkout.pth").write_text(str(pathlib.Path("src").resolve()))'
+	@touch $(BASE)
+
+$(STAMP): $(BASE) requirements/dev.txt
+	@echo "installing the tools of developers (once)…"
+	@$(BIN)/python -m ensurepip >/dev/null
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/dev.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@rm -f $(VENV)/lib/python*/site-packages/onward-checkout.pth
 	@touch $(STAMP)

@@ -50,25 +50,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prove", action="store_true", help="run the proofs at full size")
 
 
-ABOVE = ("agent", "artifacts", "cli", "client", "console", "server", "service", "sinks", "secrecy", "telemetry")
-"""What stands on the engine and does not know which database there is: `make check` tries it on SQLite's file."""
+FULL_ONLY = ("outside", "rig")
+"""Folders of which `make test` runs nothing."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where a test runs on several databases: all of them with `make prove`. `make test` leaves out SQLite in memory (the code
-    of the file, without the file) above the store, and `make check` PostgreSQL above the engine."""
+    """Says which tests are for `make test-full` (mark `slow`), and which of those run one at a time (mark `alone`). `make test` tries a
+    test that can run on several databases on SQLite's file, and those of the store on PostgreSQL too. `make test-full` adds
+    PostgreSQL everywhere, and `make prove` SQLite in memory, which is the code of the file without the file."""
     kinds: dict[str, set[str]] = {}
     for item in items:
         kinds.setdefault(_of(item), set()).add(_kind(item))
     left_out = []
     for item in items:
         part = item.path.relative_to(config.rootpath / "tests").parts[0]
-        others = kinds[_of(item)] - {_kind(item)}
-        if _kind(item) == "sqlite memory" and others and part != "store":
+        kind, others = _kind(item), kinds[_of(item)] - {_kind(item)}
+        if kind == "postgres":
+            item.add_marker("postgres")
+        if kind == "sqlite memory" and others:
             item.add_marker("slow")
-            left_out += [item] if not config.getoption("--prove") else []
-        elif _kind(item) == "postgres" and others and part in ABOVE:
+            left_out += [item] if not config.getoption("--prove") and part != "store" else []
+        elif (kind == "postgres" and others and part != "store") or part in FULL_ONLY:
             item.add_marker("slow")
+        if part == "faults" and item.get_closest_marker("slow"):
+            item.add_marker("alone")
     if left_out:
         gone = set(map(id, left_out))
         config.hook.pytest_deselected(items=left_out)

@@ -1,4 +1,5 @@
-"""The rules of the house that a machine can hold, so that nobody has to remember them."""
+"""The public names, the port, the settings, the migrations and the imports keep their rules. `tools/house_rules.py` has the rules of
+files; here each of those is shown to find its fault."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,13 +18,9 @@ import pytest
 
 import onward
 from onward.config import Settings, variable
+from tools import house_rules
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "onward"
-MODULES = sorted(SOURCE.rglob("*.py"))
-STATEMENTS = SOURCE / "store" / "statements"
-
-each_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 
 
 def read(path: Path) -> str:
@@ -74,26 +70,6 @@ def test_every_error_says_what_it_means() -> None:
     assert [kind.__name__ for kind in kinds if kind.__name__ not in tree] == [], "draw the exception tree"
 
 
-@each_module
-def test_every_module_begins_by_saying_what_lives_there(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(read(path))), "open a file by teaching it"
-
-
-@each_module
-def test_classes_and_public_functions_have_docstrings(path: Path) -> None:
-    if "cli" in path.parts:
-        return
-    bare = [
-        node.name
-        for node in ast.parse(read(path)).body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and not node.name.startswith("_")
-        and not ast.get_docstring(node)
-        and [ast.unparse(one) for one in node.decorator_list] != ["overload"]
-    ]
-    assert bare == []
-
-
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -108,36 +84,6 @@ def test_every_setting_is_explained_with_its_variable_and_its_default() -> None:
         assert len(text) > 20
 
 
-# ── SQL ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _sections() -> Iterator[tuple[str, str, str]]:
-    for path in sorted(STATEMENTS.glob("*.sql")):
-        for name, body in re.findall(r"^-- name: (\w+)\n(.*?)(?=^-- name: |\Z)", read(path), re.MULTILINE | re.DOTALL):
-            yield path.stem, name, body
-
-
-SECTIONS = list(_sections())
-
-
-@pytest.mark.parametrize(("file", "name", "body"), SECTIONS, ids=[f"{file}-{name}" for file, name, _ in SECTIONS])
-def test_every_statement_has_a_sentence_and_a_caller(file: str, name: str, body: str) -> None:
-    assert re.match(r"-- [A-Z].{8,}", body), "say what it is for, in a sentence"
-    callers = [path for path in MODULES if re.search(rf"[\"']{name}[\"']", read(path))]
-    inside = [other for _, other, text in SECTIONS if f"{{{name}}}" in text]
-    assert callers or inside, "nobody uses it"
-    if file != "common" and not inside:
-        assert any(path.parent.name == file for path in callers)
-
-
-def test_what_differs_is_said_and_what_does_not_is_common() -> None:
-    own = {file: {name for f, name, _ in SECTIONS if f == file} for file in ("common", "postgres", "sqlite")}
-    assert own["common"] & (own["postgres"] | own["sqlite"]) == set(), "a statement has one home"
-    bodies = {(file, name): re.sub(r"--.*|\s+", " ", body).split() for file, name, body in SECTIONS}
-    twins = [name for name in own["postgres"] & own["sqlite"] if bodies["postgres", name] == bodies["sqlite", name]]
-    assert twins == [], "what reads the same on both belongs into common.sql"
-
-
 def test_migrations_are_numbered_without_a_gap_and_alike_on_both_databases() -> None:
     from onward.store import migrate
 
@@ -146,79 +92,42 @@ def test_migrations_are_numbered_without_a_gap_and_alike_on_both_databases() -> 
     assert [int(name[:4]) for name in names["sqlite"]] == list(range(1, len(names["sqlite"]) + 1))
 
 
-# ── seams ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-SPAWNERS = {
-    "testing.py": 1,  # what drain runs beside itself
-    "engine/background.py": 1,  # spawn(), the seam itself
-    "engine/worker/lease.py": 1,  # the heartbeat of an inline store
-    "engine/shift/timeout.py": 2,  # work within a time, and its alarm
-    "engine/shift/branches.py": 1,  # lines of one handler, which ends them with itself
-    "engine/shift/transaction.py": 1,  # the transaction around a block
-    "store/sqlite/transaction.py": 1,  # the writer's side of one
-    "engine/shift/waits.py": 1,  # the alarm of a wait in memory
-    "store/postgres/listener.py": 1,  # one task with the life of its connection
-    "server/live/feed.py": 2,  # the one reader, and its ear for the end of the server
-    "server/live/websocket.py": 2,  # both directions of a talk, which end together
-    "server/http/routes/tasks.py": 3,  # an answer that is held back, and its ears for the end of the client and of the server
-    "server/live/sse.py": 2,  # an answer, and its ear for the end of the client
-    "store/postgres/nudges.py": 1,  # nudges on their way out
-    "store/postgres/migrate.py": 1,  # the look at an index that is being built
-    "store/sqlite/nudges.py": 1,
-}
+# ── the rules of files ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@each_module
-def test_background_tasks_come_from_the_seams(path: Path) -> None:
-    """`spawn` keeps a task alive until it is done and lets the simulator have it; a bare create_task does neither."""
-    where = str(path.relative_to(SOURCE))
-    if where.startswith("cli/"):
-        return
-    found = [
-        node
-        for node in ast.walk(ast.parse(read(path)))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in {"create_task", "ensure_future", "TaskGroup"}
-    ]
-    assert len(found) == SPAWNERS.get(where, 0), "give it to spawn, or say here why not"
-
-
-TIME = re.compile(
-    r"\btime\.(time|monotonic|sleep|perf_counter|time_ns)\(|datetime\.now\(|datetime\.utcnow\(|asyncio\.sleep\((?!0\))"
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (house_rules.modules_begin_with_a_docstring, "import os\n"),
+        (house_rules.modules_are_short, '"""Long."""\n' + "\n" * house_rules.MAX_MODULE_LINES),
+        (house_rules.background_tasks_come_from_spawn, '"""Spawns."""\nasyncio.create_task(work())\n'),
+        (house_rules.time_is_a_parameter, '"""Looks at the clock."""\nnow = time.time()\n'),
+        (house_rules.only_the_command_line_prints, '"""Prints."""\nprint(1)\n'),
+    ],
 )
-TAKERS = {
-    "core/clock.py",  # the seam itself
-    "store/sqlite/lane.py",  # the nap of a busy handler, inside SQLite
-    "store/sqlite/file.py",  # patience with a file that is being made
-    "store/postgres/listener.py",  # pauses between two tries to connect
-    "store/postgres/migrate.py",  # pauses between two tries to get a lock
-    "engine/worker/lease.py",
-    "agent/http_limits.py",  # the pause between two tries to go on with a stream
-    "testing.py",  # a step that really takes time is really waited for
-}
+def test_a_rule_of_modules_finds_its_fault(rule: Any, text: str) -> None:
+    planted = house_rules.Module(house_rules.SOURCE / "core" / "planted.py", "core/planted.py", text, ast.parse(text))
+    clean = house_rules.Module(planted.path, planted.name, '"""Fine."""\n', ast.parse('"""Fine."""'))
+    assert [complaint.where for complaint in rule(planted)] == ["core/planted.py"]
+    assert list(rule(clean)) == []
 
 
-@each_module
-def test_time_is_given_never_taken(path: Path) -> None:
-    where = str(path.relative_to(SOURCE))
-    if where.startswith(("cli/", "demo")) or where in TAKERS:
-        return
-    code = "\n".join(line.split("#")[0] for line in read(path).splitlines())
-    assert TIME.findall(code) == []
-
-
-@each_module
-def test_modules_are_short(path: Path) -> None:
-    assert len(read(path).splitlines()) <= 700, "a smell: does one module do the work of two?"
-
-
-@each_module
-def test_no_print_outside_the_command_line(path: Path) -> None:
-    calls = [
-        n for n in ast.walk(ast.parse(read(path))) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "print"
+def test_the_rules_of_statements_find_their_faults() -> None:
+    same = "-- Finds rows by their name.\nSELECT 1\n"
+    planted = [
+        house_rules.Section("common", "unused", same, 1),
+        house_rules.Section("common", "mute", "SELECT 1\n", 5),
+        house_rules.Section("postgres", "twin", same, 1),
+        house_rules.Section("sqlite", "twin", same, 1),
+        house_rules.Section("sqlite", "twice", same, 5),
+        house_rules.Section("sqlite", "twice", same, 9),
     ]
-    assert not calls or "cli" in path.parts
+    text = '"""Calls."""\nNAMES = ["mute", "twin", "twice"]\n'
+    callers = [house_rules.Module(house_rules.SOURCE / "a.py", "a.py", text, ast.parse(text))]
+    complaints = {
+        complaint.text.split(":")[0] for rule in house_rules.STATEMENT_RULES for complaint in rule(planted, callers)
+    }
+    assert complaints == {"unused", "mute", "twin", "twice"}
 
 
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -212,6 +212,7 @@ async def test_a_budget_is_asked_for_with_sentences(app: Onward) -> None:
 # ── crashes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 async def test_killed_anywhere_each_call_is_charged_once() -> None:
     """Every call that was made is charged, also one whose answer was lost; none is charged twice."""
     points: set[str] = set()
@@ -232,6 +233,7 @@ async def test_killed_anywhere_each_call_is_charged_once() -> None:
     assert repeated, "or nothing was lost on the way, and this shows little"
 
 
+@pytest.mark.slow
 async def test_killed_anywhere_nothing_stays_reserved_behind_a_checkpoint(monkeypatch: Any) -> None:
     """A checkpoint stands for all calls before it, also for one that nobody had come to settle."""
     monkeypatch.setattr(loop, "EVERY", 1)
@@ -440,6 +442,7 @@ async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:
     assert (await lab.app.budget(newest.task_id)).purse.spent.steps == 4
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 12))
 def test_whatever_the_children_do_the_sum_is_kept(turns: list[int], steps: int) -> None:

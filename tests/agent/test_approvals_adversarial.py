@@ -434,6 +434,7 @@ async def decide(url: str, decisions: int, seed: int = 4) -> tuple[World, list[s
     return made, wrong
 
 
+@pytest.mark.slow
 @not_memory
 async def test_decisions_of_every_kind(fresh_url: str) -> None:
     made, wrong = await decide(fresh_url, 60)

@@ -134,6 +134,7 @@ def test_all_purses_or_none() -> None:
     assert not granted.purses["child"].waiting, "it got something, so it does not wait any longer"
 
 
+@pytest.mark.slow
 @given(moves, st.floats(0, 1e9))
 def test_a_purse_comes_back_as_it_was_kept(plan: list[tuple[str, str, Amount]], began_at: float) -> None:
     purse = BudgetLedger(Budget(max_llm_tokens=50, when_spent="finish", max_wall_time="3m"), began_at)

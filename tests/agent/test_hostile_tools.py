@@ -124,6 +124,7 @@ def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
 shapes = st.recursive(st.booleans() | keywords(st.booleans()), keywords, max_leaves=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(shapes, shapes, keywords(shapes), st.dictionaries(st.sampled_from("abc"), values, max_size=3))
 def test_it_judges_as_jsonschema_does(x: Any, y: Any, schema: dict[str, Any], arguments: dict[str, Any]) -> None:
@@ -155,6 +156,7 @@ async def called(server: McpServer) -> Any:
     return await server._call(offered, {"text": TEXT}, "key")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
@@ -215,6 +217,7 @@ async def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     listening.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", ["'x' * 65536", "'[],' * 20000"])
 async def test_a_command_that_never_ends_its_line_is_given_up(writes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp, "LINE", 1 << 20)
@@ -279,6 +282,7 @@ def chunk(**delta: Any) -> bytes:
     )
 
 
+@pytest.mark.slow
 async def test_a_model_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.agent.models.openai.MOST", 2 << 20)
     stream = "Content-Type: text/event-stream"

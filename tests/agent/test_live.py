@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from onward import Onward
 from onward.agent.model import ModelUnavailable, Reply, Request
 from onward.core import record as r
@@ -82,6 +84,7 @@ async def test_what_cannot_be_written_is_told_as_far_as_it_can(lab: Lab) -> None
     assert [one["text"] for one in await told(lab.app, task.task_id)] == ["half a ?"]
 
 
+@pytest.mark.slow
 async def test_a_replay_tells_nothing_twice() -> None:
     points = 0
     async for app in crashes():

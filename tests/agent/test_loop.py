@@ -77,6 +77,7 @@ async def test_it_comes_to_its_answer(app: Onward) -> None:
     assert last[-1]["content"] == "1.2 GB are free"
 
 
+@pytest.mark.slow
 async def test_killed_anywhere_it_goes_on() -> None:
     points = 0
     async for app in crashes():

@@ -73,6 +73,7 @@ def log(home: Path) -> list[str]:
     return (home / "log").read_text().splitlines() if (home / "log").exists() else []
 
 
+@pytest.mark.slow
 @only_file
 async def test_tools_of_a_server_are_called_as_recorded_steps(app: Onward, tmp_path: Path) -> None:
     model = ScriptedModel(
@@ -112,6 +113,7 @@ async def _none(app: Onward) -> bool:
     return not await app.asks("approval")
 
 
+@pytest.mark.slow
 @only_file
 async def test_a_server_that_dies_in_a_call_leaves_it_in_doubt(app: Onward, tmp_path: Path) -> None:
     model = ScriptedModel([[("files_write_note", {"name": "a", "text": "die"})], "done"])
@@ -130,6 +132,7 @@ async def test_a_server_that_dies_in_a_call_leaves_it_in_doubt(app: Onward, tmp_
     assert log(tmp_path) == ["write a die"]
 
 
+@pytest.mark.slow
 @only_file
 async def test_a_tool_that_changes_under_a_task_is_refused(app: Onward, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("onward.agent.mcp.FRESH", 0.0)

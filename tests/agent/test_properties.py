@@ -176,6 +176,7 @@ STATES = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=FEW, phases=LIVES)
 @given(*STATES)
 def test_patches_commute_with_the_snapshots_of_a_task(goal: str, changes: list[Any], kill: int) -> None:

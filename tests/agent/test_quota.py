@@ -110,6 +110,7 @@ async def test_a_quota_that_goes_again_and_again_takes_no_attempt(mine: MemoryAp
     assert (task.result, task.attempt, len(model.asked)) == ("at last", 1, 12)
 
 
+@pytest.mark.slow
 async def test_where_nobody_says_when_they_ask_more_and_more_rarely() -> None:
     async with memory_app(slots=1) as app:
         provider = Provider(app.clock, tells=False)

@@ -107,6 +107,7 @@ def test_a_snapshot_anywhere_changes_nothing(goal: str, changes: list[StatePatch
 # ── slices ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @given(goals, st.lists(patches, max_size=6), st.integers(0, 5000), st.sampled_from([None, "look", "clean"]))
 def test_a_slice_is_never_over_its_budget_and_always_the_same(
     goal: str, changes: list[StatePatch], most: int, step: str | None

@@ -160,6 +160,7 @@ async def test_a_message_at_the_last_moment_is_read_before_it_completes(lab: Lab
     assert "one more thing" in str(model.asked[-1].messages)
 
 
+@pytest.mark.slow
 async def test_killed_anywhere_each_call_is_undone_in_reverse() -> None:
     points: set[str] = set()
     async for app in crashes():

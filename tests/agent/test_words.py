@@ -249,6 +249,7 @@ async def spoken_to(app: MemoryApp, **options: Any) -> tuple[Any, Speaking]:
     return await app.get(handle.id), model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"checkpoint": EVERY_ITERATION}], ids=["every step", "every iteration"])
 async def test_killed_anywhere_each_word_is_read_once_and_in_its_place(options: dict[str, Any]) -> None:
     points = 0

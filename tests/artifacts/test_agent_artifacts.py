@@ -62,6 +62,7 @@ async def test_a_model_reads_more_of_what_it_saw_an_excerpt_of(app: Onward) -> N
     assert f"[{ref.artifact_id}] tool_result.text, {len(logs()):,} bytes" in model.asked[-1].messages[0]["content"]
 
 
+@pytest.mark.slow
 @in_one_database
 async def test_killed_anywhere_it_goes_on(place: str) -> None:
     points = 0

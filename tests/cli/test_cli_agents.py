@@ -53,6 +53,7 @@ def test_going_on_after_a_task(onward: Run, done: tuple[str, str]) -> None:
     assert onward("state", task["task_id"], "--db", url).status == 4, "no worker has started it"
 
 
+@pytest.mark.slow
 def test_text_as_it_comes(onward: Run, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'onward.db'}"
 

@@ -179,6 +179,7 @@ def test_fork_shows_where_it_can_be(onward: Run, db: str, two):
     assert not controls(said.err)
 
 
+@pytest.mark.slow
 def test_as_a_process(db: str, two, shop, tmp_path):
     env = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}"}
     done = process("check", shop(AFTER), "--db", db, env=env)

@@ -45,6 +45,7 @@ def test_the_proof_for_programs():
     assert proof["task"]["state"] == "completed"
 
 
+@pytest.mark.slow
 def test_a_demo_that_is_stopped_takes_its_workers_along(tmp_path: Path):
     demo = subprocess.Popen(
         [sys.executable, "-m", "onward", "demo"], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}

@@ -80,6 +80,7 @@ def test_the_demo_says_so_in_json_too(tmp_path: Path):
     assert demo["next"].startswith("onward submit demo.agent")
 
 
+@pytest.mark.slow
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path):
     (tmp_path / "onward-demo").mkdir()
     (tmp_path / "onward-demo" / "mine.txt").write_text("mine")

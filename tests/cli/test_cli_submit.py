@@ -149,6 +149,7 @@ def test_stdin_that_is_not_utf8(onward: Run, crew: str, monkeypatch):
     assert "stdin is not UTF-8 (byte 1)" in onward("submit", "greet", "-", "--db", crew).sentence
 
 
+@pytest.mark.slow
 def test_an_unknown_name_is_not_found_unless_asked_anyway(onward: Run, crew: str):
     said = onward("submit", "gret", '"you"', "--db", crew)
     assert said.status == 4

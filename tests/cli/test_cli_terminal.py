@@ -14,6 +14,7 @@ from tests.cli.conftest import ROOT, Run, Waiting, controls, process
 from tests.cli.terminal import ESCAPES, terminal
 
 
+@pytest.mark.slow
 def test_follow_moves_on_a_terminal_and_leaves_the_task_alone(onward: Run, crew: str):
     task_id = onward("submit", "slow", "--db", crew).out.strip()
     with terminal("follow", task_id[-8:], "--db", crew) as screen:
@@ -91,6 +92,7 @@ def test_a_reader_that_leaves_early_is_no_error(crew: str, onward: Run):
 # ── the tree ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (200, 50)])
 def test_follow_is_a_tree_with_its_children(columns: int, rows: int, onward: Run, crew: str):
     task_id = onward("submit", "household", '"choose"', "--db", crew).out.strip()
@@ -105,6 +107,7 @@ def test_follow_is_a_tree_with_its_children(columns: int, rows: int, onward: Run
     onward("cancel", task_id, "--db", crew)
 
 
+@pytest.mark.slow
 def test_follow_shows_an_agent_turn_by_turn(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "janitor", '"/tmp/a\\u001b[31m\\u202e"')
     with terminal("follow", task_id[-8:], "--db", crew, columns=80, rows=24) as screen:

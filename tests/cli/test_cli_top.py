@@ -10,6 +10,7 @@ from tests.cli.terminal import terminal
 SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "rows"), SIZES, ids=str)
 def test_a_frame_fits_and_has_it_all(columns: int, rows: int, onward: Run, crew: str, waiting: Waiting):
     asks = waiting("approval", "ship", '"\\u001b[31m 漢字 \\u202e"')
@@ -68,6 +69,7 @@ def test_nothing_to_see(onward: Run, db: str):
     assert onward("top", "--json", "--db", db).json["people"] == []
 
 
+@pytest.mark.slow
 def test_what_waits_for_people_has_its_command(onward: Run, crew: str, waiting: Waiting):
     question, doubt = waiting("question", "choose"), waiting("in_doubt", "charge")
     people = onward("top", "--json", "--db", crew).json["people"]

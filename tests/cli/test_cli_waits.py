@@ -22,6 +22,7 @@ WAITS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reason", "words", "text", "command"), WAITS, ids=lambda value: str(value)[:8])
 def test_what_a_task_waits_for_and_the_command_are_told(
     onward: Run, crew: str, waiting: Waiting, reason, words, text, command

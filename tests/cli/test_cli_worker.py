@@ -26,6 +26,7 @@ def kinds(onward: Run, db: str, task_id: str) -> list[str]:
     return [record["kind"] for record in onward("show", task_id, "--db", db, "--json").json["journal"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_hands_running_tasks_back(number, onward: Run, db: str):
     task_id = onward("submit", "slow", "--anyway", "--db", db).out.strip()
@@ -41,6 +42,7 @@ def test_a_signal_hands_running_tasks_back(number, onward: Run, db: str):
     assert task["journal"][-1]["kind"] == "shift.ended"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["long_step", "block"])
 def test_a_second_signal_exits_at_once(name, onward: Run, db: str, tmp_path: Path):
     """Even when a handler blocks the event loop."""
@@ -57,6 +59,7 @@ def test_a_second_signal_exits_at_once(name, onward: Run, db: str, tmp_path: Pat
         assert time.monotonic() - start < 2
 
 
+@pytest.mark.slow
 def test_slots_and_queues(onward: Run, db: str):
     with start_worker(db, "--slots", "3", "--queues", "a, b") as worker:
         assert worker.lines[-1].endswith("queues a, b · 3 slots")
@@ -65,6 +68,7 @@ def test_slots_and_queues(onward: Run, db: str):
         assert said.status == 3
 
 
+@pytest.mark.slow
 def test_json_lines(onward: Run, db: str):
     with Child.module("onward", "worker", "tests.cli.shop:app", "--db", db, "--json", cwd=ROOT) as worker:
         ready = json.loads(worker.line(20))
@@ -74,6 +78,7 @@ def test_json_lines(onward: Run, db: str):
     assert [json.loads(line)["event"] for line in worker.lines] == ["ready", "stopping", "stopped"]
 
 
+@pytest.mark.slow
 def test_warnings_are_plain_lines_on_stderr(onward: Run, db: str):
     task_id = onward("submit", "slow", "--anyway", "--db", db).out.strip()
     with start_worker(db) as victim, start_worker(db) as other:
@@ -138,6 +143,7 @@ def test_an_app_that_cannot_be_loaded_is_a_sentence(target, parts, folder: Path,
     assert all(part in said.sentence for part in parts), said.sentence
 
 
+@pytest.mark.slow
 def test_db_is_the_last_word_over_what_the_app_says(folder: Path, db: str):
     with Child.module("onward", "worker", "fine:app", "--db", db, cwd=folder) as worker:
         assert db.removeprefix("sqlite:///") in worker.wait_for("ready", 60)

@@ -60,6 +60,7 @@ def test_no_module_has_a_way_to_make_anything_but_text(path: Path) -> None:
         assert "".join(name).startswith("."), "nothing of others"
 
 
+@pytest.mark.slow
 def test_the_first_page_is_small_and_comes_from_here_alone(visit: Visit) -> None:
     sizes: dict[str, int] = {}
     visit.page.on("response", lambda response: sizes.setdefault(response.url, _size(response)))

@@ -219,6 +219,7 @@ def _has_a_surrogate(value: Any) -> bool:
     return any(0xD800 <= ord(char) <= 0xDFFF for char in json.dumps(value, ensure_ascii=False))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(alphabet="abcdef"), anything, max_size=5), st.randoms())
 def test_a_fingerprint_does_not_depend_on_the_order_of_keys(value: dict[str, Any], rng: random.Random) -> None:
     if _has_a_surrogate(value):

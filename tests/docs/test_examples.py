@@ -52,6 +52,7 @@ def test_the_state_loads_exactly_and_comes_back() -> None:
     assert AgentState.model_validate(told) == state
 
 
+@pytest.mark.slow
 async def test_a_task_begins_with_that_state_and_goes_on_with_it_whatever_is_killed() -> None:
     async for app in crashes(staging.app):
         staging.CLUSTER.clear()

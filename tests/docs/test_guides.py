@@ -145,6 +145,7 @@ async def test_the_deploy_of_the_examples(service: str, decision: str | None, ex
         assert ended.state is {"approve": State.COMPLETED, "cancel": State.CANCELLED}.get(decision or "", State.FAILED)
 
 
+@pytest.mark.slow
 async def test_secrets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     names = code_of("secrets.md", "shop.py")
     app = memory_app(names["app"], secrets={"STRIPE_KEY": "a value for tests"})
@@ -172,6 +173,7 @@ async def test_artifacts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "report" in names["app"].handlers
 
 
+@pytest.mark.slow
 async def test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     names = code_of("agents.md", "janitor.py")
     assert "janitor" in names["app"].handlers
@@ -182,6 +184,7 @@ async def test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(names["deleted"])) == 1
 
 
+@pytest.mark.slow
 async def test_an_agent_that_takes_back_what_it_did() -> None:
     names = code_of("agents.md", "trips.py")
     async for app in crashes():

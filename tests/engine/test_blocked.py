@@ -69,6 +69,7 @@ def workers(url: str) -> Iterator[Workers]:
     found.stop()
 
 
+@pytest.mark.slow
 @not_memory
 async def test_a_handler_that_blocks_is_quarantined_and_named(
     workers: Workers, caplog: pytest.LogCaptureFixture

@@ -125,6 +125,7 @@ async def test_only_where_nothing_is_open(lab: Lab) -> None:
     assert all("in the handler's own line" in sentence for sentence in refused)
 
 
+@pytest.mark.slow
 async def test_a_changed_handler_parks_before_it_makes_a_checkpoint(lab: Lab) -> None:
     steps = ["one", "two"]
 

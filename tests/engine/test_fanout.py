@@ -118,6 +118,7 @@ async def test_the_cost_of_children_grows_as_their_number(url: str, kind: str, c
         assert more <= (SLACK if prove else SLACK_OF_FEW) * 10 * less + 10 * STEP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite file"], indirect=True)
 async def test_a_scan_of_the_inbox_for_each_child_is_seen(
     url: str, counted: Counted, monkeypatch: pytest.MonkeyPatch

@@ -151,6 +151,7 @@ def _counted(url: str, number: int, claims: list[int], **settings: Any) -> Onwar
     return app
 
 
+@pytest.mark.slow
 @not_memory
 async def test_one_task_wakes_few_of_many_idle_workers(url: str) -> None:
     claims: list[int] = []
@@ -173,6 +174,7 @@ async def test_many_tasks_wake_all_workers(url: str) -> None:
         assert set(claims) == {0, 1, 2}
 
 
+@pytest.mark.slow
 @not_memory
 async def test_a_full_worker_passes_a_nudge_on(url: str) -> None:
     """The nudge chooses workers without knowing whether they have room; with three of four full, the idle one still hears of it long

@@ -329,6 +329,7 @@ async def why(lab: Lab, task_id: str) -> str:
     return str(parked[-1].value["reason"])
 
 
+@pytest.mark.slow
 async def test_one_that_is_too_old_parks_until_somebody_says_go_on(lab: Lab) -> None:
     task_id = await asleep(lab, Checkpoints(max_age="50s"))
     sentence = await why(lab, task_id)
@@ -405,6 +406,7 @@ async def test_an_agents_state_that_does_not_fit_parks(lab: Lab, old: str, new: 
     assert (await lab.ended(task_id)).result == "done"
 
 
+@pytest.mark.slow
 async def test_a_handler_may_refuse_its_own_checkpoint(lab: Lab) -> None:
     fits: list[int] = []
 

@@ -113,11 +113,13 @@ async def _killed_in_every_turn(name: str) -> dict[int, list[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "branches", "children", "undone"])
 async def test_a_worker_that_is_killed_in_any_turn_of_the_loop_leaves_no_shift_behind(name: str) -> None:
     assert await _killed_in_every_turn(name) == {}
 
 
+@pytest.mark.slow
 async def test_that_kill_finds_the_planted_fault() -> None:
     with PLANTED["stop-begins-shifts"].patches():
         assert await _killed_in_every_turn("children")
@@ -392,6 +394,7 @@ async def _swept(before: set[asyncio.Task[Any]]) -> None:
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.slow
 @not_memory
 async def test_starts_and_stops_at_random_moments(slow: Onward, monkeypatch: pytest.MonkeyPatch, prove: bool) -> None:
     assert await _stress(slow, 500 if prove else 40, random.Random(13), monkeypatch) == []

@@ -207,6 +207,7 @@ async def test_several_open_at_once_answered_in_any_order() -> None:
         assert (await task.get()).result[3] == 4
 
 
+@pytest.mark.slow
 async def test_a_crash_at_every_point_of_waiting() -> None:
     async def work(ctx: Any) -> Any:
         async def step() -> str:

@@ -62,6 +62,7 @@ async def test_one_signal_and_two_branches_that_wait_for_it(app: Onward) -> None
             await check_once(app, task.id)
 
 
+@pytest.mark.slow
 async def test_orders_beside_a_branch_that_waits_for_the_stop(app: Onward) -> None:
     charged: collections.Counter[int] = collections.Counter()
 
@@ -112,6 +113,7 @@ async def test_each_child_of_a_map_is_one_message(app: Onward) -> None:
         assert sum(record.kind == r.MESSAGE for record in records) == 300
 
 
+@pytest.mark.slow
 async def test_the_wait_that_began_first_has_it_whatever_branch_it_is_in(app: Onward) -> None:
     async def late(ctx: Any) -> Any:
         await ctx.sleep(1.2)

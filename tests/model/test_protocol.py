@@ -91,6 +91,7 @@ def test_branches_that_wait_at_once_have_no_error() -> None:
     assert {"comes to another wait", "looks into its inbox", "lets go, to wait for a signal"} <= report.verbs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_planted_fault_is_found_by_the_shortest_way(fault: str) -> None:
     protocol, wrong, moves = FOUND[fault]
@@ -102,6 +103,7 @@ def test_each_planted_fault_is_found_by_the_shortest_way(fault: str) -> None:
     assert any("→ 2 shift.started; queue: held by worker 1" in line for line in report.trace)
 
 
+@pytest.mark.slow
 def test_no_step_begins_after_a_pause_was_answered() -> None:
     """Also when the answers of claims and commits are lost, workers die, are declared dead, are cut off or come back."""
     report = Search(Protocol(("a", "wait"), workers=2, messages=1, pauses=True)).run()

@@ -142,6 +142,7 @@ def maker(logins: list[int], used: list[str], turns: int = 1, gate: asyncio.Even
     return app
 
 
+@pytest.mark.slow
 async def test_a_tool_that_makes_a_secret_gives_the_model_its_name_whatever_crashes() -> None:
     logins: list[int] = []
     used: list[str] = []

@@ -207,6 +207,7 @@ def _what_has_ended_may_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)
 
 
+@pytest.mark.slow
 async def test_nobody_gets_what_is_not_for_them(app: Onward) -> None:
     acme = (await town(app))["acme"]
     look = Inspector(app, acme)
@@ -243,6 +244,7 @@ def careless(name: str) -> type[AuthorizedService]:
     return type("Planted", (AuthorizedService,), {name: verb})
 
 
+@pytest.mark.slow
 @only_memory
 async def test_a_verb_that_forgets_to_look_is_found(app: Onward) -> None:
     acme = (await town(app))["acme"]

@@ -220,6 +220,7 @@ async def inspector(app: Onward) -> AsyncIterator[Inspector]:
         yield look
 
 
+@pytest.mark.slow
 async def test_nobody_gets_what_is_not_for_them(
     inspector: Inspector, kind: str, prove: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,7 @@ async def test_broken_bodies_are_refused_and_nothing_is_written(url: str) -> Non
         assert whole.status_code == 202, whole.text
 
 
+@pytest.mark.slow
 @not_memory
 async def test_strings_are_data_wherever_they_stand(url: str) -> None:
     app = Onward(url)

@@ -242,6 +242,7 @@ async def test_a_question_brings_its_id(app: Onward) -> None:
 # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 async def test_several_tasks_in_one_stream(steps: Onward) -> None:
     async with served(steps) as (client, _, _), steps.worker():
         tasks = [await steps.submit("walk", {"n": n, "pause": 0.01}) for n in (2, 5, 3)]

@@ -149,6 +149,7 @@ RHYTHMS = [
 looks = st.lists(st.one_of(st.floats(0.1, 200), st.floats(0.1, 5 * DAY)), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(rhythm=st.sampled_from(RHYTHMS), missed=st.sampled_from(["skip", "once", "all"]), pauses=looks)
 def test_however_the_looks_fall_no_tick_comes_twice_and_all_means_all(
     rhythm: Rhythm, missed: str, pauses: list[float]
@@ -196,6 +197,7 @@ def test_a_year_of_minutes_is_done_in_parts_and_found_at_once() -> None:
 # ── the ticker ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 async def test_a_month_of_hours_is_a_moment(clock: HandClock) -> None:
     app = app_on(clock)
     app.schedule("s", "work", {"n": 1}, cron="0 * * * *", timezone=BERLIN, priority=5, deadline="1h", labels={"a": "b"})

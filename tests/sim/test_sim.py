@@ -90,6 +90,7 @@ def test_a_seed_does_not_break(seed: int) -> None:
     assert not report.faults, str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(BRANCHES, BRANCHES + FEW))
 def test_a_seed_with_branches_that_wait_does_not_break(seed: int) -> None:
     report = run(seed)
@@ -132,6 +133,7 @@ def test_thousands_of_seeds() -> None:
     print("\n".join(f"{count:9,} × {what}" for what, count in met.most_common()))
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_run() -> None:
     first, second = run(7), run(7)
     assert (first.digest, first.verbs, first.turns) == (second.digest, second.verbs, second.turns)

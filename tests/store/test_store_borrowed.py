@@ -269,6 +269,7 @@ async def test_another_sqlite_library_is_refused_with_the_way_out(app: Onward, u
     assert await sql(app.store, "SELECT count(*) FROM onward_tasks") == [(0,)]
 
 
+@pytest.mark.slow
 @not_memory  # there the transaction has the only connection, and a submit reads the depth of its queue first
 async def test_the_connection_of_a_transaction(app: Onward) -> None:
     """A task submits another one in its own transaction: the step's record, the writes and the new task commit together."""

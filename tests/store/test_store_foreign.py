@@ -139,6 +139,7 @@ async def test_several_names_keep_the_turns_of_groups(store: Store) -> None:
     assert taken == [many[0].id, late], "the first of another group takes its turn with what is served just now"
 
 
+@pytest.mark.slow
 async def test_a_look_reads_no_more_with_many_ready_tasks(store: Any) -> None:
     """It hops from handler to handler: a hundred thousand ready children of one parent cost one hop."""
     await submit(store, *[new(name) for name in NAMES for _ in range(4)])

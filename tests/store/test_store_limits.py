@@ -516,6 +516,7 @@ async def test_many_claimers_never_exceed_a_limit_and_forget_nobody(
     assert await store.census() == []
 
 
+@pytest.mark.slow
 @only_postgres
 async def test_the_race_finds_a_claim_without_the_lock(
     store: Store, open_another: Any, monkeypatch: pytest.MonkeyPatch
@@ -531,6 +532,7 @@ async def test_the_race_finds_a_claim_without_the_lock(
     assert faults != []
 
 
+@pytest.mark.slow
 @only_postgres
 async def test_claims_and_cancels_at_once(store: Store, open_another: Any) -> None:
     stores = await crowd(store, open_another)
@@ -559,6 +561,7 @@ async def test_claims_and_cancels_at_once(store: Store, open_another: Any) -> No
     assert await store.census() == []
 
 
+@pytest.mark.slow
 @only_postgres
 async def test_with_many_ready_rows_a_claim_and_a_submit_use_their_indexes(store: Any) -> None:
     from onward.store.postgres.execute import S

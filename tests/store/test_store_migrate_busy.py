@@ -58,6 +58,7 @@ async def valid(store: Store) -> list[tuple[Any, ...]]:
     return await sql(store, "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('onward_extra')")
 
 
+@pytest.mark.slow
 @only_postgres
 async def test_an_open_read_stalls_nobody_for_longer_than_the_lock_timeout(fresh_url: str) -> None:
     old = open_store(fresh_url)
@@ -93,6 +94,7 @@ async def test_a_reader_that_never_leaves_ends_it_with_a_sentence(
     await again.close()
 
 
+@pytest.mark.slow
 @only_postgres
 async def test_no_limit_of_a_statement_ends_it(fresh_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the server's for the database, nor that of our own connections."""
@@ -202,6 +204,7 @@ async def test_an_index_that_another_session_builds_is_waited_for(fresh_url: str
     await ahead.close()
 
 
+@pytest.mark.slow
 @only_postgres
 async def test_two_at_once(fresh_url: str) -> None:
     await open_and_close(fresh_url)

@@ -101,6 +101,7 @@ async def test_many_at_once(pooled: Store) -> None:
     assert await pooled.census() == []
 
 
+@pytest.mark.slow
 async def test_a_whole_round_trip_with_a_worker(bouncer: PgBouncer, pooled: Store, url: str) -> None:
     app = Onward(bouncer.url_for(url), lease_s=1.0, heartbeat_s=0.2, poll_s=0.05)
     tries: list[int] = []

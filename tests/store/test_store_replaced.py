@@ -99,6 +99,7 @@ async def test_another_folder_is_no_other_file(tmp_path: Path, monkeypatch: pyte
         await app.list()
 
 
+@pytest.mark.slow
 @TROUBLES
 async def test_a_worker_says_what_happened_and_its_process_takes_nothing_in(
     app: Onward, path: Path, trouble: Callable[[Path], None], caplog: pytest.LogCaptureFixture

@@ -161,6 +161,7 @@ def small_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "LARGE", 1000)
 
 
+@pytest.mark.slow
 async def test_no_loss_gets_past_a_witness(store: Store, prove: bool) -> None:
     assert await trials(store, range(2_000 if prove else 25)) == []
 
@@ -184,6 +185,7 @@ def _forgets_its_line(self: Writer, line: Any, taken: Any) -> Batch:
     return batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED.keys())
 async def test_a_planted_fault_is_found(
     store: Store, plant: Callable[[pytest.MonkeyPatch], dict[str, Any]], monkeypatch: pytest.MonkeyPatch

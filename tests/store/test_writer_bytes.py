@@ -215,6 +215,7 @@ async def test_a_task_that_sends_much_waits_before_it_begins_more(app: Onward) -
 # ── a slow line ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @only_postgres
 async def test_a_slow_line_slows_down_only_those_who_send_much(
     postgres: Postgres, url: str, prove: bool, monkeypatch: pytest.MonkeyPatch

@@ -99,6 +99,7 @@ async def test_without_a_valid_key_there_is_nothing(app: Onward, door: str) -> N
     assert await everything(app) == before
 
 
+@pytest.mark.slow
 async def test_each_scope_opens_its_own_and_nothing_else(app: Onward, door: str) -> None:
     people = await town(app)
     needed = {

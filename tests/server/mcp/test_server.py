@@ -280,6 +280,7 @@ def _modern() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 async def test_nothing_of_the_sdk_is_loaded_before_it_is_asked_for(app: Onward) -> None:
     import subprocess
     import sys

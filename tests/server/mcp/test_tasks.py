@@ -75,6 +75,7 @@ class Rpc:
         return dict(await eventually(there))
 
 
+@pytest.mark.slow
 async def test_a_call_is_a_task_of_the_store_and_people_answer_it(served: str, app: Onward) -> None:
     rpc = Rpc(served)
     handle = await rpc.call("careful", what="paint it")

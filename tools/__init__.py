@@ -1,0 +1,1 @@
+"""Programs for those who work on Onward. No part of the package."""
