@@ -77,11 +77,13 @@ def text(found: Facts, figures: Sequence[Figure]) -> str:
 
 PREFACE = """# Benchmarks
 
-The last table of `make bench PEERS=1`: Onward, the bare limits of the machine and the neighbours, in one sitting. Bodies do
-nothing, so that the engine's own cost shows; durability is on everywhere. Read the ratios, not the figures. `x bare` is the share
-of the naked limit (no fence, no queue, no serialising), `x best peer` how many times better than the best neighbour. A figure
-marked DISTURBED was taken while other programs used a fifth of the cores or more, and is too low. What each workload is, says
-the head of `bench/__init__.py`.
+Read this page when you want to know how fast Onward is. The table is the last run of `make bench PEERS=1`: Onward, the bare limits of the machine
+and other systems (peers), in one run. Bodies do nothing, so that the engine's own cost shows. Durability is on everywhere. Read the ratios, not the figures.
+
+- `x bare` is the share of the bare limit (no fence, no queue, no serialising).
+- `x best peer` is how many times better Onward is than the best peer.
+- A figure marked DISTURBED was taken while other programs used a fifth of the cores or more, and is too low.
+- The docstring of `bench/__init__.py` describes each workload.
 
 """
 

@@ -12,8 +12,15 @@ from onward.server.schema.openapi import document
 HEAD = """\
 # The HTTP API
 
-Made from the OpenAPI document, which a running server has at `/openapi.json`. Errors are `application/problem+json` with a stable
-`code`. Times are ISO 8601 in UTC. With keys set, every call needs `Authorization: Bearer KEY`.
+Look calls up here when you use a server (`onward serve`, [serving](guides/serving.md)) without the [Python client](guides/clients.md). This submits a
+task, and the response has its id:
+
+```console
+$ curl -s localhost:8765/api/tasks -H 'Content-Type: application/json' -d '{"task": "deploy", "input": "web"}'
+```
+
+The page is made from the OpenAPI document, which a running server has at `/openapi.json`. Errors are `application/problem+json` with a stable
+`code`. Times are ISO 8601 in UTC. With keys set, every call needs `Authorization: Bearer KEY` ([keys](guides/keys.md)).
 """
 
 
