@@ -14,6 +14,8 @@ from tests.console.conftest import Server, Visit
 SOURCE = Path(console.__file__).parents[1] / "console"
 SCRIPTS = sorted(SOURCE.rglob("*.js"))
 
+pytestmark = pytest.mark.xdist_group("console")  # one server for all of them
+
 
 def test_the_page_comes_with_a_policy_that_lets_nothing_else_in(server: Server) -> None:
     answer = server.client.get("/")
