@@ -11,7 +11,7 @@ import pytest
 from onward.server.http import console
 from tests.console.conftest import Server, Visit
 
-SOURCE = Path(console.__file__).parents[1] / "console"
+SOURCE = Path(console.__file__).parents[2] / "console"
 SCRIPTS = sorted(SOURCE.rglob("*.js"))
 
 pytestmark = pytest.mark.xdist_group("console")  # one server for all of them
