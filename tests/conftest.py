@@ -80,6 +80,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if id(item) not in gone]
 
 
+AVOIDABLE = (
+    "browser",
+    "playwright",
+    "is not installed here",
+    "strace here",
+    "EventSource",
+    "conformance suite",
+    "no OpenAI-compatible",
+)
+"""Words of skips that CI can avoid: `.ci/prepare` and the dev requirements install what those tests need."""
+
+_skipped: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        _skipped.append(f"{report.nodeid}: {report.longrepr[2]}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI, a skip that CI could have avoided is a failure."""
+    avoidable = [line for line in _skipped if any(word in line for word in AVOIDABLE)]
+    if avoidable and os.environ.get("CI") and not hasattr(session.config, "workerinput"):
+        print("\nskipped, although CI can run it:", *avoidable, sep="\n  ")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def _of(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
