@@ -7,6 +7,7 @@ import enum
 import math
 from typing import Any, NamedTuple
 
+from onward.core.durations import Time
 from onward.core.usage import Usage
 
 
@@ -115,7 +116,7 @@ class Message(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """A task as every door shows it. Times are seconds since 1970, UTC."""
+    """A task, as Python, the command line, HTTP and MCP show it. Times are seconds since 1970, UTC."""
 
     task_id: str
     task: str
@@ -128,11 +129,11 @@ class Task:
     priority: int
     queue: str
     attempt: int
-    created_at: float
-    updated_at: float
-    finished_at: float | None
-    deadline_at: float | None
-    due_at: float | None
+    created_at: Time
+    updated_at: Time
+    finished_at: Time | None
+    deadline_at: Time | None
+    due_at: Time | None
     key: str | None
     labels: dict[str, str]
     worker: str | None

@@ -26,8 +26,8 @@ from onward.core.usage import Usage
 from onward.errors import UsageError
 from onward.service.serialize import payload, record_json, task_json, why_json
 from onward.service.service import Service
+from onward.store.port.paging import whole_journal
 
-PAGE = 1000
 MOST = 2000
 """Characters of an input or a result that are shown to people."""
 
@@ -189,10 +189,7 @@ def _undone(task: Task, records: list[Record], found: OpenWaits) -> dict[str, li
 
 async def journal(service: Service, task_id: str) -> list[Record]:
     """The whole journal."""
-    records: list[Record] = []
-    while len(page := await service.journal(task_id, records[-1].seq if records else 0, PAGE)) == PAGE:
-        records += page
-    return records + page
+    return await whole_journal(service.journal, task_id)
 
 
 def print_task(
