@@ -13,13 +13,13 @@ import pytest
 
 from onward import Budget, Client, Onward, State, SyncClient, tool
 from onward.agent.models.scripted import ScriptedModel
-from onward.artifacts.errors import ArtifactNotFound
 from onward.client.errors import Unreachable
-from onward.client.sending import Asking
+from onward.client.sending import BaseClient
 from onward.client.verbs import Verbs
 from onward.core.task import Task
 from onward.errors import (
     AlreadyDecided,
+    ArtifactNotFound,
     BadSetting,
     Fatal,
     Forbidden,
@@ -198,7 +198,7 @@ async def test_an_ended_task_is_forgotten(app: Onward, client: Any, monkeypatch:
     with pytest.raises(StateConflict, match="cancel it first"):
         await client.prune(task.id)
     await task.cancel()
-    monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)
+    monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
     assert await client.prune(task.id) == 1
     with pytest.raises(TaskNotFound):
         await client.get(task.id)
@@ -366,7 +366,7 @@ async def test_an_agent_and_its_budget(app: Onward, client: Any) -> None:
     }
     raised = await client.raise_budget(task.id, max_steps=99, max_wall_time="2h")
     assert (raised.meters["steps"]["limit"], raised.meters["wall_time"]["limit"]) == (99, 7200)
-    assert (await app.budget(task.id)).purse.budget.when_spent == "finish"
+    assert (await app.budget(task.id)).ledger.budget.when_spent == "finish"
     assert await client.state(task.id) == await app.state(task.id)
     refs = await client.artifacts(task.id)
     assert refs == await app.artifacts(task.id)
@@ -378,7 +378,9 @@ async def test_an_agent_and_its_budget(app: Onward, client: Any) -> None:
 
 @pytest.mark.slow
 async def test_who_is_refused_comes_back_when_told(url: str, either: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_come_back", lambda limit, rate: 1.0)  # 30 s, as long as no worker has done anything
+    monkeypatch.setattr(
+        service, "_retry_after", lambda limit, rate: 1.0
+    )  # 30 s, as long as no worker has done anything
     app = Onward(url, queue_limit=2, poll_s=0.05)
 
     @app.task
@@ -417,7 +419,7 @@ def test_a_key_is_never_told() -> None:
 
 
 def test_the_words_are_those_of_the_app() -> None:
-    words = {word for word in set(dir(Verbs)) - set(dir(Asking)) if not word.startswith("_")}
+    words = {word for word in set(dir(Verbs)) - set(dir(BaseClient)) if not word.startswith("_")}
     own = {"tasks", "approvals", "questions", "follow"} | {
         *("whoami", "timeline", "record", "turns", "turn", "count", "act"),  # for who looks on
         *("handlers", "children", "fork_plan", "usage", "system", "drain_queue"),

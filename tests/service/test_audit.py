@@ -188,7 +188,7 @@ async def test_a_chain_that_was_cut_off_or_made_anew_is_told_by_a_head_that_was_
     for n in range(20):
         await app.store.write_down(AuditEvent("cancel", f"anew{n}"))
     verdict = await app.service.audit.verify(head)
-    assert (verdict.broken, verdict.why) == (12, "entry 12 is another than the one that was noted")
+    assert (verdict.broken, verdict.why) == (12, "entry 12 is not the one that was noted")
     with pytest.raises(UsageError, match="NUMBER:HASH"):
         await app.service.audit.verify("12")
 

@@ -140,7 +140,7 @@ async def test_lists_that_look_for_something(lab: Lab) -> None:
 async def test_a_look_for_a_label_goes_so_far_and_says_where_to_go_on(
     app: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "LOOKED_AT", 10)
+    monkeypatch.setattr(lists, "MAX_SCAN_TASKS", 10)
 
     @app.task
     async def work(ctx: Any, n: int) -> None: ...

@@ -199,7 +199,7 @@ async def test_all_that_match_are_forgotten_and_the_others_say_why(app: Onward) 
     assert (young.matched, young.done) == (7, 0)
     assert {refused.code for refused in young.refused} == {"state_conflict"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("onward.service.pruning.LEAST", 0.0)
+        patch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
         acted = await service.many.act("prune", ids)
     assert (acted.matched, acted.done) == (7, 6), "children are gone with those that started them"
     assert [refused.task_id for refused in acted.refused] == [waiting.id]
@@ -208,7 +208,7 @@ async def test_all_that_match_are_forgotten_and_the_others_say_why(app: Onward) 
 
 async def test_pruning_all_the_time_strands_nobody(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees that grow and end while everything that has ended is forgotten at once: no parent misses a child, none is left over."""
-    monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)
+    monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
 
     @app.task
     async def leaf(ctx: Any, n: int) -> int:

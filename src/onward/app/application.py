@@ -26,7 +26,8 @@ from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
-from onward.core.task import Task
+from onward.core.task import SAME, Task
+from onward.core.views import Ask, Doubt, Schedule, Spent
 from onward.engine.background import Spawn, spawn
 from onward.engine.check.deploy_check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.context.secrets import Source
@@ -35,11 +36,7 @@ from onward.engine.worker.worker import Worker
 from onward.errors import BadSetting, UsageError
 from onward.server.http.metrics import exposed
 from onward.service.audit import Entries
-from onward.service.budgets import Spent
-from onward.service.forks import SAME
 from onward.service.keys import Keys
-from onward.service.messages import Ask, Doubt
-from onward.service.schedules import Schedule
 from onward.service.service import Service
 from onward.service.submission import SubmitRequest
 from onward.store.port.core import Store

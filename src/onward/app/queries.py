@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.core.durations import Moment
 from onward.core.task import State, Task, Tasks
-from onward.service.cluster import Queue, Stats, WorkerView
+from onward.core.views import Queue, Stats, WorkerView
 from onward.service.service import Service
 
 if TYPE_CHECKING:

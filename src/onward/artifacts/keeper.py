@@ -11,11 +11,10 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from onward.artifacts.errors import ArtifactDamaged, ArtifactNotFound, ArtifactTooLarge
 from onward.core import record as r
 from onward.core import wire
 from onward.core.record import Record
-from onward.errors import TaskNotFound
+from onward.errors import ArtifactDamaged, ArtifactNotFound, ArtifactTooLarge, TaskNotFound
 from onward.store.port.core import Batch, Content, Store
 from onward.store.port.paging import journal_pages
 

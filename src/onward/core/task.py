@@ -64,6 +64,9 @@ ASKS_A_PERSON = NEEDS_A_PERSON | {Reason.QUESTION, Reason.APPROVAL, Reason.IN_DO
 SAID = "message"
 """What people say to a task, and the name of the signal that it is for a handler that is no agent."""
 
+SAME: Any = object()
+"""The `input` of a fork that takes the input of its origin."""
+
 NEVER = math.inf
 """The due time of a task that only somebody can wake."""
 

@@ -60,7 +60,7 @@ def of_call(result: Any, task_id: str) -> Usage:
 
 def saved(usage: Usage, task_id: str) -> dict[str, Any]:
     """As a checkpoint holds it, with whose it is."""
-    return {"of": task_id, **usage.told()}
+    return {"of": task_id, **usage.to_json()}
 
 
 def restored(value: Any, task_id: str) -> Usage:
@@ -68,7 +68,7 @@ def restored(value: Any, task_id: str) -> Usage:
     told = value.get("usage") if isinstance(value, dict) else None
     if told is None:
         return UNKNOWN
-    return Usage.read(told) if told["of"] == task_id else Usage()
+    return Usage.from_json(told) if told["of"] == task_id else Usage()
 
 
 def usage_in(records: Iterable[r.Record], task_id: str) -> Usage:
@@ -86,7 +86,7 @@ def usage_at(head: bytes) -> Usage | None:
     """The usage that the data of a last record begins with, of which only the beginning is here; None when it has none."""
     if not head.startswith(HEAD) or b"}" not in head:
         return None
-    return Usage.read(wire.decode(head[len(HEAD) : head.index(b"}") + 1]))
+    return Usage.from_json(wire.decode(head[len(HEAD) : head.index(b"}") + 1]))
 
 
 def _sum(one: Any, other: Any) -> Any:

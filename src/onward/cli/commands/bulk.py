@@ -11,8 +11,8 @@ from onward.cli.args import connect as door
 from onward.cli.args.filters import which
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import count, safe
+from onward.core.views import Acted
 from onward.errors import UsageError
-from onward.service.bulk import Acted
 
 DONE = {"cancel": "cancelled", "pause": "paused", "resume": "resumed", "prioritize": "changed", "prune": "pruned"}
 

@@ -15,8 +15,9 @@ from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import age, count, safe, span
 from onward.core.durations import seconds
+from onward.core.views import Queue, WorkerView
 from onward.errors import ResultTimeout
-from onward.service.cluster import READY, Queue, WorkerView
+from onward.service.cluster import READY
 from onward.service.serialize import queue_json, stats_json, worker_json
 
 QUEUES = (

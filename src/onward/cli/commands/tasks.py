@@ -234,7 +234,7 @@ def print_task(
 def _usage(usage: Usage) -> str:
     """What models took, in a line; with the children where they took some."""
     below = usage.with_children
-    more = f" · with children {_taken(below)}" if below is not None and below.told() != usage.told() else ""
+    more = f" · with children {_taken(below)}" if below is not None and below.to_json() != usage.to_json() else ""
     return f"{_taken(usage)}{more}"
 
 

@@ -33,10 +33,10 @@ from onward.core.durations import seconds
 from onward.core.journal.turns import model_call
 from onward.core.record import STEP_DONE, STEP_FAILED, STEP_RETRY, Record
 from onward.core.task import ASKS_A_PERSON, State, Task
+from onward.core.views import Ask
 from onward.demo.agent import GOAL, SCRIPTED, TASK, delete_logs, model_words, real_model
 from onward.demo.disk import FOLDER, Disk
 from onward.errors import AlreadyDecided, OnwardError, UsageError
-from onward.service.messages import Ask
 from onward.service.serialize import payload
 
 APP = "onward.demo.agent:app"

@@ -130,7 +130,7 @@ class TaskResources:
 
     def _used(self) -> dict[str, Any]:
         """How the data of a last record begins."""
-        return {} if self.usage is None else {"usage": self.usage.told()}
+        return {} if self.usage is None else {"usage": self.usage.to_json()}
 
     # ── journals and time ────────────────────────────────────────────────────────────────────────────────────────
 

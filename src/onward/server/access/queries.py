@@ -9,15 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from onward.core.caller import ADMIN, READ, SUBMIT
-from onward.core.task import Tasks
+from onward.core.task import SAME, Tasks
+from onward.core.views import Acted, HandlerView, Health, RecordView, Timeline, TurnView, UsageReport
 from onward.server.access.base import AccessBase
 from onward.server.access.errors import NotForTenants
-from onward.service.bulk import Acted
-from onward.service.forks import SAME, ForkPlan
-from onward.service.handlers import HandlerView
-from onward.service.health import Health
-from onward.service.timeline import RecordView, Timeline, Turn, TurnView
-from onward.service.usage import Report
+from onward.service.forks import ForkPlan
+from onward.service.timeline import Turn
 
 Handlers = list[HandlerView]
 Turns = list[TurnView]
@@ -71,7 +68,7 @@ class Queries(AccessBase):
         await self._own(READ, task_id)
         return await self.service.forks.plan(task_id, at, input=input)
 
-    async def usage(self, by: str, since: float | None = None, until: float | None = None) -> Report:
+    async def usage(self, by: str, since: float | None = None, until: float | None = None) -> UsageReport:
         """What models took, in groups, of all tasks that the caller sees."""
         self.need(READ)
         return await self.service.usage(by, since=since, until=until, whose=self.caller.sees)

@@ -18,19 +18,15 @@ from onward.core import wire
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
 from onward.core.record import Record
-from onward.core.task import Task
+from onward.core.task import SAME, Task
+from onward.core.views import Ask, Delivery, Doubt, Key, Queue, Schedule, Spent, Stats, Subscription, WorkerView
 from onward.errors import NoState
 from onward.server.access.errors import NotForTenants
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
-from onward.service.budgets import Spent
-from onward.service.cluster import Queue, Stats, WorkerView
-from onward.service.forks import SAME
-from onward.service.keys import Key, KeyList, NewKey
-from onward.service.messages import Ask, Doubt
-from onward.service.schedules import Schedule
+from onward.service.keys import KeyList, NewKey
 from onward.service.submission import SubmitRequest
-from onward.service.subscriptions import Deliveries, Delivery, Heard, Subscription
+from onward.service.subscriptions import Deliveries, Heard
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef, StatePatch

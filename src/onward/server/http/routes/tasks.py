@@ -13,14 +13,13 @@ from starlette.requests import ClientDisconnect
 from onward.core.budget import Budget
 from onward.core.caller import READ, SUBMIT
 from onward.core.journal.explain import Explanation
-from onward.core.task import Task, Tasks
+from onward.core.task import SAME, Task, Tasks
 from onward.errors import ResultTimeout, Unauthorized
 from onward.server.http.problem import Problem
 from onward.server.http.route import ApiResponse, ApiRoute, RequestContext
 from onward.server.http.routes import streams as live
 from onward.server.live import sse as stream
 from onward.server.schema import shapes, task_shapes
-from onward.service.forks import SAME
 from onward.service.serialize import record_json, task_json, why_json
 from onward.service.submission import SubmitRequest
 from onward.telemetry import incoming
