@@ -335,7 +335,7 @@ def test_what_is_accepted_can_be_read_everywhere() -> None:
         return read(frames - 1) if frames else wire.decode(data)
 
     assert isinstance(read(300), list)
-    assert 100 < data.count(b"[") <= wire.DEPTH, "and enough for anybody"
+    assert 100 < data.count(b"[") <= wire.MAX_DEPTH, "and enough for anybody"
 
 
 def test_depth_is_not_width() -> None:

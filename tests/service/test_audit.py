@@ -127,7 +127,7 @@ async def test_many_writers_make_one_chain(store: Store, open_another: Any) -> N
     assert [entry.number for entry in found] == list(range(1, 101))
     assert found[0].before == BEGINNING
     assert [entry.before for entry in found[1:]] == [entry.hash for entry in found[:-1]]
-    assert all(entry.hash == entry.sealed for entry in found)
+    assert all(entry.hash == entry.expected_hash for entry in found)
     assert {entry.subject for entry in found} == {f"{n}.{m}" for n in range(4) for m in range(25)}
 
 
@@ -170,7 +170,7 @@ async def test_a_missing_entry_is_found_and_one_put_in_between(app: Onward) -> N
     await sql(
         app.store,
         "INSERT INTO onward_audit (number, at, name, action, subject, data, before, hash) "
-        f"VALUES ({values}, {data}, '{forged.before}', '{forged.sealed}')",
+        f"VALUES ({values}, {data}, '{forged.before}', '{forged.expected_hash}')",
     )
     assert (await app.service.audit.verify()).broken == 4
 

@@ -69,7 +69,7 @@ def _fault(entry: Entry, number: int, before: str, noted: tuple[int, str] | None
         return f"entry {number + 1} is missing"
     if entry.before != before:
         return f"entry {entry.number} does not go on from the one before it"
-    if entry.hash != entry.sealed:
+    if entry.hash != entry.expected_hash:
         return f"entry {entry.number} was changed after it was written"
     if noted is not None and noted[0] == entry.number and noted[1] != entry.hash:
         return f"entry {entry.number} is not the one that was noted"

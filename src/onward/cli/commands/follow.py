@@ -165,7 +165,7 @@ class _Below:
             return []
         said: list[str] = []
         for wait in await self._waits(task):
-            if wait.kind != CHILD or not isinstance(child_id := wait.said.get("child"), str):
+            if wait.kind != CHILD or not isinstance(child_id := wait.payload.get("child"), str):
                 continue
             child = await self._app.get(child_id)
             if child.reason in ASKS_A_PERSON:

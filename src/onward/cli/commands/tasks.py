@@ -171,7 +171,7 @@ def _still_waited_for(task: Task, waits: Sequence[Open]) -> list[Open]:
     if task.reason in NEEDS_A_PERSON:
         return []
     now = time.time()
-    return [one for one in waits if one.kind != SLEEP or float(one.said.get("until", math.inf)) > now]
+    return [one for one in waits if one.kind != SLEEP or float(one.payload.get("until", math.inf)) > now]
 
 
 def _undone(task: Task, records: list[Record], found: OpenWaits) -> dict[str, list[str]]:
