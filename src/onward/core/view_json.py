@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import enum
 import functools
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -45,11 +46,15 @@ def parse_time(text: str) -> float:
     return datetime.datetime.fromisoformat(text).timestamp()
 
 
-@functools.cache
-def _fields(kind: type) -> tuple[tuple[str, Convert | None, Convert | None], ...]:
-    """The fields of a view: name, encoder and decoder; None where the value is JSON as it is."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return tuple((field.name, *_converters(hints[field.name])) for field in dataclasses.fields(kind))
+_FIELDS: dict[type, list[tuple[str, Convert | None, Convert | None]]] = {}
+"""The fields of each view: name, encoder and decoder; None where the value is JSON as it is."""
+
+
+def _fields(kind: type) -> list[tuple[str, Convert | None, Convert | None]]:
+    if kind not in _FIELDS:
+        hints = typing.get_type_hints(kind, include_extras=True)
+        _FIELDS[kind] = [(field.name, *_converters(hints[field.name])) for field in dataclasses.fields(kind)]
+    return _FIELDS[kind]
 
 
 def _converters(hint: Any) -> tuple[Convert | None, Convert | None]:
@@ -59,10 +64,10 @@ def _converters(hint: Any) -> tuple[Convert | None, Convert | None]:
         return iso, parse_time
     if typing.get_origin(hint) in {tuple, list}:
         return _list_converters(typing.get_origin(hint), typing.get_args(hint)[0])
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return to_json, functools.partial(from_json, hint)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return lambda value: value.value, hint
+        return operator.attrgetter("value"), hint
     return None, None
 
 
