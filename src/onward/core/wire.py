@@ -212,17 +212,17 @@ def same_as_recorded(value: Any, data: bytes) -> Any:
 
 
 def fingerprint(value: Any, what: str = "the value") -> str:
-    """A short stable hash of a value: equal for equal JSON, whatever the order of keys."""
+    """A short stable hash of a value: equal for equal JSON, in any order of keys."""
     return hashlib.blake2b(_bytes(value, _canonical, what), digest_size=12).hexdigest()
 
 
 def content_id(data: bytes) -> str:
-    """The name of contents: equal for equal bytes, and it says nothing else."""
+    """The id of contents: a hash, equal for equal bytes."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def error_value(error: BaseException) -> dict[str, Any]:
-    """What is kept of an exception: its kind and a text that is safe to store, whatever its `__str__` does."""
+    """An exception as JSON: its class and its message, as a string that is safe to store, whatever its `__str__` does."""
     try:
         message = str(error)
     except BaseException:

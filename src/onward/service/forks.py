@@ -43,7 +43,7 @@ class Forks:
         if input is not SAME:
             if at not in {None, 1}:
                 raise UsageError(
-                    f"a fork with another input begins at the first record, not at {at}: what came after was done for the "
+                    f"a fork with another input begins at the first record, not at {at}: later steps were done for the "
                     "input as it was; leave out the record number, or the input"
                 )
             at = 1

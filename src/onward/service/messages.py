@@ -65,7 +65,7 @@ class Messages:
             raise InvalidInput("a message is a string that is not blank")
         if len(text) > MAX_MESSAGE_CHARS:
             raise InvalidInput(
-                f"a message has at most {MAX_MESSAGE_CHARS:,} characters, and this one {len(text):,}; leave what is long elsewhere, and "
+                f"a message has at most {MAX_MESSAGE_CHARS:,} characters, and this one {len(text):,}; leave long content elsewhere, and "
                 "say where"
             )
         task = await self._store.get(task_id)

@@ -107,7 +107,7 @@ class Cuts:
         for record in self.records:
             key, name = record.key, repr(record.key)
             if number := record.dropped:
-                gone = f"what came before checkpoint {number} was dropped"
+                gone = f"the records before checkpoint {number} were dropped"
             elif record.kind == r.CHECKPOINT:
                 gone = ""
             match record.kind:

@@ -32,7 +32,7 @@ CANCELLED: Final = "cancelled"
 
 STATUSES: Final = (THINKING, TOOL_CALL, TOOL_RESULT, COMPLETED, ERROR, WAITING, UNDO, CANCELLED)
 TOLD_BEFORE: Final = HEARS | {Reason.ASLEEP, Reason.RETRYING, Reason.QUOTA}
-"""Reasons for the end of a shift that an update of an earlier record has told."""
+"""Reasons for the end of a shift that the update of an earlier record has named."""
 
 MAX_MESSAGE_CHARS = 500
 
