@@ -91,7 +91,7 @@ async def test_what_waits_for_people_is_counted_not_listed(app: Onward) -> None:
             await app.submit(asks)
 
         async def waits() -> bool:
-            return (await app.service.place.stats()).people == 3
+            return (await app.service.cluster.stats()).people == 3
 
         await eventually(waits)
         (people,) = [check for check in await app.service.health.checks() if check.name == "people"]

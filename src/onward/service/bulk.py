@@ -51,10 +51,10 @@ class Steers(Protocol):
 class Bulk:
     """Acts on many tasks."""
 
-    def __init__(self, service: Steers, prunes: Pruner) -> None:
-        self._service, self._prunes = service, prunes
+    def __init__(self, service: Steers, pruner: Pruner) -> None:
+        self._service, self._pruner = service, pruner
 
-    async def found(self, action: str, count: int, *, priority: int | None = None, **which: Any) -> Ids:
+    async def find(self, action: str, count: int, *, priority: int | None = None, **which: Any) -> Ids:
         """The ids of all tasks that match, 10,000 at most, the newest first. Raises MoreMatch when they are far more than `count`, and
         UsageError for a filter that selects every task."""
         if action not in ACTIONS:
@@ -72,7 +72,7 @@ class Bulk:
     async def act(self, action: str, ids: Ids, priority: int | None = None) -> Acted:
         """Do the action to each of these tasks, `CONCURRENCY` at a time."""
         if action == "prune":
-            kept = (await self._prunes.all_of(ids)).kept
+            kept = (await self._pruner.prune_all(ids)).kept
             errors = [(task_id, refusal(task_id, why)) for task_id, why in kept.items() if why != UNKNOWN]
             refused = [Refused(task_id, error.code, str(error)) for task_id, error in errors]
             return Acted(len(ids), len(ids) - len(refused), tuple(refused[:MAX_REFUSALS]))

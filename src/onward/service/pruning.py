@@ -54,12 +54,12 @@ class Pruner:
     async def prune(self, task_id: str) -> int:
         """Prune an ended task and all that it started; how many tasks that were. Raises TaskNotFound, and StateConflict for a task that
         cannot be pruned now."""
-        pruned = await self.all_of([task_id])
+        pruned = await self.prune_all([task_id])
         if why := pruned.kept.get(task_id):
             raise refusal(task_id, why)
         return len(pruned.gone)
 
-    async def all_of(self, ids: Ids, age: float = 0.0) -> Pruned:
+    async def prune_all(self, ids: Ids, age: float = 0.0) -> Pruned:
         """Prune those of these tasks that ended at least `age` seconds ago, and at least a minute ago. The oldest first."""
         gone: list[str] = []
         kept: dict[str, str] = {}
@@ -83,13 +83,13 @@ class Pruner:
                     "task %s is pruned, but its artifacts outside the database are still there: %s", task_id, error
                 )
 
-    async def old(self, age: float) -> int:
+    async def prune_old(self, age: float) -> int:
         """Prune all tasks that ended at least `age` seconds ago; how many tasks that were."""
         count, after, age = 0, "", max(age, MIN_AGE_S)
         until = first_id(self._clock.now() - age)
         while ids := await self._pruning.prunable(age, after, until, BATCH_TREES):
             try:
-                count += len((await self.all_of(ids, age)).gone)
+                count += len((await self.prune_all(ids, age)).gone)
             except StoreUnavailable:
                 # One tree may be too large for one transaction. It must not keep all others.
                 for task_id in ids:
@@ -99,17 +99,17 @@ class Pruner:
 
     async def _prune_alone(self, task_id: str, age: float) -> int:
         try:
-            return len((await self.all_of([task_id], age)).gone)
+            return len((await self.prune_all([task_id], age)).gone)
         except StoreUnavailable as error:
             log.warning("task %s could not be pruned: %s", task_id, error)
             return 0
 
-    async def forever(self, age: float, rng: random.Random) -> None:
+    async def run(self, age: float, rng: random.Random) -> None:
         """The chore of a worker: prune old tasks about once a minute. Every worker does it; two at the same time do no harm."""
         while True:
             await self._clock.sleep(INTERVAL_S * rng.uniform(0.8, 1.2))
             try:
-                if count := await self.old(age):
+                if count := await self.prune_old(age):
                     log.info("pruned %d tasks that ended more than %g days ago", count, round(age / 86400, 2))
             except StoreUnavailable as error:
                 log.info("could not search for old tasks: %s", error)

@@ -102,18 +102,18 @@ class Service(Listing):
         self.forks = Forks(store, ids, self.check_input, self.artifacts)
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
-        self.states = AgentStates(store, ids)
+        self.agent_states = AgentStates(store, ids)
         self.subscriptions = Subscriptions(store, ids, webhooks)
         self.keys = Keys(store)
         self.audit = Audit(store)
-        self.place = Cluster(store, clock)
+        self.cluster = Cluster(store, clock)
         self.handlers = Handlers(store, specs)
-        self.journals = Timelines(store)
-        self.whys = Explainer(store, self.handlers)
-        self.prunes = Pruner(store, self.artifacts, clock)
-        self.many = Bulk(self, self.prunes)
-        self.health = Doctor(store, clock, self.place, queue_limit)
-        self.usages = UsageReports(store, self.is_agent)
+        self.timelines = Timelines(store)
+        self.explainer = Explainer(store, self.handlers)
+        self.pruner = Pruner(store, self.artifacts, clock)
+        self.bulk = Bulk(self, self.pruner)
+        self.health = Doctor(store, clock, self.cluster, queue_limit)
+        self.usage_reports = UsageReports(store, self.is_agent)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -275,14 +275,14 @@ class Service(Listing):
 
     async def look(self, task_id: str) -> Task:
         """The task with its usage, which may take a few more queries."""
-        return await self.usages.of(await self.get(task_id))
+        return await self.usage_reports.of(await self.get(task_id))
 
     async def usage(
         self, by: str, *, since: float | None = None, until: float | None = None, whose: str | None = None
     ) -> UsageReport:
         """The usage of models, by agent, model, key or day, of tasks that were submitted between `since` and `until`."""
         agents = [handler.name for handler in await self.handlers.list() if handler.kind == "agent"]
-        return await self.usages.report(by, agents, self.list, since=since, until=until, whose=whose)
+        return await self.usage_reports.report(by, agents, self.list, since=since, until=until, whose=whose)
 
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
         """The contents of a task with these ids; unknown ids are left out."""

@@ -104,7 +104,7 @@ async def drain(args: Namespace) -> int:
         end = time.monotonic() + patience
         while args.wait is not None and queue.running and time.monotonic() < end:
             await asyncio.sleep(GLANCE)
-            queue = await app.service.place.queue(args.name)
+            queue = await app.service.cluster.queue(args.name)
     still = f"{count(queue.running, 'task')} of it still {'runs' if queue.running == 1 else 'run'}"
     what = still if queue.running else "nothing of it runs any more"
     _changed(screen, queue, f"is paused, and {what}; `onward queues unpause {safe(queue.name)}` lets it go on")

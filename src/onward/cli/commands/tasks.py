@@ -50,7 +50,7 @@ async def list_tasks(args: Namespace) -> int:
         asked = await which(args, app.service)
         tasks, cursor = await app.service.list(**asked, key=args.key, limit=args.limit, cursor=args.cursor)
         waits = {task.task_id: await standing(app.service, task) for task in _hearing(tasks)}
-        whys = await app.service.whys.of(tasks)
+        whys = await app.service.explainer.of(tasks)
     if screen.json:
         told = {task.task_id: {"why": why_json(whys[task.task_id])} for task in tasks}
         found = [task_json(task) | waits_json(waits.get(task.task_id, [])) | told[task.task_id] for task in tasks]

@@ -148,7 +148,7 @@ async def look(app: Onward) -> Look:
         queues=await app.queues(),
         workers=await app.workers(),
         running=running,
-        whys=await app.service.whys.of(running),
+        whys=await app.service.explainer.of(running),
         people=await _people(app),
     )
 

@@ -57,7 +57,7 @@ async def show(screen: Screen, service: Service, task: Task, records: Sequence[r
 
 async def show_all(screen: Screen, service: Service, task: Task) -> int:
     """`onward show ID --turns`."""
-    found = await service.journals.turns(task.task_id, limit=MOST)
+    found = await service.timelines.turns(task.task_id, limit=MOST)
     if screen.json:
         screen.document({"task_id": task.task_id, "turns": [turn_json(turn) for turn in found]})
     elif found:
@@ -82,7 +82,7 @@ async def show_all(screen: Screen, service: Service, task: Task) -> int:
 
 async def show_record(screen: Screen, service: Service, task: Task, number_: int) -> int:
     """`onward show ID --record N`."""
-    found = await service.journals.record(task.task_id, number_)
+    found = await service.timelines.record(task.task_id, number_)
     record = found.record
     if screen.json:
         screen.document({"task_id": task.task_id, **whole_record_json(found)})

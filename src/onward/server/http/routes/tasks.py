@@ -69,7 +69,7 @@ async def get(asked: RequestContext) -> ApiResponse:
         await _waited(asked, asked.path["id"], held)
     task = await asked.door.get(asked.path["id"])
     headers = {} if held is None else {"Preference-Applied": f"wait={held:g}"}
-    return ApiResponse(_placed(task, await asked.door.service.whys.of([task])), headers=headers)
+    return ApiResponse(_placed(task, await asked.door.service.explainer.of([task])), headers=headers)
 
 
 async def list_(asked: RequestContext) -> ApiResponse:
@@ -150,7 +150,7 @@ async def message(asked: RequestContext) -> ApiResponse:
 
 
 async def _page(asked: RequestContext, found: Tasks, cursor: str | None) -> ApiResponse:
-    whys = await asked.door.service.whys.of(found)
+    whys = await asked.door.service.explainer.of(found)
     return ApiResponse({"tasks": [_placed(one, whys) for one in found], "next": cursor})
 
 
