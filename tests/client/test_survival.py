@@ -91,10 +91,10 @@ async def test_what_twice_would_be_two_is_not_sent_again(app: Onward, lossy: Any
     client = either(address, patience=3)
     task = await client.submit("work", delay="1h")
     proxy.cut_after_request(b"/fork")
-    with pytest.raises(Unreachable) as told:
+    with pytest.raises(Unreachable) as caught:
         await client.fork(task.id, 1)
-    assert told.value.in_doubt
-    assert "may have been carried out" in str(told.value)
+    assert caught.value.in_doubt
+    assert "may have been carried out" in str(caught.value)
     assert len(await listed(client.tasks())) == 2, "the task and one fork"
 
 
@@ -140,9 +140,9 @@ async def test_an_answer_that_sends_us_elsewhere_is_none(either: Any) -> None:
     server = await asyncio.start_server(elsewhere, "127.0.0.1", 0)
     async with server:
         client = either(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", patience=1)
-        with pytest.raises(OnwardError, match="the answer was 302") as told:
+        with pytest.raises(OnwardError, match="the answer was 302") as caught:
             await client.artifact("task", "artifact")
-    assert (told.value.status, told.value.code) == (302, "http_302")
+    assert (caught.value.status, caught.value.code) == (302, "http_302")
 
 
 def test_streams_that_break_at_once_are_not_asked_for_without_a_pause() -> None:
@@ -213,12 +213,16 @@ async def test_servers_are_killed_and_clients_go_on(place: Any, either: Any, tmp
     records = await following
     there = Onward(url)
     async with there:
-        found, _ = await there.list(limit=1000)
+        tasks, _ = await there.list(limit=1000)
         journal = await there.service.journal(walk.id)
-    assert len(found) == 34, "each once"
-    assert [(one.seq, one.kind, one.value) for one in records] == [(one.seq, one.kind, one.value) for one in journal]
+    assert len(tasks) == 34, "each once"
+    assert [(record.seq, record.kind, record.value) for record in records] == [
+        (record.seq, record.kind, record.value) for record in journal
+    ]
     teller = Teller(walk.id)
     assert await watching == [
-        update._replace(time=pytest.approx(update.time, abs=0.002)) for one in journal if (update := teller.tell(one))
+        update._replace(time=pytest.approx(update.time, abs=0.002))
+        for record in journal
+        if (update := teller.tell(record))
     ]
-    assert sum(one.kind == "shift.started" for one in journal) > 1, "it was taken over at least once"
+    assert sum(record.kind == "shift.started" for record in journal) > 1, "it was taken over at least once"
