@@ -245,11 +245,11 @@ class Waterfall:
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _step_started(self, record: Record, _: Payload) -> None:
-        there = self._open.get(record.key)
-        if there is not None and there.state == "running":
-            there.last = record.seq
+        open_bar = self._open.get(record.key)
+        if open_bar is not None and open_bar.state == "running":
+            open_bar.last = record.seq
             return
-        attempt = 1 if there is None else self._resumed_step(there, record, record.at)
+        attempt = 1 if open_bar is None else self._resumed_step(open_bar, record, record.at)
         if (kind := self._kind(record.key, None)) == "model":
             self._close_turn(record)  # or this turn would contain the next one
         bar = self._bar(record, kind, _name(record.key), "running")
@@ -274,23 +274,23 @@ class Waterfall:
     def _finished(self, record: Record, payload: Payload, state: str) -> Bar:
         """The bar of a step that has ended: the open one, or a new one with the duration in the record."""
         result, took = payload.get("result"), payload.get("ms")
-        there, attempt, earliest = self._open.pop(record.key, None), 1, 0.0
-        if there is not None and there.state == "waiting":
-            attempt = self._resumed_step(there, record, record.at - _seconds(took))
-            earliest, there = there.end or 0.0, None
+        bar, attempt, earliest = self._open.pop(record.key, None), 1, 0.0
+        if bar is not None and bar.state == "waiting":
+            attempt = self._resumed_step(bar, record, record.at - _seconds(took))
+            earliest, bar = bar.end or 0.0, None
         kind = self._kind(record.key, result)
         if kind == "model":
             self._close_turn(record, record.at - _seconds(took))
-        if there is None:
+        if bar is None:
             start = max(record.at - _seconds(took), earliest)
-            there = self._bar(record, kind, _name(record.key), state, start=start)
-            there.attempt = attempt
+            bar = self._bar(record, kind, _name(record.key), state, start=start)
+            bar.attempt = attempt
         else:
             # The record of the start of a step comes a moment late; the record of its end has the exact duration.
-            began = max(record.at - _seconds(took), self._shift.start if self._shift is not None else there.start)
-            there.kind, there.start = kind, min(there.start, began)
-        self._close(there, record, state)
-        return there
+            began = max(record.at - _seconds(took), self._shift.start if self._shift is not None else bar.start)
+            bar.kind, bar.start = kind, min(bar.start, began)
+        self._close(bar, record, state)
+        return bar
 
     def _step_done(self, record: Record, payload: Payload) -> None:
         result, (_, name) = payload.get("result"), split_key(record.key)
@@ -344,9 +344,9 @@ class Waterfall:
             r.QUESTION: ("question", "", question(payload.get("question", ""), payload.get("choices"))),
             r.APPROVAL: ("approval", _tool(payload), payload.get("what", "")),
         }.get(record.kind, ("wait", payload.get("reason", ""), payload.get("why", "")))
-        there = self._open.pop(record.key, None)
-        if there is not None and there.state in OPEN:
-            self._close(there, record, "ok" if there.state == "waiting" else "retried")
+        open_bar = self._open.pop(record.key, None)
+        if open_bar is not None and open_bar.state in OPEN:
+            self._close(open_bar, record, "ok" if open_bar.state == "waiting" else "retried")
         until = _moment(payload.get("until", payload.get("due_at")))
         self._open[record.key] = self._bar(
             record, kind, str(name), "waiting", text=short(text, MAX_TEXT_CHARS), until=until
