@@ -405,7 +405,7 @@ async def test_no_key_reaches_into_another_tenant(app: Onward) -> None:
     await AuthorizedService(app.service, caller("acme")).submit([SubmitRequest("work", 1, key="order-7")])
     with pytest.raises(OnwardError, match="key must be a string of 1 to 512 printable characters"):
         await AuthorizedService(app.service, caller(None, WORK)).submit([SubmitRequest("work", 1, key="acme\norder-7")])
-    with pytest.raises(OnwardError, match="tenant must be a text"):
+    with pytest.raises(OnwardError, match="tenant must be a string"):
         await AuthorizedService(app.service, caller("acme\norder-7")).submit([SubmitRequest("work", 1, key="x")])
 
 

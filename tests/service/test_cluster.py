@@ -46,7 +46,7 @@ async def test_a_paused_queue_is_left_alone_by_a_worker_that_runs(app: Onward) -
 
 async def test_a_name_that_no_queue_can_have(app: Onward) -> None:
     for name in ("", "a\nb", "x" * 513):
-        with pytest.raises(UsageError, match="queue must be a text"):
+        with pytest.raises(UsageError, match="queue must be a string"):
             await app.pause_queue(name)
 
 

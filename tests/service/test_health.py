@@ -34,7 +34,7 @@ class Counts:
         return [Unfinished("default", "queued", self._tasks, 1.0)]
 
 
-@pytest.mark.parametrize(("tasks", "asked"), [(place.MANY, 10), (place.MANY + 1, 1)])
+@pytest.mark.parametrize(("tasks", "asked"), [(place.MAX_FRESH_COUNT, 10), (place.MAX_FRESH_COUNT + 1, 1)])
 async def test_many_who_look_at_many_tasks_share_a_count(clock: HandClock, tasks: int, asked: int) -> None:
     """A few are counted anew for each, so that everybody sees what they did."""
     counts = Counts(clock, tasks)

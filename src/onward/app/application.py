@@ -163,7 +163,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
 
     def _forgets(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
         after = self.settings.prune_after_s
-        return functools.partial(self.service.pruner.forever, after, self._rng) if after else None
+        return functools.partial(self.service.pruner.run, after, self._rng) if after else None
 
     def asgi(self, *, hosts: Collection[str] | None = None, keyless: bool = False) -> Any:
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
