@@ -58,8 +58,10 @@ def _fields(kind: type) -> list[tuple[str, Convert | None, Convert | None]]:
 
 
 def _converters(hint: Any) -> tuple[Convert | None, Convert | None]:
+    """The encoder and the decoder for a type; `X | None` counts as X."""
     if typing.get_origin(hint) in {types.UnionType, typing.Union}:
-        (hint,) = {*typing.get_args(hint)} - {types.NoneType} if len(typing.get_args(hint)) == 2 else {Any}
+        options = [option for option in typing.get_args(hint) if option is not types.NoneType]
+        return _converters(options[0]) if len(options) == 1 else (None, None)
     if hint == Time:
         return iso, parse_time
     if typing.get_origin(hint) in {tuple, list}:

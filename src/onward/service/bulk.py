@@ -24,7 +24,7 @@ MAX_REFUSALS = 20
 ACTIONS = ("cancel", "resume", "pause", "priority", "prune")
 
 
-class Steers(Protocol):
+class TaskControl(Protocol):
     """The verbs of the service that actions call."""
 
     async def matching(self, most: int, **which: Any) -> tuple[Ids, bool]:
@@ -51,7 +51,7 @@ class Steers(Protocol):
 class Bulk:
     """Acts on many tasks."""
 
-    def __init__(self, service: Steers, pruner: Pruner) -> None:
+    def __init__(self, service: TaskControl, pruner: Pruner) -> None:
         self._service, self._pruner = service, pruner
 
     async def find(self, action: str, count: int, *, priority: int | None = None, **which: Any) -> Ids:
