@@ -7,14 +7,13 @@ bound (`Stats.exact`).
 
 from __future__ import annotations
 
-import asyncio
 import collections
-import math
 from collections.abc import Iterable
 
 from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
 from onward.core.views import Queue, Stats, WorkerView
+from onward.service.shared_read import SharedRead
 from onward.service.submission import named
 from onward.store.port.core import Store, WorkerRow
 from onward.store.port.overview import Ended, Unfinished
@@ -23,12 +22,7 @@ MAX_COUNT_ENDED = 10_000
 """Ended tasks that are counted; above it they are estimated."""
 
 MAX_FRESH_COUNT = 10_000
-"""Unfinished tasks above which a count of them is used again, for ten times as long as it took, at most `MAX_COUNT_AGE_S`."""
-
-SLOW_COUNT_S = 0.25
-"""A count that takes longer is used again as well: the database cannot clean up (see `onward doctor`), and walks over dead rows."""
-
-MAX_COUNT_AGE_S = 5.0
+"""Unfinished tasks above which a count of them is used again for a while (see `SharedRead`)."""
 
 READY = frozenset({Reason.QUEUED, Reason.CANCELLING})
 """Reasons of tasks that a worker may start now."""
@@ -42,21 +36,15 @@ class Cluster:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._counted: list[Unfinished] = []
-        self._fresh_until = -math.inf
-        self._counting = asyncio.Lock()
+        self._unfinished = SharedRead(clock, self._count_unfinished, _many)
+        """Counts of unfinished tasks, by queue and reason."""
+        self._held = SharedRead(clock, self._read_held)
 
-    async def _unfinished(self) -> list[Unfinished]:
-        """Counts of unfinished tasks, by queue and reason. A count reads every unfinished task, so callers at the same time share it."""
-        async with self._counting:
-            began = self._clock.monotonic()
-            if began < self._fresh_until:
-                return self._counted
-            rows = await self._store.unfinished()
-            took = self._clock.monotonic() - began
-            if sum(row.tasks for row in rows) > MAX_FRESH_COUNT or took > SLOW_COUNT_S:
-                self._counted, self._fresh_until = rows, began + min(took * 11, MAX_COUNT_AGE_S)
-            return rows
+    async def _count_unfinished(self) -> list[Unfinished]:
+        return list(await self._store.unfinished())
+
+    async def _read_held(self) -> tuple[float, dict[str, int]]:
+        return await self._store.held()
 
     async def queues(self) -> list[Queue]:
         """All queues that have unfinished tasks, a limit, or a worker that names them, by name."""
@@ -87,7 +75,7 @@ class Cluster:
     async def workers(self) -> list[WorkerView]:
         """All workers that were not declared dead, the oldest first."""
         rows = await self._store.workers()
-        now, held = await self._store.held()
+        now, held = await self._held()
         return [_worker(row, now, held.get(row.id, 0)) for row in rows]
 
     async def stats(self) -> Stats:
@@ -106,6 +94,10 @@ class Cluster:
             rate=sum((worker.rate for worker in alive), 0.0),
             exact=ended.exact,
         )
+
+
+def _many(rows: Iterable[Unfinished]) -> bool:
+    return sum(row.tasks for row in rows) > MAX_FRESH_COUNT
 
 
 def _queue(

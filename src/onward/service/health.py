@@ -15,6 +15,7 @@ from onward.core.task import ASKS_A_PERSON
 from onward.core.text import count
 from onward.core.views import Check, Health, Queue
 from onward.service.cluster import Cluster
+from onward.service.shared_read import SharedRead
 from onward.store.port.core import Store, WorkerRow
 from onward.store.shared.census import Faults, Seen, unseen
 
@@ -32,6 +33,7 @@ class Doctor:
 
     def __init__(self, store: Store, clock: Clock, cluster: Cluster, queue_limit: int) -> None:
         self._store, self._clock, self._cluster, self._limit = store, clock, cluster, queue_limit
+        self._sample = SharedRead(clock, lambda: store.census_lately(SAMPLE_TASKS))
 
     async def look(self, settings: Mapping[str, Any], version: str) -> Health:
         """The health of the system, with its settings and versions."""
@@ -80,7 +82,7 @@ class Doctor:
 
     async def _census(self) -> Check:
         return _tasks(
-            await self._store.census_lately(SAMPLE_TASKS),
+            await self._sample(),
             "none is stuck of those looked at (all: onward doctor --deep)",
         )
 

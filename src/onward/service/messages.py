@@ -13,6 +13,7 @@ from typing import Any
 from onward.core import record as r
 from onward.core import wire
 from onward.core.audit import AuditEvent
+from onward.core.clock import Clock
 from onward.core.ids import Ids
 from onward.core.task import SAID, Message, Reason, State, Task
 from onward.core.views import Ask, Doubt
@@ -28,6 +29,7 @@ from onward.errors import (
     UsageError,
     Withdrawn,
 )
+from onward.service.shared_read import SharedRead
 from onward.store.port import core as port
 from onward.store.port.core import Sent, Store
 from onward.store.port.paging import journal_pages
@@ -50,9 +52,10 @@ class Messages:
     """Lists what tasks ask for, and sends messages to them."""
 
     def __init__(
-        self, store: Store, ids: Ids, check_call: CheckCall, is_agent: Callable[[str], Awaitable[bool]]
+        self, store: Store, clock: Clock, ids: Ids, check_call: CheckCall, is_agent: Callable[[str], Awaitable[bool]]
     ) -> None:
         self._store, self._ids, self._check_call, self._is_agent = store, ids, check_call, is_agent
+        self._all_asks = SharedRead(clock, lambda: store.asks(whose=None))
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
         """Send a signal. With `id`, the same signal sent twice counts once."""
@@ -81,7 +84,7 @@ class Messages:
 
     async def asks(self, kind: str | None = None, whose: str | None = None) -> list[Ask]:
         """Open questions and approvals, the oldest first; `whose` as for `Service.get`."""
-        asks = _still_open(await self._store.asks(whose=whose))
+        asks = _still_open(await (self._all_asks() if whose is None else self._store.asks(whose=whose)))
         return [ask for ask in asks if kind in (None, ask.kind)]
 
     async def asks_of(self, task: Task) -> list[Ask]:
@@ -172,6 +175,7 @@ class Messages:
                 message = Message(self._ids(), "decision", "", other.seq, wire.encode(decision, "the answer"))
                 also = deed and deed._replace(subject=other.id, data={"hash": other.hash, "through": ask.id})
                 await self._store.send(ask.task_id, message, also)
+                self._all_asks.forget()
         self._store.nudge("ready", [ask.task_id])
 
     async def _reply(self, ask: Ask, kind: str, value: Any, what: str, deed: AuditEvent | None) -> list[Ask]:
@@ -239,6 +243,7 @@ class Messages:
             raise UsageError(f"several effects of task {task_id} are in doubt ({names}); say which, with step=")
         message = Message(self._ids(), "resolve", verdict, doubts[0].seq, wire.encode(result, "the result"))
         sent = await self._store.send(task_id, message, deed)
+        self._all_asks.forget()
         if sent.number is None:
             sent = await self._resolve_ended(task_id, message, deed)
         self._store.nudge("ready")
@@ -258,6 +263,7 @@ class Messages:
 
     async def _send(self, task_id: str, message: Message, deed: AuditEvent | None = None) -> Sent:
         sent = await self._store.send(task_id, message, deed)
+        self._all_asks.forget()
         if sent.number is None:
             task = await self._store.get(task_id)
             if task is None:

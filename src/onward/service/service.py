@@ -97,7 +97,7 @@ class Service(Listing):
         self._remote: dict[str, HandlerSpec] = {}
         self._read_at = -math.inf
         self._depths: dict[str, _QueueGauge] = {}
-        self.messages = Messages(store, ids, self.check_call, self.is_agent)
+        self.messages = Messages(store, clock, ids, self.check_call, self.is_agent)
         self.artifacts = artifacts or Artifacts(store)
         self.forks = Forks(store, ids, self.check_input, self.artifacts)
         self.schedules = Schedules(store, ids)
