@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from onward import Context, Onward
-from onward.core.state import AgentState, Answer, Fact, StatePatch
+from onward.agents import AgentState, AnsweredQuestion, Fact, StatePatch
 
 app = Onward()
 CLUSTER: dict[str, str] = {}
@@ -42,7 +42,7 @@ async def staging(ctx: Context, state: AgentState) -> dict[str, Any]:
     """Ask what is not known yet, then follow the plan."""
     state = await ctx.patch(state)
     for question in state.open_questions:
-        answer = Answer(question=question, answer=await ctx.ask(question))
+        answer = AnsweredQuestion(question=question, answer=await ctx.ask(question))
         state = await ctx.patch(StatePatch(answer_questions=(answer,)))
     service, namespace = state.fact("service"), state.known_facts[-1].value
     while state.plan:

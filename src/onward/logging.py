@@ -3,8 +3,8 @@
 What is known travels with the code in context variables, through tasks, branches and the threads of plain functions. So it is on
 every line that is logged inside a handler or a step, by whichever logger.
 
-    handler.setFormatter(onward.logging.JsonLines())     one JSON object a line
-    handler.addFilter(onward.logging.Where())            %(task_id)s, %(task)s, %(step)s … for any other formatter
+    handler.setFormatter(onward.JsonLines())     one JSON object a line
+    handler.addFilter(onward.LogContext())        %(task_id)s, %(task)s, %(step)s … for any other formatter
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _kept(options: bytes) -> telemetry.Trace | None:
     return telemetry.incoming(trace) if isinstance(trace, dict) else None
 
 
-class Where(logging.Filter):
+class LogContext(logging.Filter):
     """Puts what is known on every record that passes; what is not known is empty. It belongs on a handler, and before a
     QueueHandler, whose other end is in another place."""
 

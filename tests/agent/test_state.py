@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from onward.core.slice import MIN_SLICE_BYTES, MessageSize, conversation_slice, cut, state_slice
-from onward.core.state import AgentState, Answer, ArtifactRef, Fact, StatePatch, folded
+from onward.core.slice import SMALLEST, Said, conversation_slice, cut, state_slice
+from onward.core.state import AgentState, AnsweredQuestion, ArtifactRef, Fact, StatePatch, folded
 
 SEED = {
     "goal": "Deploy service X to staging",
@@ -46,7 +46,9 @@ patches = st.builds(
     append_facts=st.lists(facts, max_size=3).map(tuple),
     replace_plan=st.none() | st.lists(texts, max_size=4).map(tuple),
     add_questions=st.lists(questions, max_size=2).map(tuple),
-    answer_questions=st.lists(st.builds(Answer, question=questions, answer=json_values), max_size=2).map(tuple),
+    answer_questions=st.lists(st.builds(AnsweredQuestion, question=questions, answer=json_values), max_size=2).map(
+        tuple
+    ),
     add_artifacts=st.lists(artifacts, max_size=3).map(tuple),
     flag_risks=st.lists(st.sampled_from(["r1", "r2"]), max_size=2).map(tuple),
     unflag_risks=st.lists(st.sampled_from(["r1", "r2"]), max_size=1).map(tuple),
@@ -76,7 +78,7 @@ def test_a_patch_does_what_it_says() -> None:
             append_facts=(Fact(key="service", value="Y", source="tool"),),
             replace_plan=("Verify again",),
             add_questions=("Which port?",),
-            answer_questions=(Answer(question="Which namespace should we deploy to?", answer="blue"),),
+            answer_questions=(AnsweredQuestion(question="Which namespace should we deploy to?", answer="blue"),),
             flag_risks=("prod", "prod"),
             unflag_risks=("budget_pressure",),
         )

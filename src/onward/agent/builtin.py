@@ -9,7 +9,7 @@ from typing import Any
 from onward.agent.reader import LINES, page
 from onward.agent.tools import Tool, tool
 from onward.artifacts.keeper import beside
-from onward.core.state import Answer, Fact, StatePatch
+from onward.core.state import AnsweredQuestion, Fact, StatePatch
 from onward.engine.context.context import Context
 from onward.errors import ArtifactNotFound
 
@@ -48,7 +48,7 @@ async def ask_user(ctx: Context, question: str) -> tuple[StatePatch, str]:
     """Ask the person for whom you work, and wait for the answer."""
     await ctx.patch(StatePatch(add_questions=(question,)))
     answer = await ctx.ask(question)
-    return StatePatch(answer_questions=(Answer(question=question, answer=answer),)), str(answer)
+    return StatePatch(answer_questions=(AnsweredQuestion(question=question, answer=answer),)), str(answer)
 
 
 ASK_USER = dataclasses.replace(tool(approve=False)(ask_user), direct=True, risk="question")

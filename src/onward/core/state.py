@@ -69,8 +69,8 @@ class ArtifactRef(_Part):
     """The step that left it behind."""
 
 
-class Answer(_Part):
-    """An open question and its answer."""
+class AnsweredQuestion(_Part):
+    """An open question and what somebody said."""
 
     question: str
     answer: Any
@@ -83,7 +83,7 @@ class StatePatch(_Part):
     append_facts: tuple[Fact, ...] = ()
     replace_plan: tuple[str, ...] | None = None
     add_questions: tuple[str, ...] = ()
-    answer_questions: tuple[Answer, ...] = ()
+    answer_questions: tuple[AnsweredQuestion, ...] = ()
     add_artifacts: tuple[ArtifactRef, ...] = ()
     flag_risks: tuple[str, ...] = ()
     unflag_risks: tuple[str, ...] = ()
