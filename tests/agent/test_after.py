@@ -9,7 +9,7 @@ import pytest
 from onward import Onward, State
 from onward.agent import loop
 from onward.agent.conversation import unpaired
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.model import Reply, Request
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
@@ -94,13 +94,13 @@ async def test_killed_anywhere_it_goes_on_with_the_same() -> None:
     assert points > 20
 
 
-@pytest.mark.parametrize("turns", [2, EVERY + 3], ids=["short", "with a checkpoint"])
+@pytest.mark.parametrize("turns", [2, CHECKPOINT_EVERY_TURNS + 3], ids=["short", "with a checkpoint"])
 async def test_it_works_after_checkpoints_and_compactions_and_for_another_agent(lab: Lab, turns: int) -> None:
     lab.app.agent("walker", model=(model := Walker(turns)), tools=[look], context_bytes=ROOM)
     first = await lab.run("walker", "Look.")
     kinds = await lab.kinds(first.task_id)
-    assert (r.CHECKPOINT in kinds) == (turns > EVERY)
-    if turns > EVERY:  # what rotation may drop
+    assert (r.CHECKPOINT in kinds) == (turns > CHECKPOINT_EVERY_TURNS)
+    if turns > CHECKPOINT_EVERY_TURNS:  # what rotation may drop
         last = len(kinds) - kinds[::-1].index(r.CHECKPOINT)
         await sql(
             lab.store,
@@ -139,7 +139,7 @@ async def test_a_task_that_was_cancelled_in_the_middle_of_a_call_can_be_gone_on_
 
 
 async def test_one_that_ended_right_after_a_checkpoint(lab: Lab, monkeypatch: Any) -> None:
-    monkeypatch.setattr(loop, "EVERY", 2)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
     app = lab.app
 
     class Stuck(Walker):
@@ -192,7 +192,7 @@ async def test_an_empty_reply_is_not_gone_on_from(lab: Lab) -> None:
 
 
 async def test_what_is_told_briefly_is_inherited_too(lab: Lab, monkeypatch: Any) -> None:
-    monkeypatch.setattr(loop, "EVERY", 3)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 3)
     few = Budget(max_artifact_bytes_in_context=1_500)
 
     def away(_: Request) -> Reply:

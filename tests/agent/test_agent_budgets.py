@@ -176,7 +176,7 @@ async def test_a_deadline_that_is_near_presses_too(lab: Lab) -> None:
 async def test_what_nobody_can_price_is_said(lab: Lab) -> None:
     model = ScriptedModel(["done"], name="nobody-knows")
     task = await lab.run(lab.app.agent("a", model=model, budget=Budget(max_cost_usd=1)), "go")
-    assert "nobody knows what the model nobody-knows costs" in (task.error or {})["message"]
+    assert "the price of the model nobody-knows is not known" in (task.error or {})["message"]
     assert not model.asked
 
 
@@ -236,7 +236,7 @@ async def test_killed_anywhere_each_call_is_charged_once() -> None:
 @pytest.mark.slow
 async def test_killed_anywhere_nothing_stays_reserved_behind_a_checkpoint(monkeypatch: Any) -> None:
     """A checkpoint stands for all calls before it, also for one that nobody had come to settle."""
-    monkeypatch.setattr(loop, "EVERY", 1)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 1)
     async for app in crashes():
 
         async def shut() -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onward import Onward, tool
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.model import Reply, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
@@ -155,7 +155,7 @@ async def test_other_arguments_that_do_not_fit_never_run(lab: Lab, wrong: Any) -
 
 async def test_always_is_for_this_tool_in_this_task_and_outlives_checkpoints_and_crashes(lab: Lab) -> None:
     bank = Bank()
-    turns = EVERY + 3
+    turns = CHECKPOINT_EVERY_TURNS + 3
     script = [*[[("pay", {"to": "Ada", "cents": n})] for n in range(turns)], [("remind", {"who": "Ada"})], "done"]
     model = teller(lab.app, bank, script)
     await lab.start()
@@ -179,11 +179,15 @@ async def test_always_is_for_this_tool_in_this_task_and_outlives_checkpoints_and
 
 async def test_always_after_a_checkpoint_is_remembered_by_the_checkpoint_alone(lab: Lab) -> None:
     bank = Bank()
-    turns = EVERY + 3
+    turns = CHECKPOINT_EVERY_TURNS + 3
 
     def turn(request: Any) -> Any:
         n = sum(message["role"] == "assistant" for message in request.messages)
-        return [("pay", {"to": "Ada", "cents": n})] if n != EVERY else [("ask_user", {"question": "Go on?"})]
+        return (
+            [("pay", {"to": "Ada", "cents": n})]
+            if n != CHECKPOINT_EVERY_TURNS
+            else [("ask_user", {"question": "Go on?"})]
+        )
 
     teller(lab.app, bank, [*[turn] * turns, "done"])
     await lab.start()

@@ -19,8 +19,8 @@ import psycopg
 import pytest
 
 from onward import Onward, tool
-from onward.agent import calls as agent_calls
-from onward.agent.calls import Allowed, Calls
+from onward.agent import calls
+from onward.agent.calls import AllowedCall, Calls, CheckedCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
 from onward.core import wire
@@ -467,20 +467,23 @@ def _a_no_is_a_yes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _changes_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(agent_calls, "_with_changes", lambda wanted, _: Allowed(wanted.call, wanted.tool, wanted.arguments))
+    def ignore(checked: CheckedCall, _: Any) -> AllowedCall:
+        return AllowedCall(checked.call, checked.tool, checked.arguments)
+
+    patch.setattr(calls, "_with_changes", ignore)
 
 
 def _a_yes_is_for_all_with_the_same_arguments(patch: pytest.MonkeyPatch) -> None:
-    real, said = Calls._decided, dict[str, Any]()
+    real, approved = Calls._ask_approval, dict[str, Any]()
 
-    async def decided(self: Calls, wanted: Any) -> Any:
-        found = await real(self, wanted)
-        mark = f"{self._ctx.task_id} {plainly(wanted.arguments)}"
-        if isinstance(found, Allowed):
-            said[mark] = found
-        return said.get(mark, found)
+    async def ask_approval(self: Calls, checked: CheckedCall) -> Any:
+        allowed = await real(self, checked)
+        call = f"{self._ctx.task_id} {plainly(checked.arguments)}"
+        if isinstance(allowed, AllowedCall):
+            approved[call] = allowed
+        return approved.get(call, allowed)
 
-    patch.setattr(Calls, "_decided", decided)
+    patch.setattr(Calls, "_ask_approval", ask_approval)
 
 
 def _everybody_is_told_that_they_decided(patch: pytest.MonkeyPatch) -> None:
@@ -495,13 +498,13 @@ def _everybody_is_told_that_they_decided(patch: pytest.MonkeyPatch) -> None:
 
 
 def _each_call_runs_twice(patch: pytest.MonkeyPatch) -> None:
-    real = Calls._run
+    real = Calls._run_step
 
-    async def run(self: Calls, wanted: Allowed) -> dict[str, Any]:
-        await real(self, wanted)
-        return await real(self, wanted)
+    async def run_step(self: Calls, allowed: AllowedCall) -> dict[str, Any]:
+        await real(self, allowed)
+        return await real(self, allowed)
 
-    patch.setattr(Calls, "_run", run)
+    patch.setattr(Calls, "_run_step", run_step)
 
 
 def _any_hash_will_do(patch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from onward import Onward, State
 from onward.agent import loop
-from onward.agent.compaction import summary, transcript
-from onward.agent.conversation import Conversation, Ref, page_of, turns_of, turns_on, unpaired
+from onward.agent.compaction import summary_message, transcript
+from onward.agent.conversation import Conversation, Ref, decode_page, encode_page, turns_from_messages, unpaired
 from onward.agent.model import ModelBusy, ModelRefused, Reply, Request
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
@@ -87,7 +87,7 @@ async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) ->
     for one in compacted:
         replaced = one["replaced"]
         (page,) = (await app.service.contents(handle.id, [replaced["page"]])).values()
-        refs = [ref.id for turn in turns_on(page) for ref in turn.messages]
+        refs = [ref.id for turn in decode_page(page) for ref in turn.messages]
         assert set(await app.service.contents(handle.id, refs)) == set(refs)
     first = (await app.service.contents(handle.id, [compacted[0]["replaced"]["artifact"]["artifact_id"]])).popitem()[1]
     assert first.decode().startswith('[user] Look at all numbers.\n[assistant calls] look({"n": 0})\n[result] 0: xxx')
@@ -100,7 +100,7 @@ async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [3, 100], ids=["with checkpoints", "without"])
 async def test_killed_anywhere_it_goes_on_with_the_same_conversation(every: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr(loop, "EVERY", every)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", every)
     points, ends = 0, set()
     async for app in crashes():
         model = Walker()
@@ -154,7 +154,7 @@ def test_room_that_is_no_room_is_refused(app: Onward) -> None:
 
 async def test_what_is_left_out_is_counted_after_a_restart_too(lab: Lab, monkeypatch: Any) -> None:
     """Pages that are too old to be shown are not read, and yet their turns are missing."""
-    monkeypatch.setattr(loop, "EVERY", 2)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
 
     class Busy(Walker):
         async def ask(self, request: Request, emit: Any) -> Reply:
@@ -171,7 +171,7 @@ async def test_what_is_left_out_is_counted_after_a_restart_too(lab: Lab, monkeyp
 
 
 async def test_a_compaction_that_failed_is_remembered_after_a_restart_too(lab: Lab, monkeypatch: Any) -> None:
-    monkeypatch.setattr(loop, "EVERY", 2)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
     lab.app.agent("walker", model=(model := Walker(12, lambda _: Reply(""))), tools=[look], context_bytes=ROOM)
     before, pauses = model.ask, [30.0]
 
@@ -196,12 +196,12 @@ def test_summing_up_never_unpairs_and_never_exceeds_the_room(
 ) -> None:
     talk, store = built(plan)
     whole = {id(turn): turn for turn in talk.turns}
-    latest = talk.lately(most // 2)
+    latest = talk.count_fitting(most // 2)
     assert 1 <= latest <= len(talk.turns)
     kept = talk.turns[-latest:]
     last = kept[-1].bytes
-    store["summary"] = summary("so far", 100, 3, "a")
-    talk.sum_up(latest, Ref("summary", min(quarter, most // 4)))
+    store["summary"] = summary_message("so far", 100, 3, "a")
+    talk.replace_older(latest, Ref("summary", min(quarter, most // 4)))
     assert talk.turns[1:] == kept
     assert all(id(turn) in whole for turn in talk.turns[1:])
     refs, left_out = talk.shown(most)
@@ -214,9 +214,9 @@ def test_summing_up_never_unpairs_and_never_exceeds_the_room(
 @given(plans)
 def test_turns_come_back_from_pages_and_from_messages(plan: list[tuple[int, list[int]]]) -> None:
     talk, store = built(plan)
-    assert turns_on(page_of(talk.turns)) == talk.turns
+    assert decode_page(encode_page(talk.turns)) == talk.turns
     said: Any = [(ref, store[ref.id]) for turn in talk.turns for ref in turn.messages]
-    assert turns_of(said) == talk.turns
+    assert turns_from_messages(said) == talk.turns
     assert Conversation(talk.turns).bytes == sum(size + sum(results) for size, results in plan)
 
 

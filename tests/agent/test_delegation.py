@@ -9,7 +9,7 @@ import pytest
 
 from onward import Onward, State
 from onward.agent.conversation import unpaired
-from onward.agent.delegation import DEEPEST
+from onward.agent.delegation import MAX_DEPTH
 from onward.agent.model import ModelRefused, Reply, Request, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
@@ -161,7 +161,7 @@ async def test_agents_that_call_themselves_come_to_an_end(lab: Lab) -> None:
         "do it yourself, or answer with what you have"
     )
     tasks, _ = await lab.app.list(limit=100)
-    assert len(tasks) == DEEPEST + 1
+    assert len(tasks) == MAX_DEPTH + 1
 
 
 async def test_an_agent_that_nobody_knows_is_said(lab: Lab) -> None:

@@ -80,10 +80,10 @@ SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_a_hostile_schema_takes_little_time(name: str) -> None:
     schema, arguments = SCHEMAS[name]
     began = time.thread_time()
-    told = schemas.misfit(schema, arguments)
+    told = schemas.schema_errors(schema, arguments)
     assert time.thread_time() - began < SECONDS
     assert len(told) < 2_000
-    assert schemas.misfit(schema, arguments) == told, "a replay says the same"
+    assert schemas.schema_errors(schema, arguments) == told, "a replay says the same"
 
 
 values = st.recursive(
@@ -133,7 +133,7 @@ def test_it_judges_as_jsonschema_does(x: Any, y: Any, schema: dict[str, Any], ar
         wanted = jsonschema.Draft202012Validator(whole).is_valid(arguments)
     except RecursionError:  # a reference to itself
         return
-    assert (schemas.misfit(whole, arguments) == "") == wanted, schemas.misfit(whole, arguments)
+    assert (schemas.schema_errors(whole, arguments) == "") == wanted, schemas.schema_errors(whole, arguments)
 
 
 # ── what a server offers and answers ─────────────────────────────────────────────────────────────────────────────────
@@ -188,7 +188,7 @@ async def test_a_hostile_answer_costs_the_call_and_no_more(address: str, kind: s
 
 
 async def test_an_endless_stream_ends(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp, "MOST", 200_000)
+    monkeypatch.setattr(mcp, "MAX_RESPONSE_BYTES", 200_000)
     server = of_kind(address, "an endless stream")
     with pytest.raises((ConnectionError, ToolSaidNo)):
         await asyncio.wait_for(called(server), 60)
@@ -208,7 +208,7 @@ async def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) 
             writer.write(b" ")
             await asyncio.sleep(0.01)
 
-    monkeypatch.setattr(mcp, "CONNECT", 0.3)
+    monkeypatch.setattr(mcp, "CONNECT_TIMEOUT_S", 0.3)
     listening = await asyncio.start_server(drip, "127.0.0.1", 0)
     server = McpServer("slow", f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp")
     with pytest.raises(ServerAway):
@@ -220,8 +220,8 @@ async def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 @pytest.mark.parametrize("writes", ["'x' * 65536", "'[],' * 20000"])
 async def test_a_command_that_never_ends_its_line_is_given_up(writes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp, "LINE", 1 << 20)
-    monkeypatch.setattr(mcp, "CONNECT", 2.0)
+    monkeypatch.setattr(mcp, "MAX_LINE_CHARS", 1 << 20)
+    monkeypatch.setattr(mcp, "CONNECT_TIMEOUT_S", 2.0)
     program = f"import sys\nwhile True: sys.stdout.write({writes})"
     server = McpServer("endless", [sys.executable, "-c", program])
     with pytest.raises(ServerAway):
@@ -284,7 +284,7 @@ def chunk(**delta: Any) -> bytes:
 
 @pytest.mark.slow
 async def test_a_model_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.agent.models.openai.MOST", 2 << 20)
+    monkeypatch.setattr("onward.agent.models.openai.MAX_REPLY_BYTES", 2 << 20)
     stream = "Content-Type: text/event-stream"
     assert "more than" in await model_said(stream, chunk(content="word " * 1000), None)
     assert "more than" in await model_said(stream, b"data: [[],[]," + b"[]," * 30_000, None)
@@ -293,7 +293,7 @@ async def test_a_model_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPat
     calls = b"".join(chunk(tool_calls=[{"index": n, "id": f"c{n}", "function": {"name": "f"}}]) for n in range(1_100))
     assert "calls of tools" in await model_said(stream, calls, 1)
     assert "packed" in await model_said(f"{stream}\r\nContent-Encoding: gzip", hostile.BOMB, 1)
-    monkeypatch.setattr("onward.agent.models.openai.LONGEST", 0.2)
+    monkeypatch.setattr("onward.agent.models.openai.REPLY_TIMEOUT_S", 0.2)
     assert "gave no whole answer" in await model_said(stream, b": comment\n\n" * 99, None)
 
 

@@ -141,7 +141,7 @@ async def test_a_deadline_that_passed_while_nobody_worked_keeps_what_there_was(l
 
 
 async def test_behind_a_checkpoint_it_is_kept_too(lab: Lab, monkeypatch: Any) -> None:
-    monkeypatch.setattr("onward.agent.loop.EVERY", 1)
+    monkeypatch.setattr("onward.agent.loop.CHECKPOINT_EVERY_TURNS", 1)
     model = ScriptedModel(
         [says("Halfway.", ("note", "{}")), says("", ("ask_user", '{"question": "well?"}')), says("", ("note", "{}"))]
     )

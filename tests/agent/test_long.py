@@ -13,7 +13,7 @@ import pytest
 
 from onward import Onward
 from onward.agent.conversation import Conversation
-from onward.agent.loop import CONTEXT_BYTES, EVERY, STATE_BYTES
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS, CONTEXT_BYTES, STATE_BYTES
 from onward.agent.model import Reply, Request, ToolCall
 from onward.agent.tools import tool
 from onward.core import record as r
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 TURNS = 300
 OUTPUT = 100_000
-ASKS = (3 * EVERY - 2, TURNS - 2)
+ASKS = (3 * CHECKPOINT_EVERY_TURNS - 2, TURNS - 2)
 """Turns in which a person is asked, and the task leaves memory: each as far from its last checkpoint as can be."""
 
 MARKS = (1, TURNS // 3, 2 * TURNS // 3, TURNS)
@@ -123,16 +123,16 @@ def judge(talker: Talker, records: list[r.Record]) -> dict[str, str]:
     (early, early_bytes), (late, late_bytes) = talker.resumed
     grown = talker.memory[TURNS] - talker.memory[TURNS // 3]
     room = CONTEXT_BYTES + STATE_BYTES
-    turns = sum(record.kind == r.CHECKPOINT for record in records) * EVERY
+    turns = sum(record.kind == r.CHECKPOINT for record in records) * CHECKPOINT_EVERY_TURNS
     found = {
-        "checkpoints": (turns <= TURNS - EVERY, f"they stand for {turns} turns"),
+        "checkpoints": (turns <= TURNS - CHECKPOINT_EVERY_TURNS, f"they stand for {turns} turns"),
         "bytes": (
             third > 1.03 * second or third > 1.1 * first or first > 1.2 * OUTPUT * TURNS / 3,
             f"{first:,}, {second:,} and {third:,} were stored in three parts of equal length",
         ),
         "request": (talker.largest > 1.5 * room, f"{talker.largest:,} bytes in one request"),
         "records": (
-            max(early, late) > 12 * EVERY,
+            max(early, late) > 12 * CHECKPOINT_EVERY_TURNS,
             f"{late} records were read at turn {TURNS}, {early} at {ASKS[0]}",
         ),
         "read": (

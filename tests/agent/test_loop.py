@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from onward import Onward, State
 from onward.agent.conversation import unpaired
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.model import ModelBusy, ModelRefused, Reply, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
@@ -94,7 +94,7 @@ async def test_killed_anywhere_it_goes_on() -> None:
 
 
 async def test_a_long_conversation_goes_on_from_its_checkpoints() -> None:
-    turns = 2 * EVERY + 5
+    turns = 2 * CHECKPOINT_EVERY_TURNS + 5
 
     def script() -> Any:
         return [[("check_disk", {"path": f"/{number}"})] for number in range(turns)] + ["enough"]

@@ -135,7 +135,7 @@ async def test_a_server_that_dies_in_a_call_leaves_it_in_doubt(app: Onward, tmp_
 @pytest.mark.slow
 @only_file
 async def test_a_tool_that_changes_under_a_task_is_refused(app: Onward, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("onward.agent.mcp.FRESH", 0.0)
+    monkeypatch.setattr("onward.agent.mcp.LIST_MAX_AGE_S", 0.0)
     server = files(tmp_path)
     ready = asyncio.Event()
 
@@ -214,7 +214,7 @@ async def test_an_agent_uses_another_onward_over_http_across_its_checkpoints(app
 
     from onward.agent import loop
 
-    turns = loop.EVERY + 5
+    turns = loop.CHECKPOINT_EVERY_TURNS + 5
     script: list[Any] = [[("far_double", {"n": n})] for n in range(turns)]
     model = ScriptedModel([*script, "done"])
     import dataclasses

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.agent.model import Reply, Request, ToolCall, Usage, quota_of, seconds_to_wait
-from onward.agent.models import Chosen
+from onward.agent.models import LazyModel
 from onward.agent.models.scripted import ScriptedModel
 from onward.errors import BadSetting, UsageError
 
@@ -101,15 +101,15 @@ async def test_a_model_is_made_when_it_is_asked_for_and_closed_when_it_was() -> 
             self.closed += 1
 
     mine = Closable(["x"])
-    chosen = Chosen(mine)
+    chosen = LazyModel(mine)
     assert chosen() is chosen() is mine
     await chosen.close()
     assert mine.closed == 1
-    await Chosen(ScriptedModel([])).close()  # one that holds nothing open
-    await Chosen("openai:x").close()  # one that was never asked for
+    await LazyModel(ScriptedModel([])).close()  # one that holds nothing open
+    await LazyModel("openai:x").close()  # one that was never asked for
     for wrong in ("gpt-5", "openai:", "aol:gpt-5"):
         with pytest.raises(BadSetting, match="openai:NAME"):
-            Chosen(wrong)()
+            LazyModel(wrong)()
 
 
 def test_tasks_share_the_quota_of_a_model() -> None:

@@ -17,7 +17,7 @@ from onward.agent.conversation import Conversation
 from onward.agent.loop import STATE_BYTES, Agent
 from onward.agent.model import ModelRefused, Request
 from onward.agent.models.scripted import ScriptedModel
-from onward.agent.tools import tool, toolbox
+from onward.agent.tools import tool, tools_by_name
 from onward.core import slice as slices
 from onward.core import wire
 from onward.core.slice import MessageSize, Shown
@@ -94,7 +94,9 @@ async def converse(script: Any, kill: int) -> list[Request]:
         return text
 
     model = Counting([*script, "done"])
-    agent = Agent("talk", lambda: model, tools=toolbox([look, write]), context_bytes=ROOM, instructions="Be brief.")
+    agent = Agent(
+        "talk", lambda: model, tools=tools_by_name([look, write]), context_bytes=ROOM, instructions="Be brief."
+    )
     app = killed_at(kill)
     async with app:
         app.task(name="talk")(_handler(agent))
@@ -124,7 +126,7 @@ def test_every_request_fits_is_paired_and_is_the_same_after_a_kill(script: Any, 
 
 def _requests(script: Any, kill: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "EVERY", EVERY)
+        patch.setattr(loop, "CHECKPOINT_EVERY_TURNS", EVERY)
         straight = asyncio.run(converse(script, 0))
         killed = asyncio.run(converse(script, kill))
     assert len(straight) == len(script) + 1
@@ -220,7 +222,7 @@ def drop_a_result(self: Conversation, most: int, *artifacts: Any) -> Any:
 
 async def forget_a_turn(self: Any) -> None:
     await READ(self)
-    del self._talk.turns[:1]
+    del self._conversation.turns[:1]
 
 
 def never_the_same(*args: Any, **kwargs: Any) -> str:

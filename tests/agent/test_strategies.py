@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from onward import Onward
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
@@ -179,7 +179,7 @@ async def commits(lab: Lab, strategy: str, *, changes: bool) -> float:
 
 
 async def test_fewer_commits(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.agent.loop.MOST_AT_ONCE", 1)
+    monkeypatch.setattr("onward.agent.loop.MAX_CONCURRENT_CALLS", 1)
     cost = {}
     for changes in (False, True):
         for strategy in STRATEGIES:
@@ -304,7 +304,7 @@ async def test_a_worker_that_lost_its_task_learns_it_at_the_next_record(lab: Lab
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_a_long_conversation(lab: Lab, strategy: str) -> None:
-    turns = EVERY + 3
+    turns = CHECKPOINT_EVERY_TURNS + 3
 
     @tool
     async def look(n: int) -> str:

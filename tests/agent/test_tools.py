@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from onward import Onward
 from onward.agent.models.scripted import ScriptedModel
-from onward.agent.tools import Tool, parsed, tool, toolbox
+from onward.agent.tools import Tool, parse_arguments, tool, tools_by_name
 from onward.errors import BadSetting, InvalidInput, UsageError
 
 
@@ -105,13 +105,13 @@ def test_no_arguments_are_an_empty_object() -> None:
 def test_whatever_a_model_writes_is_an_object_or_a_sentence(text: str) -> None:
     said: Any = None
     with contextlib.suppress(InvalidInput):
-        said = parsed(text, "x")
+        said = parse_arguments(text, "x")
     assert said is None or isinstance(said, dict)
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=4))
 def test_an_object_comes_through_as_it_is(value: dict[str, Any]) -> None:
-    assert parsed(json.dumps(value), "x") == value
+    assert parse_arguments(json.dumps(value), "x") == value
 
 
 def test_a_box_of_tools() -> None:
@@ -119,10 +119,10 @@ def test_a_box_of_tools() -> None:
         """Twice."""
         return 2 * n
 
-    box = toolbox([check_disk, plain])
+    box = tools_by_name([check_disk, plain])
     assert {name: one.effect for name, one in box.items()} == {"check_disk": "read", "plain": "read"}
     with pytest.raises(UsageError, match="two tools are named 'check_disk'"):
-        toolbox([check_disk, check_disk])
+        tools_by_name([check_disk, check_disk])
 
 
 @pytest.mark.parametrize("name", ["", "has blanks", "x" * 65, "ü"])

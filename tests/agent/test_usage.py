@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.model import Reply, ToolCall
 from onward.agent.model import Usage as Used
 from onward.agent.models.scripted import ScriptedModel
@@ -169,7 +169,7 @@ async def test_killed_anywhere_it_is_the_sum_of_what_is_recorded() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"checkpoint": Checkpoints(keep=1)}], ids=["all kept", "rotated"])
 async def test_across_checkpoints(options: dict[str, Any]) -> None:
-    turns = 2 * EVERY + 3
+    turns = 2 * CHECKPOINT_EVERY_TURNS + 3
     app = memory_app()
     async with app:
         script = [reply("", LOOK) for _ in range(turns)] + [reply("", ("ask_user", '{"question":"Which?"}'))]

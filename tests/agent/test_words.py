@@ -8,7 +8,7 @@ import pytest
 
 from onward import Onward, State
 from onward.agent.conversation import unpaired
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
@@ -315,11 +315,13 @@ async def _look_away_async(*_: Any) -> None: ...
 
 async def test_words_and_checkpoints() -> None:
     """Behind a checkpoint, and waiting in one."""
-    turns = EVERY + 3
+    turns = CHECKPOINT_EVERY_TURNS + 3
     app = memory_app()
     async with app:
         script = [[("look", {"path": f"/{number}"})] for number in range(turns)] + ["done"]
-        model = Speaking(script, app, {3: "early", EVERY - 1: "at it", EVERY + 1: "late"})
+        model = Speaking(
+            script, app, {3: "early", CHECKPOINT_EVERY_TURNS - 1: "at it", CHECKPOINT_EVERY_TURNS + 1: "late"}
+        )
         handle = await app.submit(app.agent("devops", model=model, tools=[look]), "Look around.")
         model.task_id = handle.id
         await drain(app)

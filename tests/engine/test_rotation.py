@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward import Onward, State
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
@@ -387,7 +387,7 @@ async def test_an_agents_state_that_does_not_fit_parks(lab: Lab, old: str, new: 
         """Look."""
         return "seen"
 
-    script: Any = [[("look", {})]] * EVERY + [[("ask_user", {"question": "Go on?"})], "done"]
+    script: Any = [[("look", {})]] * CHECKPOINT_EVERY_TURNS + [[("ask_user", {"question": "Go on?"})], "done"]
     lab.app.agent("a", model=ScriptedModel(script), tools=[look])
     task_id = await lab.submit("a", "go")
     await lab.start()
