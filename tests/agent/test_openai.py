@@ -355,12 +355,12 @@ class Weather(BaseModel):
 )
 def test_the_most_tokens_go_where_the_server_looks_for_them(base_url: str | None, field: str) -> None:
     model = OpenAIModel("m", base_url=base_url, api_key="k")
-    sent = model._asked(Request([ASK], max_tokens=9, result=Weather))
+    sent = model._parameters(Request([ASK], max_tokens=9, result=Weather))
     assert [name for name in ("max_tokens", "max_completion_tokens") if name in sent] == [field]
     assert sent["response_format"]["json_schema"]["name"] == "Weather"
     assert ("stream_options" in sent) == ("mistral" not in (base_url or ""))
     told = OpenAIModel("m", base_url=base_url, max_tokens_as="max_new_tokens")
-    assert told._asked(Request([ASK], max_tokens=9))["max_new_tokens"] == 9
+    assert told._parameters(Request([ASK], max_tokens=9))["max_new_tokens"] == 9
 
 
 async def test_nobody_there() -> None:
