@@ -30,7 +30,7 @@ def logs() -> str:
     return "\n".join(f"line {number}" for number in range(1000))
 
 
-def said(request: Request) -> list[Any]:
+def shown_texts(request: Request) -> list[Any]:
     """What a model was shown of the conversation, in a few words."""
     return [
         message.get("content") or [call["function"]["name"] for call in message["tool_calls"]]
@@ -65,15 +65,15 @@ async def test_a_task_goes_on_where_an_earlier_one_ended(app: Onward) -> None:
         with pytest.raises(TaskFailed):  # the script has no more to say
             await third.result(timeout=60)
     assert (await second.get()).input == {"goal": "Which line has a 77?", "after": first.id}
-    assert said(model.asked[2])[0] == "I am Ada."
-    assert said(model.asked[2])[-2:] == ["Hello Ada.", "Which line has a 77?"]
+    assert shown_texts(model.asked[2])[0] == "I am Ada."
+    assert shown_texts(model.asked[2])[-2:] == ["Hello Ada.", "Which line has a 77?"]
     assert all(unpaired(request.messages) == [] for request in model.asked)
     assert "name = Ada (user)" in model.asked[2].messages[0]["content"]
     assert "Goal: Which line has a 77?" in model.asked[2].messages[0]["content"]
     assert "78: line 77" in model.asked[3].messages[-1]["content"]
     state = await app.state(second.id)
     assert (state.goal, state.fact("name"), len(state.artifacts)) == ("Which line has a 77?", "Ada", 1)
-    assert "Line 77, Ada." in said(model.asked[4])
+    assert "Line 77, Ada." in shown_texts(model.asked[4])
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ async def test_what_was_done_before_it_failed_is_not_told_as_undone(lab: Lab) ->
     assert (first.state, sent) == (State.FAILED, 2)
     lab.app.agent("other", model=(model := ScriptedModel(["", "fine"])))
     await lab.run("other", "Go on.", after=first.task_id)
-    assert said(model.asked[0])[-3:] == ["sent to Ada", "sent to Bob", "Go on."]
+    assert shown_texts(model.asked[0])[-3:] == ["sent to Ada", "sent to Bob", "Go on."]
 
 
 async def test_an_empty_reply_is_not_gone_on_from(lab: Lab) -> None:
@@ -205,7 +205,7 @@ async def test_what_is_told_briefly_is_inherited_too(lab: Lab, monkeypatch: Any)
     lab.app.agent("other", model=(model := ScriptedModel([*[""] * 3, "fine"])), budget=few)
     second = await lab.run("other", "Go on.", after=first.task_id)
     assert second.result == "fine", second.error
-    results = [str(one["content"]) for one in model.asked[0].messages if one["role"] == "tool"]
+    results = [str(message["content"]) for message in model.asked[0].messages if message["role"] == "tool"]
     assert ["there is no room to show them" in text for text in results] == [True, True, False]
 
 

@@ -65,9 +65,9 @@ async def steps(app: Onward, task_id: str, name: str) -> list[Any]:
     """The results of all steps of a name, in order."""
     records = await app.service.journal(task_id, limit=1000)
     return [
-        one.value["result"]
-        for one in records
-        if one.kind == r.STEP_DONE and f"]{one.key}".split("]")[-1].split("#")[0] == name
+        record.value["result"]
+        for record in records
+        if record.kind == r.STEP_DONE and f"]{record.key}".split("]")[-1].split("#")[0] == name
     ]
 
 
@@ -84,17 +84,17 @@ async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) ->
     assert not any("not shown" in request.messages[0]["content"] for request in model.asked)
     assert "They looked at numbers." in model.asked[-1].messages[1]["content"]
     # what was replaced: the page with its turns, each message of them, and a transcript that the model can search
-    for one in compacted:
-        replaced = one["replaced"]
+    for compaction in compacted:
+        replaced = compaction["replaced"]
         (page,) = (await app.service.contents(handle.id, [replaced["page"]])).values()
         refs = [ref.id for turn in decode_page(page) for ref in turn.messages]
         assert set(await app.service.contents(handle.id, refs)) == set(refs)
     first = (await app.service.contents(handle.id, [compacted[0]["replaced"]["artifact"]["artifact_id"]])).popitem()[1]
     assert first.decode().startswith('[user] Look at all numbers.\n[assistant calls] look({"n": 0})\n[result] 0: xxx')
-    known = [one.artifact_id for one in (await app.state(handle.id)).artifacts]
-    assert known == [one["replaced"]["artifact"]["artifact_id"] for one in compacted]
-    told = [one["turn"] for one in [*await steps(app, handle.id, "model"), *compacted]]
-    assert sorted(told) == list(range(1, len(told) + 1)), "each question to a model has a number of its own"
+    known = [artifact.artifact_id for artifact in (await app.state(handle.id)).artifacts]
+    assert known == [compaction["replaced"]["artifact"]["artifact_id"] for compaction in compacted]
+    numbers = [result["turn"] for result in [*await steps(app, handle.id, "model"), *compacted]]
+    assert sorted(numbers) == list(range(1, len(numbers) + 1)), "each question to a model has a number of its own"
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ async def test_it_can_be_switched_off_and_given_to_another_model(lab: Lab) -> No
     lab.app.agent("two", model=model, tools=[look], context_bytes=ROOM, compact=other)
     task = await lab.run("two", "Look.")
     assert model.summed == []
-    assert {one["asked"]["model"] for one in await steps(lab.app, task.task_id, "compact")} == {"small"}
+    assert {result["asked"]["model"] for result in await steps(lab.app, task.task_id, "compact")} == {"small"}
     assert "The goal: Look." in other.summed[0].messages[0]["content"]
 
 
@@ -215,15 +215,15 @@ def test_summing_up_never_unpairs_and_never_exceeds_the_room(
 def test_turns_come_back_from_pages_and_from_messages(plan: list[tuple[int, list[int]]]) -> None:
     talk, store = built(plan)
     assert decode_page(encode_page(talk.turns)) == talk.turns
-    said: Any = [(ref, store[ref.id]) for turn in talk.turns for ref in turn.messages]
-    assert turns_from_messages(said) == talk.turns
+    messages: Any = [(ref, store[ref.id]) for turn in talk.turns for ref in turn.messages]
+    assert turns_from_messages(messages) == talk.turns
     assert Conversation(talk.turns).bytes == sum(size + sum(results) for size, results in plan)
 
 
 def test_a_transcript_names_who_said_what() -> None:
     talk, store = built([(1, []), (1, [1, 1])])
-    said: Any = [store[ref.id] for turn in talk.turns for ref in turn.messages]
-    assert transcript(said).splitlines() == [
+    messages: Any = [store[ref.id] for turn in talk.turns for ref in turn.messages]
+    assert transcript(messages).splitlines() == [
         "[assistant] x",
         "[assistant] x",
         "[assistant calls] look({})",

@@ -80,10 +80,10 @@ SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_a_hostile_schema_takes_little_time(name: str) -> None:
     schema, arguments = SCHEMAS[name]
     began = time.thread_time()
-    told = schemas.schema_errors(schema, arguments)
+    errors = schemas.schema_errors(schema, arguments)
     assert time.thread_time() - began < SECONDS
-    assert len(told) < 2_000
-    assert schemas.schema_errors(schema, arguments) == told, "a replay says the same"
+    assert len(errors) < 2_000
+    assert schemas.schema_errors(schema, arguments) == errors, "a replay says the same"
 
 
 values = st.recursive(
@@ -147,7 +147,7 @@ async def test_too_much_on_offer_is_refused_with_what_to_do(address: str, kind: 
     await server.close()
     few = of_kind(address, kind, only=["work7"])
     if kind == "many tools":
-        assert [one["name"] for one in await few.manifest()] == ["work7"]
+        assert [tool_["name"] for tool_ in await few.manifest()] == ["work7"]
     await few.close()
 
 
@@ -237,9 +237,9 @@ async def test_a_hostile_pattern_does_not_stop_a_worker(app: Onward, address: st
     async with app.worker():
         handle = await app.submit(agent, "work")
         assert await handle.result(timeout=60) == "done"
-    said = [part["content"] for part in model.asked[-1].messages if part["role"] == "tool"]
-    assert "does not match" in said[0]
-    assert said[1] == "done"
+    results = [part["content"] for part in model.asked[-1].messages if part["role"] == "tool"]
+    assert "does not match" in results[0]
+    assert results[1] == "done"
     assert (await app.replay(handle.id)).agrees
 
 
@@ -251,8 +251,8 @@ async def model_said(head: str, piece: bytes, times: int | None) -> str:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            asked = await reader.readuntil(b"\r\n\r\n")
-            assert b"accept-encoding: identity" in asked.lower()
+            head_bytes = await reader.readuntil(b"\r\n\r\n")
+            assert b"accept-encoding: identity" in head_bytes.lower()
             writer.write(f"HTTP/1.1 200 OK\r\nConnection: close\r\n{head}\r\n\r\n".encode())
             while times is None:
                 writer.write(piece)

@@ -42,15 +42,15 @@ class Reads:
         journal, contents = store.journal, store.contents
 
         async def count_journal(*args: Any, **options: Any) -> Any:
-            found = await journal(*args, **options)
-            self.records += len(found)
-            self.bytes += sum(len(record.data) for record in found)
-            return found
+            records = await journal(*args, **options)
+            self.records += len(records)
+            self.bytes += sum(len(record.data) for record in records)
+            return records
 
         async def count_contents(*args: Any, **options: Any) -> Any:
-            found = await contents(*args, **options)
-            self.bytes += sum(map(len, found.values()))
-            return found
+            values = await contents(*args, **options)
+            self.bytes += sum(map(len, values.values()))
+            return values
 
         store.journal, store.contents = count_journal, count_contents
 
@@ -124,7 +124,7 @@ def judge(talker: Talker, records: list[r.Record]) -> dict[str, str]:
     grown = talker.memory[TURNS] - talker.memory[TURNS // 3]
     room = CONTEXT_BYTES + STATE_BYTES
     turns = sum(record.kind == r.CHECKPOINT for record in records) * CHECKPOINT_EVERY_TURNS
-    found = {
+    checks = {
         "checkpoints": (turns <= TURNS - CHECKPOINT_EVERY_TURNS, f"they stand for {turns} turns"),
         "bytes": (
             third > 1.03 * second or third > 1.1 * first or first > 1.2 * OUTPUT * TURNS / 3,
@@ -141,8 +141,8 @@ def judge(talker: Talker, records: list[r.Record]) -> dict[str, str]:
         ),
         "memory": (grown > 20 * OUTPUT, f"{grown:,} bytes more in memory at turn {TURNS} than at {TURNS // 3}"),
     }
-    print(*(text for _, text in found.values()), sep="\n")
-    return {name: text for name, (wrong, text) in found.items() if wrong}
+    print(*(text for _, text in checks.values()), sep="\n")
+    return {name: text for name, (wrong, text) in checks.items() if wrong}
 
 
 @not_memory

@@ -49,12 +49,12 @@ def test_the_usual_policy(seen: Seen, action: Action) -> None:
     ],
 )
 def test_what_is_of_no_use_is_said_and_after_a_few_times_the_agent_stops(seen: Seen, words: str) -> None:
-    said = usual(seen)
-    assert isinstance(said, Say)
-    assert words in said.text
+    hint = usual(seen)
+    assert isinstance(hint, Say)
+    assert words in hint.text
     given_up = usual(dataclasses.replace(seen, useless=MAX_USELESS_REPLIES - 1))
     if seen.reply is None:
-        assert given_up == said, "a hint is not a failure"
+        assert given_up == hint, "a hint is not a failure"
     else:
         assert isinstance(given_up, Stop)
         assert "another model" in given_up.why or "model that" in given_up.why

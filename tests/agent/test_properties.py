@@ -136,10 +136,10 @@ def _requests(script: Any, kill: int) -> None:
         sizes = [len(wire.encode(dict(message))) for message in request.messages[1:]]
         last = max(at for at, message in enumerate(request.messages[1:]) if message["role"] != "tool")
         assert sum(sizes) <= max(ROOM, sum(sizes[last:]))
-    told = [list(request.messages) for request in killed]
-    once = [messages for at, messages in enumerate(told) if not at or messages != told[at - 1]]
+    shown = [list(request.messages) for request in killed]
+    once = [messages for at, messages in enumerate(shown) if not at or messages != shown[at - 1]]
     assert once == [list(request.messages) for request in straight], "a kill changed what the model was shown"
-    assert len(told) - len(once) <= 1, "at most the call whose answer died is made again"
+    assert len(shown) - len(once) <= 1, "at most the call whose answer died is made again"
 
 
 # ── a state and its snapshots ────────────────────────────────────────────────────────────────────────────────────────
@@ -202,17 +202,17 @@ def test_many_lives(holds: str) -> None:
 # ── each of these properties finds a fault ───────────────────────────────────────────────────────────────────────────
 
 
-def cut_through_turns(said: Any, most: int) -> Shown:
-    kept: list[MessageSize] = []
-    for one in reversed(said):
-        if kept and sum(other.bytes for other in kept) + one.bytes > most:
+def cut_through_turns(messages: Any, most: int) -> Shown:
+    kept: list[Said] = []
+    for message in reversed(messages):
+        if kept and sum(other.bytes for other in kept) + message.bytes > most:
             break
-        kept.insert(0, one)
-    return Shown(kept, len({one.turn for one in said}) - len({one.turn for one in kept}))
+        kept.insert(0, message)
+    return Shown(kept, len({message.turn for message in messages}) - len({message.turn for message in kept}))
 
 
-def one_turn_too_many(said: Any, most: int) -> Shown:
-    return slices.conversation_slice(said, most + ROOM)
+def one_turn_too_many(messages: Any, most: int) -> Shown:
+    return slices.conversation_slice(messages, most + ROOM)
 
 
 def drop_a_result(self: Conversation, most: int, *artifacts: Any) -> Any:
@@ -230,9 +230,9 @@ def never_the_same(*args: Any, **kwargs: Any) -> str:
 
 
 def lose_a_flag(self: AgentState, *args: Any, **kwargs: Any) -> Any:
-    told = DUMP(self, *args, **kwargs)
-    told.pop("risk_flags", None)
-    return told
+    dumped = DUMP(self, *args, **kwargs)
+    dumped.pop("risk_flags", None)
+    return dumped
 
 
 WHOLE, READ, SYSTEM = Conversation.shown, loop._Run._read_pages, loop._system
@@ -283,10 +283,10 @@ def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_check_of_histories() -> None:
     def call(*ids: str) -> dict[str, Any]:
-        return {"role": "assistant", "content": "", "tool_calls": [{"id": one} for one in ids]}
+        return {"role": "assistant", "content": "", "tool_calls": [{"id": id_} for id_ in ids]}
 
-    def result(one: str) -> dict[str, Any]:
-        return {"role": "tool", "tool_call_id": one, "content": "x"}
+    def result(id_: str) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": id_, "content": "x"}
 
     user = {"role": "user", "content": "x"}
     assert not badly_paired([user, call("a", "b"), result("b"), result("a"), user, call("a"), result("a")])

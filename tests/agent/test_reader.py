@@ -58,9 +58,9 @@ def test_a_very_long_line_is_read_in_parts() -> None:
         ).groups()  # type: ignore[union-attr]
         read, column = read + part, int(where.partition("=")[2])
     assert read.encode() == data[: 5 * MAX_LINE_BYTES]
-    found = page(data, search="077777,", max_bytes=4000)
-    assert "077776,077777,077778," in found
-    assert "bytes 544," in found
+    match = page(data, search="077777,", max_bytes=4000)
+    assert "077776,077777,077778," in match
+    assert "bytes 544," in match
     assert "047776,047777," in page(data, search="7777,", column=300_000, max_bytes=4000)
     assert page(b"short\nrather long", column=8, max_bytes=4000) == "2: long (bytes 8 to 11 of 11 in this line)"
 

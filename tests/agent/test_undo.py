@@ -171,7 +171,7 @@ async def test_killed_anywhere_each_call_is_undone_in_reverse() -> None:
             await handle.result(timeout=1)
         assert list(dict.fromkeys(world.order)) == REVERSE, app.killed_at
         assert len(world.order) <= len(REVERSE) + 1, "only the one at which it was killed may have run twice"
-        undone = [one for one in await app.service.journal(handle.id, limit=1000) if "/undo]" in one.key]
-        assert sum(one.kind == r.STEP_DONE for one in undone) == len(REVERSE), "each is recorded once"
+        undone = [record for record in await app.service.journal(handle.id, limit=1000) if "/undo]" in record.key]
+        assert sum(record.kind == r.STEP_DONE for record in undone) == len(REVERSE), "each is recorded once"
         points.add(str(app.killed_at))
     assert {"save.before", "save.after"} <= points

@@ -24,8 +24,8 @@ PRICES = Prices(1_000_000.0, 1_000_000.0)
 
 
 def reply(text: str = "", *calls: tuple[str, str], taken: int | None = 10, given: int | None = 1) -> Reply:
-    asked = tuple(ToolCall(f"c{number}", name, arguments) for number, (name, arguments) in enumerate(calls))
-    return Reply(text, asked, usage=Used(taken, given))
+    tool_calls = tuple(ToolCall(f"c{number}", name, arguments) for number, (name, arguments) in enumerate(calls))
+    return Reply(text, tool_calls, usage=Used(taken, given))
 
 
 @tool
@@ -61,7 +61,7 @@ async def test_an_agent_that_has_ended(app: Onward) -> None:
 
 
 @pytest.mark.parametrize(
-    ("taken", "given", "prices", "told"),
+    ("taken", "given", "prices", "expected"),
     [
         (None, 1, PRICES, (1, None, 1, None)),
         (10, None, PRICES, (1, 10, None, None)),
@@ -70,13 +70,13 @@ async def test_an_agent_that_has_ended(app: Onward) -> None:
     ],
 )
 async def test_what_nobody_told_is_unknown_and_never_nothing(
-    lab: Lab, taken: Any, given: Any, prices: Any, told: Any
+    lab: Lab, taken: Any, given: Any, prices: Any, expected: Any
 ) -> None:
     lab.app.agent("a", model=model([reply("done", taken=taken, given=given)], prices))
     task_id = (await lab.run("a", "go")).task_id
     usage = (await lab.app.get(task_id)).usage
     assert usage is not None
-    assert tuple(usage.to_json().values()) == told
+    assert tuple(usage.told().values()) == expected
 
 
 async def test_a_plain_task_has_none_and_pays_nothing(lab: Lab) -> None:
@@ -190,8 +190,8 @@ async def test_a_fork_counts_its_own(lab: Lab) -> None:
     lab.app.agent("a", model=model([reply("", LOOK), reply("done")]), tools=[look])
     first = (await lab.run("a", "go")).task_id
     records = await lab.app.service.journal(first)
-    asked = [one.seq for one in records if one.key.startswith("model") and one.kind == r.STEP_DONE][-1]
-    at = [one.seq for one in await lab.app.service.forks.places(first) if one.seq < asked][-1]
+    last_call = [record.seq for record in records if record.key.startswith("model") and record.kind == r.STEP_DONE][-1]
+    at = [place.seq for place in await lab.app.service.forks.places(first) if place.seq < last_call][-1]
     fork = await lab.app.fork(first, at)
     await lab.ended(fork.id)
     assert ((await fork.get()).usage or UNKNOWN).to_json() == Usage(1, 10, 1, 11.0).to_json()

@@ -30,9 +30,9 @@ def everything(app: Onward) -> bytes:
 def _rows(url: str) -> bytes:
     with psycopg.connect(url) as connection:
         names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()").fetchall()
-        found = [connection.execute(f'SELECT * FROM "{name}"').fetchall() for (name,) in names]  # type: ignore[call-overload]
+        tables = [connection.execute(f'SELECT * FROM "{name}"').fetchall() for (name,) in names]  # type: ignore[call-overload]
     return b"\n".join(
-        one if isinstance(one, bytes) else str(one).encode() for table in found for row in table for one in row
+        value if isinstance(value, bytes) else str(value).encode() for table in tables for row in table for value in row
     )
 
 
@@ -63,6 +63,6 @@ def hits(data: bytes | str, value: str = VALUE) -> list[str]:
     return [how for how, form in forms(value).items() if form in data]
 
 
-def said(task: Any) -> str:
+def shown(task: Any) -> str:
     """All that a task shows."""
     return json.dumps([task.input, task.result, task.error, task.labels], default=str)
