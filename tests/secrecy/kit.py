@@ -6,7 +6,6 @@ import base64
 import json
 import urllib.parse
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
@@ -61,8 +60,3 @@ def hits(data: bytes | str, value: str = VALUE) -> list[str]:
     """The forms of a value that are in it."""
     data = data.encode("utf-8", "replace") if isinstance(data, str) else data
     return [how for how, form in forms(value).items() if form in data]
-
-
-def shown(task: Any) -> str:
-    """All that a task shows."""
-    return json.dumps([task.input, task.result, task.error, task.labels], default=str)

@@ -10,6 +10,7 @@ from onward.lazy import lazy
 
 if TYPE_CHECKING:
     from onward.client.client import Client, Handle, SyncClient, SyncHandle
+    from onward.client.errors import Unreachable
 else:
     __getattr__, __dir__ = lazy(
         globals(),
@@ -18,7 +19,8 @@ else:
             "Handle": "onward.client.client",
             "SyncClient": "onward.client.client",
             "SyncHandle": "onward.client.client",
+            "Unreachable": "onward.client.errors",
         },
     )
 
-__all__ = ["Client", "Handle", "SyncClient", "SyncHandle"]
+__all__ = ["Client", "Handle", "SyncClient", "SyncHandle", "Unreachable"]
