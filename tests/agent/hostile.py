@@ -41,7 +41,7 @@ def offered(kind: str, cursor: str | None) -> dict[str, Any]:
 
 
 def given(kind: str, rng: random.Random) -> dict[str, Any]:
-    """What a call of its tool gives, where the JSON is whole."""
+    """The result of a call of its tool, where the JSON is whole."""
     if kind == "a pattern of the output":
         return {**TEXT, "structuredContent": {"a": "a" * 40 + "!"}}
     if kind == "deep":

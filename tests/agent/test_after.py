@@ -31,7 +31,7 @@ def logs() -> str:
 
 
 def shown_texts(request: Request) -> list[Any]:
-    """What a model was shown of the conversation, in a few words."""
+    """The contents of the messages that a model was shown, or the names of the calls in them."""
     return [
         message.get("content") or [call["function"]["name"] for call in message["tool_calls"]]
         for message in request.messages[1:]

@@ -239,7 +239,7 @@ async def test_killed_anywhere_each_call_is_charged_once() -> None:
 
 @pytest.mark.slow
 async def test_killed_anywhere_nothing_stays_reserved_behind_a_checkpoint(monkeypatch: Any) -> None:
-    """A checkpoint stands for all calls before it, also for one that nobody had come to settle."""
+    """A checkpoint replaces all calls before it, also one that was not settled yet."""
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 1)
     async for app in crashes():
 

@@ -58,7 +58,7 @@ def teller(app: Onward, bank: Bank, script: Any, **options: Any) -> ScriptedMode
 
 
 async def open_approvals(lab: Lab, task_id: str) -> list[Ask]:
-    """What the task asks, once it does nothing else."""
+    """The open approvals of a task, once it does nothing else."""
     assert (await lab.settled(task_id, no_more="queued")).reason == "approval"
     return [ask for ask in await lab.app.asks("approval") if ask.task_id == task_id]
 
@@ -71,7 +71,7 @@ async def decisions(app: Onward, task_id: str) -> list[dict[str, Any]]:
 
 
 def results(model: ScriptedModel) -> list[str]:
-    """What the model was told of its calls."""
+    """The results of its calls that the model was shown."""
     return [message["content"] for message in model.asked[-1].messages if message["role"] == "tool"]
 
 
@@ -317,7 +317,7 @@ async def test_an_approval_of_a_handler_has_nothing_to_change(lab: Lab) -> None:
 
 
 async def test_what_a_saga_asked_before_it_was_cancelled_cannot_be_decided(lab: Lab) -> None:
-    """The undo takes its time; meanwhile somebody answers what nobody waits for."""
+    """The undo takes time; meanwhile a person answers an ask for which the task no longer waits."""
 
     @lab.app.task
     async def trip(ctx: Any) -> Any:

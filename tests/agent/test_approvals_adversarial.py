@@ -1,4 +1,4 @@
-"""A thousand decisions by people who are late, quarrel, mix things up or make things up: nothing runs that nobody approved.
+"""A thousand decisions by people who are late, disagree, mix up ids or invent them: only approved calls run.
 
 The oracle is outside: tools write what they did into a ledger, and deciders write down what they were told. Whatever is in
 the ledger must be owed to exactly one approval that was accepted for exactly these arguments.
@@ -68,7 +68,7 @@ class ShiftedClock:
 
 
 class World:
-    """Workers, doors, a ledger, and what everybody was told."""
+    """Workers, doors, a ledger, and the replies that each decider got."""
 
     def __init__(self, seed: int, clock: ShiftedClock) -> None:
         self.rng, self.clock = random.Random(seed), clock
@@ -78,7 +78,7 @@ class World:
         self.refused: collections.Counter[str] = collections.Counter()
         self.accepted: dict[str, list[str]] = collections.defaultdict(list)
         self.owed: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-        """What must have happened, by task."""
+        """The calls that must have run, by task."""
         self.stopped: set[str] = set()
         """Tasks that were cancelled: what is owed may be missing."""
         self.seen: dict[str, Ask] = {}
@@ -356,7 +356,7 @@ class World:
     # ── the oracle ───────────────────────────────────────────────────────────────────────────────────────────────
 
     async def judge(self, ids: list[str]) -> list[str]:
-        """Everything that should not be."""
+        """A sentence for each fault."""
         wrong = list(self.wrong)
         did: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         for task_id, what in self.ledger:

@@ -247,7 +247,7 @@ async def test_a_hostile_pattern_does_not_stop_a_worker(app: Onward, address: st
 
 
 async def model_said(head: str, piece: bytes, times: int | None) -> str:
-    """What comes of a model's answer of so many pieces, or without an end."""
+    """The error for a model's answer of so many pieces, or of endless pieces."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

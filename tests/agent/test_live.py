@@ -35,7 +35,7 @@ class Slow:
 
 
 async def live_pieces(app: Onward, task_id: str) -> list[dict[str, Any]]:
-    """What was told of a task's text."""
+    """The reported pieces of a task's live text."""
     records = await app.service.journal(task_id, limit=1000)
     return [record.value for record in records if record.kind == r.PROGRESS and "text" in record.value]
 

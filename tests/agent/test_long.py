@@ -34,7 +34,7 @@ STORED = (
 
 
 class Reads:
-    """What is read from the store: records, and bytes of records and contents."""
+    """Counts the reads from the store: records, and bytes of records and contents."""
 
     def __init__(self, app: Onward) -> None:
         self.records = self.bytes = 0
@@ -118,7 +118,7 @@ async def talk(app: Onward) -> tuple[Talker, list[r.Record]]:
 
 
 def judge(talker: Talker, records: list[r.Record]) -> dict[str, str]:
-    """What is wrong, by name."""
+    """The checks that fail, by name."""
     first, second, third = (after - before for before, after in itertools.pairwise(talker.stored))
     (early, early_bytes), (late, late_bytes) = talker.resumed
     grown = talker.memory[TURNS] - talker.memory[TURNS // 3]

@@ -208,7 +208,7 @@ async def test_a_server_that_is_away_fails_with_a_sentence(app: Onward) -> None:
 
 @only_file
 async def test_an_agent_uses_another_onward_over_http_across_its_checkpoints(app: Onward) -> None:
-    """The tools are pinned for the whole task: after a checkpoint nobody is asked again."""
+    """The tools are pinned for the whole task: after a checkpoint the servers are not asked again."""
 
     @app.task
     async def double(ctx: Any, n: int) -> int:

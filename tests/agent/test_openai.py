@@ -1,4 +1,4 @@
-"""OpenAI's SDK, against a strict server that nobody here wrote, and against answers that no server should give."""
+"""OpenAI's SDK, against a strict server that is not part of this project, and against answers that no server should give."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_silence_in_the_middle_is_no_answer_either(door: Strict, openai_se
     ids=["broke off", "an error", "cut", "refused", "nobody there"],
 )
 async def test_what_had_begun_is_not_free(door: Strict, answer: Answer | None, began: bool) -> None:
-    """A provider charges for what it has said, also when nobody has heard the end of it."""
+    """A provider charges for the text that it has sent, also when the rest was lost."""
     if answer is not None:
         door.say(answer)
     where = door.url if answer is not None else "http://127.0.0.1:9/v1"

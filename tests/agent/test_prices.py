@@ -1,4 +1,4 @@
-"""Prices: what a call costs, what it can cost at most, and that what nobody knows is None and never zero."""
+"""Prices: the cost of a call, the most that it can cost, and None, never zero, for an unknown price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be so for every state, conversation and crash: never over budget, never an unpaired call, the same slice for the
+"""Properties of every state, conversation and crash: never over budget, never an unpaired call, the same slice for the
 same input, and a snapshot anywhere changes nothing. Each property is shown a fault, and has to find it."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LIVES = (Phase.explicit, Phase.generate)
 
 
 def killed_at(number: int) -> MemoryApp:
-    """An app in memory whose worker is killed at the point with this number, if it comes so far; 0 kills nobody."""
+    """An app in memory whose worker is killed at the point with this number, if it comes so far; 0 kills no worker."""
     app, passed = memory_app(), itertools.count(1)
 
     def point(name: str) -> None:

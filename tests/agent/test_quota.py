@@ -189,7 +189,7 @@ async def test_killed_anywhere_while_it_waits_it_goes_on() -> None:
 
 
 async def test_who_waits_for_a_provider_does_not_stand_in_the_way_of_our_own_limits(mine: MemoryApp) -> None:
-    """A limit has a line of its own, with the same reason: whoever waits for something else is not in that line."""
+    """A limit has a queue of its own, with the same reason: tasks that wait for something else are not in that queue."""
     gone = mine.clock.now() + 3_600
     done: list[tuple[int, float]] = []
 

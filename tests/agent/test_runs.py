@@ -1,4 +1,4 @@
-"""Whole agents, worker and all, against a strict OpenAI-compatible server that nobody here wrote, through the official SDK.
+"""Whole agents, with a worker, against a strict OpenAI-compatible server that is not part of this project, through the official SDK.
 
 Everything goes through a door that refuses a history with an unpaired call, as strict providers do (`rig.strict`); every test
 here ends with nothing refused.
@@ -35,7 +35,7 @@ SCRIPT = [
 
 
 class World:
-    """What the tools see and change."""
+    """The world that the tools see and change."""
 
     def __init__(self) -> None:
         self.looked: list[str] = []

@@ -1,4 +1,4 @@
-"""One agent with a real model, small and offline: nobody wrote its answers beforehand."""
+"""One agent with a real model, small and offline: its answers are not scripted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def smol() -> Iterator[SmolLM]:
 
 
 class Capital(BaseModel):
-    """What is asked for."""
+    """The form of the answer."""
 
     city: str
 

@@ -25,7 +25,7 @@ from tests.kit import Lab, dense, value
 
 
 class World:
-    """What was done, in order: reads, effects and questions to the model, each of them a place to be killed at."""
+    """The log of a run, in order: reads, effects and questions to the model, each of them a place to be killed at."""
 
     SCRIPT: ClassVar[Any] = [
         [("look", {"n": 1}), ("look", {"n": 2}), ("look", {"n": 3})],
@@ -79,7 +79,7 @@ class World:
 
 
 def broken_promises(world: World, strategy: str, killed_at: str | None) -> list[str]:
-    """What was done again and should not have been."""
+    """The entries that were repeated and should not have been."""
     again, where = world.again, (killed_at or "").removeprefix("in ")
     wrong = [f"{what} again, killed at {killed_at}" for what in again if world.done.count(what) > 2]
     wrong += [f"several keys: {world.keys}" for _ in range(len(world.keys) > 1)]
@@ -105,7 +105,7 @@ def broken_promises(world: World, strategy: str, killed_at: str | None) -> list[
 
 
 async def killed_everywhere(strategy: str) -> tuple[list[str], set[str], int]:
-    """What went wrong, all that was ever done again, and how many points there were."""
+    """The faults, all repeated entries, and the number of points."""
     wrong: list[str] = []
     again: set[str] = set()
     points = 0

@@ -20,7 +20,7 @@ REVERSE = ["car", "hotel", "flight"]
 
 
 class World:
-    """What was booked, and what was taken back, by the key of the effect."""
+    """The bookings, and the undone bookings, by the key of the effect."""
 
     def __init__(self) -> None:
         self.booked: dict[str, str] = {}
@@ -133,7 +133,7 @@ async def test_a_deadline_under_way_undoes_and_keeps_what_it_had(lab: Lab) -> No
 
 
 async def test_a_message_at_the_last_moment_is_read_before_it_completes(lab: Lab) -> None:
-    """What is owed stays owed until the task's result is written."""
+    """An undo stays owed until the task's result is written."""
     world = World()
     sent: list[str] = []
 

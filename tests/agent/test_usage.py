@@ -1,4 +1,4 @@
-"""What a task's models took: of the task, with its children, across crashes, checkpoints, forks and cancels."""
+"""Usage of a task's models: of the task alone and with its children, across crashes, checkpoints, forks and cancels."""
 
 from __future__ import annotations
 

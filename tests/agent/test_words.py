@@ -37,7 +37,7 @@ async def clean(path: str) -> str:
 
 
 def user_texts(request: Any) -> list[str]:
-    """What people said, as a model sees it."""
+    """The messages of people in a request."""
     return [str(message["content"]) for message in request.messages if message["role"] == "user"]
 
 
@@ -51,7 +51,7 @@ async def records(app: Onward, task_id: str, kind: str) -> list[Any]:
 
 
 class Speaking(ScriptedModel):
-    """A model during whose turns somebody speaks to its task: `words` are the texts by turn, sent while it thinks."""
+    """A model during whose turns a person sends messages to its task: `words` are the messages by turn."""
 
     def __init__(self, script: Any, app: Onward, words: dict[int, str]) -> None:
         super().__init__(script)
@@ -239,7 +239,7 @@ async def test_a_word_wakes_a_handler_that_waits_for_it_beside_an_approval(app: 
 
 
 async def spoken_to(app: MemoryApp, **options: Any) -> tuple[Any, Speaking]:
-    """An agent to which somebody speaks before it begins, in the middle, and when it is about to answer; to its end."""
+    """Run an agent that gets messages before it begins, in the middle, and when it is about to answer."""
     script = [[("look", {"path": "/a"}), ("look", {"path": "/b"})], [("clean", {"path": "/a"})], "done", "really done"]
     model = Speaking(script, app, {0: "one", 1: "two", 2: "three"})
     handle = await app.submit(app.agent("devops", model=model, tools=[look, clean], **options), "Clean up.")

@@ -1,4 +1,4 @@
-"""What the tests of secrets share: a look at all bytes of a database, and at all forms of a value."""
+"""Helpers of the secrecy tests: all bytes of a database, and all forms of a value."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _rows(url: str) -> bytes:
 
 
 def forms(value: str) -> dict[str, bytes]:
-    """What is searched for: written without the help of the code that masks."""
+    """The forms that are searched for, computed without the code that masks."""
     raw = value.encode()
     return {
         "as it is": raw,
