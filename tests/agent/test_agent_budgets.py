@@ -318,12 +318,12 @@ async def test_ten_children_race_one_budget_and_never_exceed_it(url: str) -> Non
         seen: list[float] = []
         waiting = await eventually(lambda: _all_wait(app, handle.id, seen), 60)
         first = await app.budget(handle.id)
-        assert first.purse.spent.llm_tokens == tokens * len(requests) <= whole // 2
+        assert first.ledger.spent.llm_tokens == tokens * len(requests) <= whole // 2
         calls = len(requests)
         assert waiting == set(first.waiting)
         await app.raise_budget(handle.id, max_llm_tokens=4 * whole, max_cost_usd=4 * whole / 1000)
         assert await handle.result(timeout=60) == ["done"] * CHILDREN
-        purse = (await app.budget(handle.id)).purse
+        purse = (await app.budget(handle.id)).ledger
         messages = {
             child: [record.kind for record in await app.service.journal(child)].count(r.MESSAGE) for child in waiting
         }
@@ -440,7 +440,7 @@ async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:
     assert task.state is State.COMPLETED
     assert (await lab.app.budget(task.task_id)).ledger.spent.steps == 3, "two for the first, and one was left"
     model_steps = [
-        (await lab.app.budget(child.task_id)).purse.spent.steps for child in (await lab.app.list(task="small"))[0]
+        (await lab.app.budget(child.task_id)).ledger.spent.steps for child in (await lab.app.list(task="small"))[0]
     ]
     assert sorted(model_steps) == [1, 2]
     await lab.run(giver)

@@ -203,7 +203,7 @@ def test_many_lives(holds: str) -> None:
 
 
 def cut_through_turns(messages: Any, most: int) -> Shown:
-    kept: list[Said] = []
+    kept: list[MessageSize] = []
     for message in reversed(messages):
         if kept and sum(other.bytes for other in kept) + message.bytes > most:
             break

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from onward.core.slice import SMALLEST, Said, conversation_slice, cut, state_slice
+from onward.core.slice import MIN_SLICE_BYTES, MessageSize, conversation_slice, cut, state_slice
 from onward.core.state import AgentState, AnsweredQuestion, ArtifactRef, Fact, StatePatch, folded
 
 SEED = {
@@ -116,7 +116,7 @@ def test_a_slice_is_never_over_its_budget_and_always_the_same(
 ) -> None:
     state = folded(AgentState(goal=goal), changes)
     slice_ = state_slice(state, most, step)
-    assert len(slice_.text.encode()) <= max(most, SMALLEST)
+    assert len(slice_.text.encode()) <= max(most, MIN_SLICE_BYTES)
     assert slice_ == state_slice(AgentState.model_validate_json(state.model_dump_json()), most, step)
     assert slice_.text.startswith("Goal: ")
     assert all(question in slice_.text for question in state.open_questions)
@@ -164,11 +164,11 @@ def test_cut(text: str, most: int) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 2)), max_size=40), st.integers(0, 20_000))
 def test_a_conversation_is_shown_in_whole_turns_from_its_end(steps: list[tuple[int, int]], most: int) -> None:
-    messages: list[Said] = []
+    messages: list[MessageSize] = []
     turn = 0
     for number, (size, further) in enumerate(steps):
         turn += further
-        messages.append(Said(number, size, turn))
+        messages.append(MessageSize(number, size, turn))
     shown, left_out = conversation_slice(messages, most)
     assert shown == messages[len(messages) - len(shown) :], "the latest, in order"
     cut_off: set[Any] = {message.turn for message in messages[: len(messages) - len(shown)]}

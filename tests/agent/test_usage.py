@@ -76,7 +76,7 @@ async def test_what_nobody_told_is_unknown_and_never_nothing(
     task_id = (await lab.run("a", "go")).task_id
     usage = (await lab.app.get(task_id)).usage
     assert usage is not None
-    assert tuple(usage.told().values()) == expected
+    assert tuple(usage.to_json().values()) == expected
 
 
 async def test_a_plain_task_has_none_and_pays_nothing(lab: Lab) -> None:

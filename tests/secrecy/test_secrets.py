@@ -429,7 +429,7 @@ async def test_what_makes_a_secret_has_to_be_repeatable_and_long_enough(app: Onw
     assert "cannot be effect='once'" in results["once"]
     assert "no undo" in results["undo"]
     assert "fewer than 8 characters" in results["short"]
-    assert "must be a text" in results["number"]
+    assert "must be a string" in results["number"]
 
 
 async def test_killed_at_every_point_a_task_with_secrets_comes_to_the_same_end() -> None:

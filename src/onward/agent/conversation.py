@@ -80,7 +80,7 @@ class Conversation:
         `max_artifact_bytes` of them show artifacts, the latest; the other results with artifacts come in their brief form."""
         brief = self._brief(max_artifact_bytes) if max_artifact_bytes is not None else {}
         refs = [(brief.get(ref, ref), number) for number, turn in enumerate(self.turns) for ref in turn.messages]
-        shown = conversation_slice([Said(ref, ref.bytes, number) for ref, number in refs], max_bytes)
+        shown = conversation_slice([MessageSize(ref, ref.bytes, number) for ref, number in refs], max_bytes)
         return [message.ref for message in shown.messages], shown.turns_left_out
 
     def _brief(self, room: int) -> dict[Ref, Ref]:

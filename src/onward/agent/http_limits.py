@@ -31,7 +31,7 @@ class Oversized(httpx2.StreamError, ValueError):
 
 
 def hooks(
-    max_bytes: int, *, max_containers: int = wire.PARTS, get_interval_s: float = 0.0
+    max_bytes: int, *, max_containers: int = wire.MAX_VALUES, get_interval_s: float = 0.0
 ) -> dict[str, list[Callable[..., Awaitable[None]]]]:
     """Event hooks for an HTTP client: at most `max_bytes` in a response, at most `max_containers` lists and objects in one piece, and
     `get_interval_s` seconds between two GET requests, which reconnect to a stream, whatever the server says."""

@@ -417,7 +417,7 @@ def _limit_lines() -> None:
                 self.chars = self.values = 0
             self.chars += len(tail)
             self.values += sum(map(tail.count, "[{,"))
-            if self.chars > MAX_LINE_CHARS or self.values > 2 * wire.PARTS:
+            if self.chars > MAX_LINE_CHARS or self.values > 2 * wire.MAX_VALUES:
                 raise anyio.BrokenResourceError
             return chunk
 

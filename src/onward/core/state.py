@@ -70,7 +70,7 @@ class ArtifactRef(_Part):
 
 
 class AnsweredQuestion(_Part):
-    """An open question and what somebody said."""
+    """An open question and its answer."""
 
     question: str
     answer: Any
