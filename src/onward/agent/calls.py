@@ -31,7 +31,7 @@ from onward.engine.context.context import Context
 from onward.engine.context.host import takes_result
 from onward.engine.context.secrets import by_default
 from onward.engine.context.sync_context import PlainContext
-from onward.engine.shift.environment import LAST
+from onward.engine.shift.environment import LAST_ANSWER_SHARE
 from onward.engine.shift.scope import SCOPE
 from onward.errors import ArtifactTooLarge, Denied, InvalidInput, StepFailed, TimeUp, TooDeep
 
@@ -229,13 +229,13 @@ class Calls:
         told = await ctx.step(work, wanted.arguments, **options)
         if tool.makes is not None:
             scope = SCOPE.get()
-            self.remember({tool.makes: [tool.name, wanted.arguments, scope.prefix + scope.last]})
+            self.remember({tool.makes: [tool.name, wanted.arguments, scope.prefix + scope.last_name]})
         return told
 
     def _within_time(self, tool: Tool, work: Any) -> float | None:
         """See to it that the agent has time left for its answer, and give the timeout of an attempt. A call that may be repeated
         is cut off for that. One that must not happen twice, or would have to be undone, is not: it ends with the deadline."""
-        left = self._ctx.host.time_left(LAST)
+        left = self._ctx.host.time_left(LAST_ANSWER_SHARE)
         if left == math.inf:
             return tool.timeout
         work.until = self._ctx.host.now() + left

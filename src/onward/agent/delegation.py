@@ -82,7 +82,7 @@ async def _answer(ctx: Context, name: str, task_id: str, answer: Any) -> tuple[S
     data = text.encode("utf-8", "backslashreplace")
 
     async def keep() -> dict[str, Any]:
-        return await ctx.host.leave(data, {"type": "answer", "summary": f"answer of {name}", "step": name})
+        return await ctx.host.save_artifact(data, {"type": "answer", "summary": f"answer of {name}", "step": name})
 
     made = ArtifactRef.model_validate(await ctx.step(keep, name="artifact"))
     return StatePatch(add_artifacts=(made,)), excerpt(said, SHOWN, made.artifact_id)
@@ -98,7 +98,7 @@ def state_reader(ctx: Context, after: str | None) -> Tool:
     async def read_state(task_id: str) -> str:
         """Read what another agent knows: one that you called, the one that called you, or the one that you go on after."""
         known = task_id.isascii() and task_id.isalnum()
-        task, records, inbox = await ctx.host.other(task_id) if known else (None, [], [])
+        task, records, inbox = await ctx.host.read_task(task_id) if known else (None, [], [])
         if task is None or not (task.parent == ctx.task_id or task_id in {ctx.host.parent, after}):
             raise UsageError(
                 f"you have nothing to do with a task {task_id!r}; you can read those that you called, and who called you"
@@ -121,7 +121,7 @@ def _state(task: Task, records: Sequence[Record], inbox: Sequence[Sent]) -> Agen
 async def inherit(ctx: Context, after: str, most: int, *, delegated: bool) -> dict[str, Any]:
     """What a task that has ended leaves to one that goes on from it: its state, and a page of its latest turns. Whatever they
     refer to is copied, so that nothing that becomes of the other matters any more."""
-    task, records, inbox = await ctx.host.other(after)
+    task, records, inbox = await ctx.host.read_task(after)
     if task is None:
         raise TaskNotFound(after)
     if delegated and ctx.host.parent not in {task.parent, after}:
@@ -144,7 +144,7 @@ async def inherit(ctx: Context, after: str, most: int, *, delegated: bool) -> di
     for one in state.artifacts:  # one by one: an artifact may be large
         with contextlib.suppress(ArtifactNotFound):
             told = {"type": one.type, "summary": one.summary, "step": one.step}
-            await ctx.host.leave(await ctx.host.left(one.artifact_id, of=after), told)
+            await ctx.host.save_artifact(await ctx.host.read_artifact(one.artifact_id, of=after), told)
     page = ctx.keep(page_of(turns))
     return {"from": after, "state": state.model_dump(mode="json", exclude_defaults=True), "page": page}
 

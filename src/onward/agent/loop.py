@@ -36,8 +36,7 @@ from onward.core.slice import cut, state_slice
 from onward.core.state import BUDGET_PRESSURE, AgentState, ArtifactRef, Constraints, HumanInTheLoop, StatePatch
 from onward.engine.context.artifacts import leave
 from onward.engine.context.context import Context
-from onward.engine.shift.environment import HURRY as HURRIED
-from onward.engine.shift.environment import LAST
+from onward.engine.shift.environment import HURRY_SHARE, LAST_ANSWER_SHARE
 from onward.engine.shift.quota import within_quota
 from onward.errors import BadSetting, BudgetSpent, InvalidInput, NoAnswer, StepFailed, TimeUp, UsageError
 
@@ -336,7 +335,7 @@ class _Run:
 
     async def _next(self, shown: Sequence[Ref], left_out: int) -> dict[str, Any]:
         """Ask for the next action."""
-        hurried, last = (self._ctx.host.time_left(part) <= 0 for part in (HURRIED, LAST))
+        hurried, last = (self._ctx.host.time_left(part) <= 0 for part in (HURRY_SHARE, LAST_ANSWER_SHARE))
         system = _system(self._agent.instructions, self._state, left_out, hurried=hurried, last=last)
         whole = [self._write({"role": "system", "content": system}), *shown]
         self._specs = self._specs or self._told_of_tools()

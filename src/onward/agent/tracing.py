@@ -14,7 +14,7 @@ from typing import Any
 
 from onward import telemetry
 from onward.agent.model import Message, Model, Reply, Request
-from onward.telemetry import NO_SPAN, Span, captures, counters, span
+from onward.telemetry import NO_SPAN, Span, captures_content, counters, span
 
 _OPENAI = "openai"
 
@@ -37,7 +37,7 @@ def chat(model: Model, request: Request) -> Iterator[Span]:
         **_about(),
     }
     with _counted(model.name), span(f"chat {model.name}", said, kind="CLIENT") as asked:
-        if captures():
+        if captures_content():
             asked.set(_asked(request))
         yield asked
 
@@ -47,9 +47,9 @@ def answered(asked: Span, model: Model, reply: Reply, cost: float | None) -> Non
     usage, name = reply.usage, model.name
     for kind, tokens in (("input", usage.input), ("cached", usage.cached), ("output", usage.output)):
         if tokens:
-            counters.add(telemetry.TOKENS, name, kind, by=tokens)
+            counters.add(telemetry.MODEL_TOKENS, name, kind, by=tokens)
     if cost:
-        counters.add(telemetry.MONEY, name, by=cost)
+        counters.add(telemetry.MODEL_COST, name, by=cost)
     if not asked.on:
         return
     asked.set(
@@ -62,8 +62,8 @@ def answered(asked: Span, model: Model, reply: Reply, cost: float | None) -> Non
             telemetry.COST: cost,
         }
     )
-    if captures():
-        asked.set({telemetry.REPLIED: json.dumps([_message(reply.message) | {"finish_reason": reply.finish}])})
+    if captures_content():
+        asked.set({telemetry.OUTPUT_MESSAGES: json.dumps([_message(reply.message) | {"finish_reason": reply.finish}])})
 
 
 def tool(name: str, call_id: str, arguments: Mapping[str, Any]) -> Span:
@@ -72,14 +72,14 @@ def tool(name: str, call_id: str, arguments: Mapping[str, Any]) -> Span:
         return NO_SPAN
     said = {telemetry.OPERATION: "execute_tool", telemetry.TOOL: name, telemetry.TOOL_CALL: call_id, **_about()}
     called = span(f"execute_tool {name}", said)
-    if captures():
+    if captures_content():
         called.set({telemetry.ARGUMENTS: json.dumps(arguments, default=str)})
     return called
 
 
 def returned(called: Span, output: Any) -> None:
     """The tool has returned."""
-    if called.on and captures():
+    if called.on and captures_content():
         called.set({telemetry.RESULT: output if isinstance(output, str) else json.dumps(output, default=repr)})
 
 
@@ -93,11 +93,11 @@ def _counted(model: str) -> Iterator[None]:
         outcome = "failed"
         raise
     finally:
-        counters.add(telemetry.CALLS, model, outcome)
+        counters.add(telemetry.MODEL_CALLS, model, outcome)
 
 
 def _about() -> dict[str, Any]:
-    claimed = telemetry.DOING.get(None)
+    claimed = telemetry.CURRENT_TASK.get(None)
     if claimed is None:
         return {}
     return {telemetry.CONVERSATION: claimed.id, telemetry.AGENT: claimed.task, telemetry.TASK_ID: claimed.id}
@@ -106,7 +106,10 @@ def _about() -> dict[str, Any]:
 def _asked(request: Request) -> dict[str, Any]:
     system = [_part(one) for one in request.messages if one["role"] == "system"]
     others = [_message(one) for one in request.messages if one["role"] != "system"]
-    return {telemetry.INSTRUCTED: json.dumps(system) if system else None, telemetry.SAID: json.dumps(others)}
+    return {
+        telemetry.SYSTEM_INSTRUCTIONS: json.dumps(system) if system else None,
+        telemetry.INPUT_MESSAGES: json.dumps(others),
+    }
 
 
 def _part(message: Message) -> dict[str, Any]:
