@@ -35,7 +35,7 @@ from onward import Context, Onward
 from onward.core.ids import Ids, first_id
 from onward.core.record import COMPLETED
 from onward.core.task import NewTask, State
-from onward.engine.worker.presence import machine
+from onward.engine.worker.presence import machine_id
 from onward.errors import TaskFailed
 from onward.store.port.core import Batch, End, WorkerRow
 
@@ -246,7 +246,7 @@ async def side(url: str) -> Any:
 
         async def claim() -> float:
             await store.submit([new() for _ in range(20)])
-            await store.join(WorkerRow(me, machine(), "here", os.getpid(), 10, ("claimed",), (), "", "0"), 3600.0)
+            await store.join(WorkerRow(me, machine_id(), "here", os.getpid(), 10, ("claimed",), (), "", "0"), 3600.0)
             began = time.perf_counter()
             (first,) = await store.claim(me, "default", ["claimed"], 1)
             taken = time.perf_counter() - began

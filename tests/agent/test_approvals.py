@@ -287,7 +287,7 @@ async def test_a_decision_is_for_what_was_seen(lab: Lab) -> None:
     task_id = await lab.submit("teller", "Pay them.")
     first, second, _ = await open_approvals(lab, task_id)
     for seen in (second.hash, "", "0" * 24):
-        with pytest.raises(StaleDecision, match="asks for something else than what you saw") as stale:
+        with pytest.raises(StaleDecision, match="is not the one that you saw") as stale:
             await lab.app.decide(first.id, "approve", hash=seen)
         assert stale.value.status == 409
     with pytest.raises(UsageError, match="give a reason instead"):
@@ -334,7 +334,7 @@ async def test_what_a_saga_asked_before_it_was_cancelled_cannot_be_decided(lab: 
     approval, question = await lab.app.asks()
     await lab.app.cancel(task_id)
     for late in (lab.app.decide(approval.id, "approve"), lab.app.answer(question.id, "home")):
-        with pytest.raises(Withdrawn, match="is being cancelled, or has undone what asked for it") as gone:
+        with pytest.raises(Withdrawn, match="is being cancelled, or has undone the step that asked") as gone:
             await late
         assert gone.value.status == 409
     assert await lab.store.inbox(task_id) == []

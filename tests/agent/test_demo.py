@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from onward.demo.agent import GOAL, OLD
+from onward.demo.agent import GOAL, OLD_AFTER_DAYS
 from onward.demo.disk import FILES
 from rig.aimock import AIMock
 from tests.cli.conftest import Said, process
 
-OLD_LOGS = [path for path, _, days in FILES if days > OLD]
+OLD_LOGS = [path for path, _, days in FILES if days > OLD_AFTER_DAYS]
 
 
 def calls(*wanted: tuple[str, dict[str, Any]]) -> dict[str, Any]:

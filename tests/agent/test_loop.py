@@ -258,7 +258,7 @@ async def test_a_tool_that_can_be_asked_whether_it_happened_is_not_repeated(asks
         ("happened", {"paid": 7}, '{"paid":7}'),
         ("happened", None, "it happened; nobody knows with what result"),
         ("not_happened", None, "paid"),
-        ("undo", None, "error: Undone: a person had it undone, as nobody knew whether it happened"),
+        ("undo", None, "error: Undone: a person had it undone, as it was unknown whether it happened"),
     ],
 )
 async def test_what_a_person_says_of_an_effect_in_doubt_is_read(lab: Lab, verdict: str, value: Any, read: str) -> None:

@@ -57,7 +57,7 @@ async def mine() -> AsyncIterator[MemoryApp]:
 
 async def for_now(app: MemoryApp) -> None:
     """All that happens before anybody comes back."""
-    with pytest.raises(UsageError, match="still go on"):
+    with pytest.raises(UsageError, match="still run"):
         await drain(app, within="1s")
     tasks, _ = await app.list()
     assert {task.reason for task in tasks if not task.ended} == {"quota"}

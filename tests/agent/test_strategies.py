@@ -17,7 +17,7 @@ from onward.core import record as r
 from onward.core.crash import crashpoint
 from onward.core.journal.checkpoint import STRATEGIES
 from onward.engine.context.context import Context
-from onward.engine.shift.reads import PatientSteps
+from onward.engine.shift.reads import DeferringSteps
 from onward.errors import BadSetting
 from onward.store.writer import MOST_DEFERRED
 from onward.testing import Killed, MemoryApp, crashes, drain
@@ -143,12 +143,12 @@ async def test_a_turn_that_is_not_flushed_is_found(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 async def test_an_effect_that_does_not_wait_for_the_reads_before_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def at_once(self: PatientSteps, call: Any) -> Any:
+    async def at_once(self: DeferringSteps, call: Any) -> Any:
         """The planted fault."""
-        steps = self._reads if call.effect == "read" else super(PatientSteps, self)
+        steps = self._reads if call.effect == "read" else super(DeferringSteps, self)
         return await steps.run(call)
 
-    monkeypatch.setattr(PatientSteps, "run", at_once)
+    monkeypatch.setattr(DeferringSteps, "run", at_once)
     wrong, _, _ = await killed_everywhere("on_state_change")
     assert "look 5" in wrong
 

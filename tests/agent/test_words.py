@@ -272,10 +272,10 @@ async def test_it_is_seen_when_a_word_is_read_without_a_record(monkeypatch: pyte
     """The proof of the test above: a loop that does not write down what it has read forgets, or reads twice."""
 
     async def carelessly(self: Waits, key: str, *, last: bool) -> list[Message]:
-        await self.look()
-        return self._pen.replay.mail.take_all("message")
+        await self.poll_inbox()
+        return self._journal.replay.mail.take_all("message")
 
-    monkeypatch.setattr(Waits, "_heard", carelessly)
+    monkeypatch.setattr(Waits, "_take_spoken", carelessly)
     wrong = 0
     async for app in crashes():
         task, model = await spoken_to(app)

@@ -24,8 +24,7 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.core import mask, wire
 from onward.core.state import AgentState, Fact, StatePatch
 from onward.engine.context import secrets
-from onward.engine.shift import resources as belongings
-from onward.engine.shift import scope
+from onward.engine.shift import resources, scope
 from onward.errors import StepFailed
 from onward.logging import JsonLines
 from onward.service.secret_scan import find
@@ -190,7 +189,7 @@ def spreading(app: Onward) -> None:
 async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> tuple[dict[str, bytes], Onward]:
     """Everything that was written or told, by where."""
     monkeypatch.setenv("STRIPE_KEY", VALUE)
-    monkeypatch.setenv(telemetry.CONTENT, "true")  # what models and tools say is in the spans
+    monkeypatch.setenv(telemetry.CAPTURE_CONTENT, "true")  # what models and tools say is in the spans
     app = Onward(
         url,
         poll_s=0.05,
@@ -285,7 +284,7 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault == "wire":
         monkeypatch.setattr(wire, "mask", OFF)
     elif fault == "artifacts and contents":
-        monkeypatch.setattr(belongings, "mask", OFF)
+        monkeypatch.setattr(resources, "mask", OFF)
     elif fault == "names of steps":
         monkeypatch.setattr(scope, "mask", OFF)
     elif fault == "cut messages":

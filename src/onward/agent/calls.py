@@ -32,7 +32,7 @@ from onward.engine.context.context import Context
 from onward.engine.context.host import takes_result
 from onward.engine.context.secrets import by_default
 from onward.engine.context.sync_context import PlainContext
-from onward.engine.shift.environment import LAST
+from onward.engine.shift.environment import LAST_ANSWER_SHARE
 from onward.engine.shift.scope import SCOPE
 from onward.errors import ArtifactTooLarge, Denied, InvalidInput, StepFailed, TimeUp, TooDeep
 
@@ -241,13 +241,13 @@ class Calls:
         recorded = await ctx.step(work, allowed.arguments, **options)
         if tool.makes is not None:
             scope = SCOPE.get()
-            self.remember_secrets({tool.makes: [tool.name, allowed.arguments, scope.prefix + scope.last]})
+            self.remember_secrets({tool.makes: [tool.name, allowed.arguments, scope.prefix + scope.last_name]})
         return recorded
 
     def _limit_time(self, tool: Tool, work: Any) -> float | None:
         """Keep time for the agent's answer, and return the timeout of one attempt. A call that may be repeated is cut off when
         that time begins. A call that must not happen twice, or would have to be undone, is not cut off: it ends with the deadline."""
-        left = self._ctx.host.time_left(LAST)
+        left = self._ctx.host.time_left(LAST_ANSWER_SHARE)
         if left == math.inf:
             return tool.timeout
         work.until = self._ctx.host.now() + left

@@ -82,7 +82,7 @@ async def _format_answer(ctx: Context, name: str, task_id: str, answer: Any) -> 
     data = text.encode("utf-8", "backslashreplace")
 
     async def keep() -> dict[str, Any]:
-        return await ctx.host.leave(data, {"type": "answer", "summary": f"answer of {name}", "step": name})
+        return await ctx.host.save_artifact(data, {"type": "answer", "summary": f"answer of {name}", "step": name})
 
     artifact = ArtifactRef.model_validate(await ctx.step(keep, name="artifact"))
     return StatePatch(add_artifacts=(artifact,)), excerpt(labelled, SHOWN_BYTES, artifact.artifact_id)
@@ -98,7 +98,7 @@ def state_reader(ctx: Context, after: str | None) -> Tool:
     async def read_state(task_id: str) -> str:
         """Read what another agent knows: one that you called, the one that called you, or the one that you go on after."""
         is_id = task_id.isascii() and task_id.isalnum()
-        task, records, inbox = await ctx.host.other(task_id) if is_id else (None, [], [])
+        task, records, inbox = await ctx.host.read_task(task_id) if is_id else (None, [], [])
         if task is None or not (task.parent == ctx.task_id or task_id in {ctx.host.parent, after}):
             raise UsageError(
                 f"you have nothing to do with a task {task_id!r}; you can read those that you called, and who called you"
@@ -121,7 +121,7 @@ def _state(task: Task, records: Sequence[Record], inbox: Sequence[InboxMessage])
 async def inherit(ctx: Context, after: str, max_bytes: int, *, delegated: bool) -> dict[str, Any]:
     """Copy the state and a page of the latest turns of the ended task `after` into this task, with all contents and artifacts that
     they refer to. Later changes to the other task (it may be pruned) do not matter any more."""
-    task, records, inbox = await ctx.host.other(after)
+    task, records, inbox = await ctx.host.read_task(after)
     if task is None:
         raise TaskNotFound(after)
     if delegated and ctx.host.parent not in {task.parent, after}:
@@ -144,7 +144,7 @@ async def inherit(ctx: Context, after: str, max_bytes: int, *, delegated: bool) 
     for artifact in state.artifacts:  # one at a time: an artifact may be large
         with contextlib.suppress(ArtifactNotFound):
             about = {"type": artifact.type, "summary": artifact.summary, "step": artifact.step}
-            await ctx.host.leave(await ctx.host.left(artifact.artifact_id, of=after), about)
+            await ctx.host.save_artifact(await ctx.host.read_artifact(artifact.artifact_id, of=after), about)
     page = ctx.keep(encode_page(turns))
     return {"from": after, "state": state.model_dump(mode="json", exclude_defaults=True), "page": page}
 

@@ -36,7 +36,7 @@ from onward.core.slice import cut, state_slice
 from onward.core.state import BUDGET_PRESSURE, AgentState, ArtifactRef, Constraints, HumanInTheLoop, StatePatch
 from onward.engine.context.artifacts import leave
 from onward.engine.context.context import Context
-from onward.engine.shift.environment import HURRY, LAST
+from onward.engine.shift.environment import HURRY_SHARE, LAST_ANSWER_SHARE
 from onward.engine.shift.quota import within_quota
 from onward.errors import BadSetting, BudgetSpent, InvalidInput, NoAnswer, StepFailed, TimeUp, UsageError
 
@@ -344,7 +344,7 @@ class _Run:
 
     async def _request_action(self, shown: Sequence[Ref], left_out: int) -> dict[str, Any]:
         """Inside a step: request the next action from the agent's model."""
-        hurried, last = (self._ctx.host.time_left(part) <= 0 for part in (HURRY, LAST))
+        hurried, last = (self._ctx.host.time_left(part) <= 0 for part in (HURRY_SHARE, LAST_ANSWER_SHARE))
         system = _system(self._agent.instructions, self._state, left_out, hurried=hurried, last=last)
         refs = [self._write({"role": "system", "content": system}), *shown]
         self._specs = self._specs or self._tool_specs()

@@ -14,7 +14,7 @@ from typing import Any
 
 from onward import telemetry
 from onward.agent.model import Message, Model, Reply, Request
-from onward.telemetry import NO_SPAN, Span, captures, counters, span
+from onward.telemetry import NO_SPAN, Span, captures_content, counters, span
 
 _OPENAI = "openai"
 
@@ -37,7 +37,7 @@ def chat_span(model: Model, request: Request) -> Iterator[Span]:
         **_task_attributes(),
     }
     with _count_call(model.name), span(f"chat {model.name}", attributes, kind="CLIENT") as chat:
-        if captures():
+        if captures_content():
             chat.set(_request_attributes(request))
         yield chat
 
@@ -47,9 +47,9 @@ def record_reply(chat: Span, model: Model, reply: Reply, cost: float | None) -> 
     usage, name = reply.usage, model.name
     for kind, tokens in (("input", usage.input), ("cached", usage.cached), ("output", usage.output)):
         if tokens:
-            counters.add(telemetry.TOKENS, name, kind, by=tokens)
+            counters.add(telemetry.MODEL_TOKENS, name, kind, by=tokens)
     if cost:
-        counters.add(telemetry.MONEY, name, by=cost)
+        counters.add(telemetry.MODEL_COST, name, by=cost)
     if not chat.on:
         return
     chat.set(
@@ -62,8 +62,10 @@ def record_reply(chat: Span, model: Model, reply: Reply, cost: float | None) -> 
             telemetry.COST: cost,
         }
     )
-    if captures():
-        chat.set({telemetry.REPLIED: json.dumps([_message_parts(reply.message) | {"finish_reason": reply.finish}])})
+    if captures_content():
+        chat.set(
+            {telemetry.OUTPUT_MESSAGES: json.dumps([_message_parts(reply.message) | {"finish_reason": reply.finish}])}
+        )
 
 
 def tool_span(name: str, call_id: str, arguments: Mapping[str, Any]) -> Span:
@@ -77,14 +79,14 @@ def tool_span(name: str, call_id: str, arguments: Mapping[str, Any]) -> Span:
         **_task_attributes(),
     }
     call = span(f"execute_tool {name}", attributes)
-    if captures():
+    if captures_content():
         call.set({telemetry.ARGUMENTS: json.dumps(arguments, default=str)})
     return call
 
 
 def record_output(call: Span, output: Any) -> None:
     """Add the output of a tool to its span."""
-    if call.on and captures():
+    if call.on and captures_content():
         call.set({telemetry.RESULT: output if isinstance(output, str) else json.dumps(output, default=repr)})
 
 
@@ -98,11 +100,11 @@ def _count_call(model: str) -> Iterator[None]:
         outcome = "failed"
         raise
     finally:
-        counters.add(telemetry.CALLS, model, outcome)
+        counters.add(telemetry.MODEL_CALLS, model, outcome)
 
 
 def _task_attributes() -> dict[str, Any]:
-    claimed = telemetry.DOING.get(None)
+    claimed = telemetry.CURRENT_TASK.get(None)
     if claimed is None:
         return {}
     return {telemetry.CONVERSATION: claimed.id, telemetry.AGENT: claimed.task, telemetry.TASK_ID: claimed.id}
@@ -111,7 +113,10 @@ def _task_attributes() -> dict[str, Any]:
 def _request_attributes(request: Request) -> dict[str, Any]:
     system = [_text_part(message) for message in request.messages if message["role"] == "system"]
     others = [_message_parts(message) for message in request.messages if message["role"] != "system"]
-    return {telemetry.INSTRUCTED: json.dumps(system) if system else None, telemetry.SAID: json.dumps(others)}
+    return {
+        telemetry.SYSTEM_INSTRUCTIONS: json.dumps(system) if system else None,
+        telemetry.INPUT_MESSAGES: json.dumps(others),
+    }
 
 
 def _text_part(message: Message) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from onward.app.mcp import McpDoor
 from onward.app.queries import Verbs
 from onward.app.registry import Registry
 from onward.artifacts.keeper import Artifacts, Shelf
-from onward.config import APART, CONNECTIONS, Settings, load, shown
+from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, to_display
 from onward.core.budget import Budget
 from onward.core.caller import KEYLESS
 from onward.core.clock import Clock, SystemClock
@@ -29,7 +29,7 @@ from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import Ask, Doubt, Schedule, Spent
 from onward.engine.background import Spawn, spawn
-from onward.engine.check.deploy_check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
+from onward.engine.check.deploy_check import HANDLER_TIMEOUT_S, Checker, Finding, Progress, Replayed, show_no_progress
 from onward.engine.context.secrets import Source
 from onward.engine.worker.ticker import Ticker
 from onward.engine.worker.worker import Worker
@@ -189,7 +189,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
             version=VERSION,
             body_limit=self.settings.body_limit,
             now=self._clock.now,
-            settings=shown(self.settings, self.store.where),
+            settings=to_display(self.settings, self.store.where),
             hooks=self.hooks,
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
@@ -354,12 +354,12 @@ class Onward(Events, McpDoor, Registry, Verbs):
         """The bytes of an artifact of this task. Raises ArtifactNotFound."""
         return await self.service.artifacts.read(task_id, artifact_id)
 
-    async def check(self, progress: Progress = quietly, *, patience: Duration = PATIENCE) -> Findings:
+    async def check(self, progress: Progress = show_no_progress, *, patience: Duration = HANDLER_TIMEOUT_S) -> Findings:
         """What would become of each unfinished task if the code of this app were deployed. No step is run, nothing is
         written. `patience` is for the code of one handler, which has nothing to wait for."""
         return await self._checker(patience).check(progress)
 
-    async def replay(self, task_id: str, *, patience: Duration = PATIENCE) -> Replayed:
+    async def replay(self, task_id: str, *, patience: Duration = HANDLER_TIMEOUT_S) -> Replayed:
         """Whether the code of this app, run over the journal of a task with no effects, does what the journal says."""
         return await self._checker(patience).replay(task_id)
 
@@ -425,7 +425,7 @@ class Handle:
         return self._app.service.tail(self.id, after)
 
 
-def open_store(url: str, clock: Clock | None = None, connections: int = CONNECTIONS) -> Store:
+def open_store(url: str, clock: Clock | None = None, connections: int = DEFAULT_CONNECTIONS) -> Store:
     """The store that a URL names; not opened yet. `connections` are the most that this process opens to a PostgreSQL server."""
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
@@ -439,7 +439,7 @@ def open_store(url: str, clock: Clock | None = None, connections: int = CONNECTI
             raise BadSetting(
                 "db", url.rpartition("@")[2], "reached with asyncpg: pip install 'onward[postgres]'"
             ) from None
-        return PostgresStore(url, connections=connections - APART)
+        return PostgresStore(url, connections=connections - RESERVED_CONNECTIONS)
     raise BadSetting(
         "db",
         f"{scheme}://…" if rest else url,

@@ -20,7 +20,7 @@ async def leave(ctx: Context, data: bytes | str, about: dict[str, Any]) -> Artif
     inside = SCOPE.get().key
 
     async def keep() -> dict[str, Any]:
-        return await ctx._host.leave(raw, about)
+        return await ctx._host.save_artifact(raw, about)
 
     if inside is not None:
         ref = ArtifactRef.model_validate(await keep())
