@@ -10,7 +10,7 @@ import pytest
 
 from onward import Onward
 from onward.app.application import open_shelf
-from onward.artifacts.keeper import LARGEST, Artifacts
+from onward.artifacts.keeper import MAX_ARTIFACT_BYTES, Artifacts
 from onward.core import record as r
 from onward.core import wire
 from onward.core.state import AgentState
@@ -168,7 +168,7 @@ async def test_what_was_changed_is_not_handed_out(
 async def test_what_is_too_large_is_refused(kept: Artifacts, store: Store) -> None:
     (task_id,) = await submit(store)
     with pytest.raises(ArtifactTooLarge, match="may have 100,000,000 bytes, this has 100,000,001 and was not kept"):
-        await kept.put(task_id, bytes(LARGEST + 1))
+        await kept.put(task_id, bytes(MAX_ARTIFACT_BYTES + 1))
 
 
 # ── handlers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -231,10 +231,10 @@ async def test_an_artifact_that_is_too_large_is_refused_where_it_is_left(app: On
     @app.task(retry=1)
     async def greedy(ctx: Any) -> str:
         async def make() -> None:
-            await ctx.artifact(bytes(LARGEST + 1))
+            await ctx.artifact(bytes(MAX_ARTIFACT_BYTES + 1))
 
         with pytest.raises(ArtifactTooLarge):
-            await ctx.artifact(bytes(LARGEST + 1))
+            await ctx.artifact(bytes(MAX_ARTIFACT_BYTES + 1))
         with pytest.raises(
             StepFailed, match="once and failed: ArtifactTooLarge: an artifact may have 100,000,000 bytes"
         ):

@@ -18,7 +18,7 @@ from onward.core.clock import SystemClock
 from onward.errors import BadSetting
 from onward.sinks import guard
 from onward.sinks.errors import BadWebhook
-from onward.sinks.guard import Allowed, check, closed
+from onward.sinks.guard import Allowed, check, is_private
 from onward.sinks.webhook import Webhooks
 from tests.sinks.conftest import SECRET
 from tests.sinks.receiver import Receiver
@@ -104,7 +104,7 @@ ODD = [
 
 @pytest.mark.parametrize("address", INSIDE)
 def test_addresses_of_the_inside_are_closed(address: str) -> None:
-    assert closed(ipaddress.ip_address(address))
+    assert is_private(ipaddress.ip_address(address))
     host = f"[{address}]" if ":" in address else address
     with pytest.raises(BadWebhook):
         check(f"https://{host}/", NOTHING)
@@ -141,7 +141,7 @@ def test_whatever_python_calls_private_is_closed(address: ipaddress.IPv4Address 
         or address.is_multicast
         or address.is_reserved
     ):
-        assert closed(address)
+        assert is_private(address)
 
 
 @given(st.text(max_size=60))

@@ -214,7 +214,7 @@ async def test_a_receiver_that_is_not_there_is_tried_again(office: Office) -> No
 async def test_one_that_never_answers_is_left_after_a_while(
     office: Office, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink, "TIMEOUT", 0.05)
+    monkeypatch.setattr(sink, "ATTEMPT_TIMEOUT_S", 0.05)
 
     async def never(got: Received, writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
