@@ -1,4 +1,4 @@
-// The shell: rail, top bar, sign-in, keys of the keyboard. Pages are in pages/, and pages.js says how one is added.
+// The shell: navigation, top bar, sign-in, keyboard shortcuts. Pages are in pages/; pages.js explains how to add one.
 
 import { door, get, key } from "./api.js";
 import { h, put } from "./dom.js";
@@ -11,7 +11,7 @@ import * as router from "./router.js";
 import { badge, button, empty, failure, menu, tick } from "./ui.js";
 import { compact } from "./words.js";
 
-const THEMES = { auto: ["auto", "As the system"], light: ["sun", "Light"], dark: ["moon", "Dark"] };
+const THEMES = { auto: ["auto", "System theme"], light: ["sun", "Light"], dark: ["moon", "Dark"] };
 
 const main = h("main", { id: "page", tabindex: "-1" });
 const rail = h("nav", { class: "rail", "aria-label": "Pages" });
@@ -22,7 +22,7 @@ const account = h("span", { class: "account" });
 function shell() {
   put(
     document.getElementById("app"),
-    h("a", { class: "skip", href: "#page", onclick: (event) => (event.preventDefault(), main.focus()) }, "Skip to the page"),
+    h("a", { class: "skip", href: "#page", onclick: (event) => (event.preventDefault(), main.focus()) }, "Skip to content"),
     h(
       "header",
       { class: "top" },
@@ -36,7 +36,7 @@ function shell() {
   );
 }
 
-// ── where we are ─────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── navigation ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 let stats = null;
 let current = null;
@@ -63,7 +63,7 @@ function arrived(page, place) {
 
 function failed(root, error) {
   if (error?.status === 401) return; // the sign-in is shown
-  if (!error) put(root, empty("There is no such page", "The address may be from another version of Onward."), h("p", { class: "center" }, h("a", { href: "#/tasks" }, "To the tasks")));
+  if (!error) put(root, empty("Page not found", "The address may be from another version of Onward."), h("p", { class: "center" }, h("a", { href: "#/tasks" }, "Go to the tasks")));
   else put(root, failure(error, () => router.again()));
 }
 
@@ -80,12 +80,12 @@ search.addEventListener("input", () => {
   if (router.here().path === "/tasks") searching = setTimeout(() => search.form.requestSubmit(), 250);
 });
 
-// ── the numbers in the rail, and the lamp ────────────────────────────────────────────────────────────────────────────
+// ── the numbers in the navigation, and the connection status ────────────────────────────────────────────────────────────────────────────
 
 let asked = 0;
 let pending = 0;
 
-/** Read the numbers again, at most every other second. */
+/** Read the numbers again, at most every two seconds. */
 function counted() {
   clearTimeout(pending);
   pending = setTimeout(async () => {
@@ -94,12 +94,12 @@ function counted() {
       stats = await (me.tenant ? asks() : get("/api/stats"));
       railed();
     } catch {
-      // who may not see them, or a server that is away: the rail goes without
+      // the key may not read them, or the server is away: show no numbers
     }
   }, Math.max(50, 2000 - (Date.now() - asked)));
 }
 
-/** What a key of a tenant sees of them: what waits for its people. */
+/** The numbers for a key of a tenant: its open approvals and questions. */
 async function asks() {
   const [{ approvals }, { questions }] = await Promise.all([get("/api/approvals"), get("/api/questions")]);
   return { states: {}, people: approvals.length + questions.length };
@@ -109,12 +109,12 @@ const LAMPS = { live: ["good", "Live"], connecting: ["idle", "Connecting"], paus
 
 function lit({ is, why }) {
   const [tone, word] = LAMPS[is];
-  lamp.title = why || { live: "What happens is shown as it happens.", paused: "Updates stop while nobody looks at this tab." }[is] || "";
+  lamp.title = why || { live: "Updates are shown as they happen.", paused: "Updates are paused while this tab is hidden." }[is] || "";
   put(lamp, badge(word, tone));
   lamp.dataset.is = is;
 }
 
-// ── looks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── theme ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function theme() {
   const is = () => document.documentElement.dataset.theme || "auto";
@@ -129,7 +129,7 @@ function theme() {
   return box;
 }
 
-// ── who we are ───────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── signing in ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 let signing = false;
 const trouble = h("p", { class: "form-trouble", role: "alert" });
@@ -137,21 +137,21 @@ const keyField = h("input", { type: "password", "aria-label": "Key", placeholder
 const signView = h(
   "section",
   { class: "sign-in", hidden: true, "aria-label": "Sign in" },
-  h("form", { onsubmit: tried }, h("img", { src: "console/mark.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), h("p", { class: "faint" }, "This server wants a key. Make one with ", h("code", null, "onward keys create"), "."), keyField, trouble, button("Sign in", null, { type: "submit", kind: "main" }), h("p", { class: "hint" }, "The key stays in this tab and is gone with it.")),
+  h("form", { onsubmit: tried }, h("img", { src: "console/mark.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), h("p", { class: "faint" }, "This server needs a key. Create one with ", h("code", null, "onward keys create"), "."), keyField, trouble, button("Sign in", null, { type: "submit", kind: "main" }), h("p", { class: "hint" }, "The key is kept in this tab only, until the tab is closed.")),
 );
 
-/** Ask for a key. What is behind is shown anew afterwards. */
+/** Ask for a key. Afterwards the page is shown again. */
 function signIn() {
   if (signing) return;
   signing = true;
-  put(trouble, key.get() ? "This key is no longer good here." : "");
+  put(trouble, key.get() ? "This key is no longer valid." : "");
   key.clear();
   shown();
   keyField.value = "";
   keyField.focus();
 }
 
-/** Either the sign-in, or all the rest. */
+/** Show either the sign-in or everything else. */
 function shown() {
   for (const one of document.getElementById("app").children) one.hidden = (one === signView) !== signing;
 }
@@ -181,7 +181,7 @@ async function known() {
 
 // ── the keyboard ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-const KEYS = [["/", "search"], ["j  k", "down, up in a list"], ["Enter", "open"], ["a  d  e", "in the inbox: approve, deny, change"], ["n", "new task"], ["g", "to the tasks"], ["?", "this help"], ["Esc", "close"]];
+const KEYS = [["/", "search"], ["j  k", "down, up in a list"], ["Enter", "open"], ["a  d  e", "in the inbox: approve, deny, change arguments"], ["n", "new task"], ["g", "go to the tasks"], ["?", "this help"], ["Esc", "close"]];
 
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || signing) return;
@@ -205,11 +205,11 @@ async function begin() {
   live.on("task", counted);
   live.on("reset", counted);
   lit(live.status);
-  router.ahead(pages); // its modules come while we ask who we are
+  router.ahead(pages); // loads its modules while `/api/whoami` is on the way
   try {
     await known();
   } catch {
-    // the sign-in is shown, or the page says what is wrong
+    // the sign-in is shown, or the page shows the error
   }
   if (!signing) live.restart();
   router.start(pages, main, { told: arrived, failed });

@@ -1,11 +1,11 @@
-// Dialogs and toasts: what stands above the page for a while.
+// Dialogs and toasts.
 
 import { h, put, unique } from "./dom.js";
 import { icon } from "./icons.js";
 import { button } from "./ui.js";
 
-/** Ask something. `fields`: elements; `act(form)` does it and may throw a Problem, which is shown; resolves to what it returned, or
- *  to undefined when it was left. The element is the browser's own <dialog>: the focus stays in it and goes back afterwards. */
+/** Show a dialog. `fields`: elements; `act(form)` runs on submit, and an error that it throws is shown. Resolves to the result of `act`,
+ *  or to undefined if the dialog was closed. It is a <dialog> element: the focus stays in it and goes back afterwards. */
 export function dialog(title, { text, fields = [], act, name = "OK", kind = "main", wide = false, ready = true, cancel = "Cancel" }) {
   return new Promise((resolve) => {
     const [head, trouble] = [unique("dialog"), h("p", { class: "form-trouble", role: "alert" })];
@@ -46,7 +46,7 @@ export function dialog(title, { text, fields = [], act, name = "OK", kind = "mai
 
 let toasts = null;
 
-/** A word about what has been done, for a few seconds. `tone`: "good", "bad" or nothing. */
+/** A short message for a few seconds. `tone`: "good", "bad" or nothing. */
 export function toast(text, { tone = "", href, more } = {}) {
   if (!toasts) {
     toasts = h("div", { class: "toasts", role: "status", "aria-live": "polite" });
@@ -57,7 +57,7 @@ export function toast(text, { tone = "", href, more } = {}) {
   setTimeout(() => one.remove(), tone === "bad" ? 12_000 : 6000);
 }
 
-/** Do it, and say that it was done or why not. Answers what it returned, or undefined. */
+/** Run an action, and show a toast with `done` or with the error. Returns the result of the action, or undefined. */
 export async function attempt(doing, done) {
   try {
     const found = await doing();

@@ -1,5 +1,5 @@
-// Filters of the list of tasks: in the address, as controls, and as the API takes them. Several of a kind are «or», several kinds are
-// «and».
+// Filters of the list of tasks: in the URL, as controls, and as query parameters of the API. Values of one filter are combined with
+// "or", filters with "and".
 
 import { get } from "./api.js";
 import { h, put, unique } from "./dom.js";
@@ -11,15 +11,15 @@ import { line, REASONS, safe, STATES } from "./words.js";
 const NAMES = ["q", "state", "reason", "name", "queue", "label", "tenant", "parent", "age", "since", "until"];
 const AGES = { "1h": ["the last hour", 3600], "1d": ["the last day", 86400], "7d": ["the last 7 days", 604800], "30d": ["the last 30 days", 2592000] };
 
-/** The filters of a place, for an address. */
+/** The filters in the URL. */
 export function kept(place) {
   return Object.fromEntries(NAMES.map((name) => [name, place.all(name).filter(Boolean)]).filter(([, all]) => all.length));
 }
 
-/** Whether there is any. */
+/** Whether there are filters. */
 export const any = (place) => Object.keys(kept(place)).length > 0;
 
-/** The same as the API takes them. */
+/** The filters as query parameters of the API. */
 export function asked(place) {
   const { age, ...rest } = kept(place);
   const found = AGES[age?.[0]];
@@ -28,18 +28,18 @@ export function asked(place) {
   return rest;
 }
 
-/** The same in words. */
+/** The filters in words. */
 export function words(place) {
   return Object.entries(kept(place)).map(([name, all]) => `${name}: ${all.map((one) => (name === "age" ? AGES[one]?.[0] || one : line(one, 60))).join(" or ")}`);
 }
 
-/** What can be chosen: names of tasks and of queues. */
+/** The values to choose from: names of handlers and of queues. */
 export async function choices(signal) {
   const [handlers, queues] = await Promise.all([get("/api/handlers", null, { signal }).catch(() => ({ handlers: [] })), get("/api/queues", null, { signal }).catch(() => ({ queues: [] }))]);
   return { names: handlers.handlers.map((one) => one.name), queues: queues.queues.map((one) => one.name) };
 }
 
-/** The controls, as the place has them. */
+/** Draw the controls with the filters of the URL. */
 export function draw(bar, place, known) {
   const open = bar.querySelector("details[open]")?.dataset.name;
   const focused = bar.contains(document.activeElement) ? document.activeElement.value : null;
@@ -95,15 +95,15 @@ function labels(place) {
   const submitted = (event) => {
     event.preventDefault();
     const text = input.value.trim();
-    if (!/^[^:]+:/.test(text)) trouble.textContent = "A label is NAME:VALUE.";
+    if (!/^[^:]+:/.test(text)) trouble.textContent = "Enter a label as NAME:VALUE.";
     else changed(here(), "label", [...new Set([...here().all("label"), text])]);
   };
   const now = place.all("label");
-  const body = h("div", { class: "filter-list" }, h("form", { class: "row", onsubmit: submitted }, input, button("Add", null, { type: "submit", small: true })), trouble, now.map((one) => h("div", { class: "filter-item" }, h("span", { class: "grow clip" }, safe(one)), button("", () => changed(here(), "label", here().all("label").filter((other) => other !== one)), { icon: "close", title: `Take ${one} away`, kind: "quiet", small: true }))));
+  const body = h("div", { class: "filter-list" }, h("form", { class: "row", onsubmit: submitted }, input, button("Add", null, { type: "submit", small: true })), trouble, now.map((one) => h("div", { class: "filter-item" }, h("span", { class: "grow clip" }, safe(one)), button("", () => changed(here(), "label", here().all("label").filter((other) => other !== one)), { icon: "close", title: `Remove ${one}`, kind: "quiet", small: true }))));
   return drop("label", "Label", now.length ? h("b", null, now.map((one) => line(one, 30)).join(", ")) : null, body);
 }
 
-/** A button with a box below it: the browser's own <details>, shut when the focus leaves it. */
+/** A button that opens a box below it: a <details> element that closes when the focus leaves it. */
 function drop(name, title, text, body) {
   const box = h("details", { class: ["filter", text && "on"], data: { name }, onfocusout: (event) => event.relatedTarget && !box.contains(event.relatedTarget) && (box.open = false), onkeydown: (event) => event.key === "Escape" && ((box.open = false), box.firstChild.focus()) }, h("summary", null, title, text && [": ", text], icon("down", 14)), h("div", { class: "filter-box" }, body));
   return box;

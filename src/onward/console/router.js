@@ -1,5 +1,5 @@
-// Where we are: `#/tasks/ID?tab=state`. Behind the hash, because that never reaches a server: a deep link works after a reload under
-// any prefix and behind any proxy, and no name of a page can be in the way of a call.
+// The router: `#/tasks/ID?tab=state`. The hash is never sent to a server: a deep link works after a reload under any prefix and behind
+// any proxy, and a page can never have the same path as an API route.
 
 let leave = new AbortController();
 let shown = null;
@@ -8,7 +8,7 @@ let into = null;
 let told = () => {};
 let failed = () => {};
 
-/** A link to a place, for `href`. */
+/** A link to a page, for `href`. */
 export function link(path, query) {
   const text = written(query);
   return `#${path}${text ? `?${text}` : ""}`;
@@ -22,7 +22,7 @@ function written(query) {
   return found.toString();
 }
 
-/** Go there. With `replace`, the way back does not lead here. */
+/** Go to a page. With `replace`, the back button skips this page. */
 export function go(path, query, { replace = false } = {}) {
   const where = link(path, query);
   if (where === location.hash) return;
@@ -32,33 +32,33 @@ export function go(path, query, { replace = false } = {}) {
   } else location.hash = where;
 }
 
-/** Where we are: path and query; a name that comes twice is a list for `all(name)`. */
+/** The current path and query; `all(name)` is the list of all values of a name. */
 export function here() {
   const [path, query] = location.hash.replace(/^#/, "").split(/\?(.*)/s);
   const found = new URLSearchParams(query || "");
   return { path: path || "/", one: (name) => found.get(name) || "", all: (name) => found.getAll(name), text: found.toString() };
 }
 
-/** Begin. `pages`: [{path: "/tasks/:id", load, …}]; `page` is the element they are shown in. */
+/** Start. `pages`: [{path: "/tasks/:id", load, …}]; `page` is the element that they are shown in. */
 export function start(pages, page, hooks) {
   [table, into, told, failed] = [pages, page, hooks.told, hooks.failed];
   addEventListener("hashchange", arrive);
   arrive();
 }
 
-/** Begin to load what is shown here, before anything else is known. */
+/** Start to load the module of the current page, before the caller is known. */
 export function ahead(pages) {
   table = pages;
   match(here().path)?.row.load().catch(() => {});
 }
 
-/** Show the place anew, whatever has been there. */
+/** Show the current page again from the beginning. */
 export function again() {
   shown = null;
   arrive();
 }
 
-/** What a part of an address says; one that says nothing stays as it is. */
+/** A decoded part of a path; a malformed one stays as it is. */
 function decoded(text) {
   try {
     return decodeURIComponent(text);

@@ -1,7 +1,7 @@
-// The scale of a timeline: moments to places between 0 and 1. Stretches in which nobody worked on the task (in a queue, asleep,
-// waiting for a person) can be folded: a night between two steps would leave nothing of the steps to be seen.
+// The scale of a timeline: maps times to positions between 0 and 1. Times in which no worker ran the task (in a queue, asleep, waiting
+// for a person) can be folded: with a night between two steps, the steps would be too narrow to see.
 
-const FOLD = 0.05; // a folded stretch is as wide as this part of the work, at most
+const FOLD = 0.05; // a folded time is at most as wide as this part of the work
 
 /** `shifts`: [[start, end]]. Without work there is nothing to fold. */
 export function scale(from, until, shifts, folded) {
@@ -51,7 +51,7 @@ export function scale(from, until, shifts, folded) {
   };
 }
 
-/** How much shorter folding makes it: 1 is not at all. */
+/** The factor by which folding shortens the timeline: 1 is not at all. */
 export function foldable(from, until, shifts) {
   const work = merged(shifts, from, until).reduce((sum, [a, b]) => sum + b - a, 0);
   return work > 0 ? (until - from) / work : 1;
@@ -67,7 +67,7 @@ function merged(intervals, from, end) {
   return found;
 }
 
-/** Round moments for an axis, about `apart` pixels from one another: [[time, text]]. */
+/** Round times for an axis, about `apart` pixels from one another: [[time, text]]. */
 export function ticks(scale, width, view, apart = 110) {
   const seconds = (apart / width) * (view[1] - view[0]) / scale.perSecond;
   const step = nice(seconds);

@@ -1,5 +1,5 @@
-// A form from a JSON schema: what it knows becomes fields, anything else a box for JSON. `form(schema)` answers {element, value(),
-// set(value)}; `value()` throws with a sentence when something does not fit. The server checks again, and has the last word.
+// A form from a JSON schema: types that it knows become fields, anything else an area for JSON. `form(schema)` returns {element, value(),
+// set(value)}; `value()` throws an Error with a sentence if the input is not valid. The server checks the input again.
 
 import { h, put, unique } from "./dom.js";
 import * as fields from "./fields.js";
@@ -8,9 +8,9 @@ import { line, safe } from "./words.js";
 
 const DEEP = 5;
 
-/** A part of a form for a schema. */
+/** The form, or a part of it, for a schema. */
 export function form(schema, above = schema, { name = "Value", required = true, depth = 0 } = {}) {
-  const root = schema?.$defs ? schema : above; // pydantic puts the definitions where they are needed
+  const root = schema?.$defs ? schema : above; // pydantic may put definitions into an inner schema
   const found = resolved(schema, root);
   const options = { name: title(found, name), required, hint: found.description && line(found.description, 300), initial: found.default };
   if (found.const !== undefined) return fixed(found.const);
@@ -35,7 +35,7 @@ export function form(schema, above = schema, { name = "Value", required = true, 
   }
 }
 
-/** What a `$ref` within the schema stands for. */
+/** The schema that a `$ref` points to. */
 function resolved(schema, root) {
   let found = schema || {};
   for (let i = 0; found.$ref && i < 20; i += 1) {
@@ -79,8 +79,8 @@ function text(schema, { name, required, hint, initial }) {
     () => {
       const said = field.input.value;
       if (said === "" && !required) return initial === undefined ? absent : initial === "" ? "" : null;
-      if (schema.minLength && said.length < schema.minLength) throw new Error(said ? `At least ${schema.minLength} characters.` : "This is needed.");
-      if (schema.pattern && !matches(schema.pattern, said)) throw new Error(`It has to look like ${schema.pattern}.`);
+      if (schema.minLength && said.length < schema.minLength) throw new Error(said ? `At least ${schema.minLength} characters.` : "This field is required.");
+      if (schema.pattern && !matches(schema.pattern, said)) throw new Error(`It must match ${schema.pattern}.`);
       return said;
     },
     (value) => (field.input.value = value ?? ""),
@@ -91,7 +91,7 @@ function matches(pattern, said) {
   try {
     return new RegExp(pattern, "u").test(said);
   } catch {
-    return true; // a pattern of another kind of expressions: the server judges
+    return true; // not a JavaScript pattern: only the server can check it
   }
 }
 
@@ -105,14 +105,14 @@ function numeric(schema, { name, required, hint, initial }) {
     () => {
       const said = field.input.value.trim();
       if (said === "") {
-        if (required) throw new Error("A number is needed.");
+        if (required) throw new Error("Enter a number.");
         return absent;
       }
       const number = Number(said);
-      if (Number.isNaN(number)) throw new Error("This is no number.");
-      if (whole && !Number.isInteger(number)) throw new Error("A whole number is needed.");
-      if (schema.minimum !== undefined && number < schema.minimum) throw new Error(`${schema.minimum} at least.`);
-      if (schema.maximum !== undefined && number > schema.maximum) throw new Error(`${schema.maximum} at most.`);
+      if (Number.isNaN(number)) throw new Error("This is not a number.");
+      if (whole && !Number.isInteger(number)) throw new Error("Enter a whole number.");
+      if (schema.minimum !== undefined && number < schema.minimum) throw new Error(`At least ${schema.minimum}.`);
+      if (schema.maximum !== undefined && number > schema.maximum) throw new Error(`At most ${schema.maximum}.`);
       return number;
     },
     (value) => (field.input.value = value ?? ""),
@@ -120,7 +120,7 @@ function numeric(schema, { name, required, hint, initial }) {
 }
 
 function tick({ name, hint, initial, required }) {
-  let touched = required; // what nobody touched is left to the handler: its own default may be yes
+  let touched = required; // an untouched box is left out: the handler's default may be true
   const field = fields.tick(name, { checked: initial === true, onchange: () => (touched = true) }, { hint });
   return part(field, () => (touched ? field.input.checked : absent), (value) => ((field.input.checked = value === true), (touched = true)));
 }
@@ -136,7 +136,7 @@ function object(schema, root, { name }, depth) {
   const needed = new Set(schema.required || []);
   const parts = Object.entries(schema.properties).map(([key, one]) => [key, form(one, root, { name: key, required: needed.has(key), depth: depth + 1 })]);
   const inner = parts.map(([, one]) => one.element);
-  const element = depth ? h("fieldset", null, h("legend", null, name), inner) : h("div", { class: "stack" }, inner, !inner.length && h("p", { class: "faint" }, "It takes no input."));
+  const element = depth ? h("fieldset", null, h("legend", null, name), inner) : h("div", { class: "stack" }, inner, !inner.length && h("p", { class: "faint" }, "This task takes no input."));
   return {
     element,
     value() {
@@ -166,7 +166,7 @@ function list(schema, root, { name, hint, initial, required }, depth) {
   function more(value) {
     const one = form(schema.items, root, { name: `${name} ${items.length + 1}`, depth: depth + 1 });
     if (value !== undefined) one.set(value);
-    const row = h("div", { class: "list-row" }, one.element, button("", () => (items.splice(items.indexOf(one), 1), row.remove()), { icon: "close", title: "Take away", small: true, kind: "quiet" }));
+    const row = h("div", { class: "list-row" }, one.element, button("", () => (items.splice(items.indexOf(one), 1), row.remove()), { icon: "close", title: "Remove", small: true, kind: "quiet" }));
     items.push(one);
     rows.append(row);
   }
@@ -192,7 +192,7 @@ function union(several, root, options, depth) {
   return raw(options);
 }
 
-/** Anything, as JSON. */
+/** An area for any value, as JSON. */
 export function raw({ name, hint, initial, required }) {
   const field = fields.area(name, { rows: 4, value: initial === undefined ? "" : JSON.stringify(initial, null, 2), placeholder: "JSON" }, { hint, required });
   return part(
@@ -200,20 +200,20 @@ export function raw({ name, hint, initial, required }) {
     () => {
       const said = field.input.value.trim();
       if (said === "") {
-        if (required) throw new Error("JSON is needed: {…}, […], \"text\", 1, true or null.");
+        if (required) throw new Error("Enter JSON: {…}, […], \"text\", 1, true or null.");
         return absent;
       }
       try {
         return JSON.parse(said);
       } catch (error) {
-        throw new Error(`This is no JSON: ${error.message}`);
+        throw new Error(`This is not JSON: ${error.message}`);
       }
     },
     (value) => (field.input.value = value === undefined ? "" : JSON.stringify(value, null, 2)),
   );
 }
 
-/** The value of a form, with what is absent left out. */
+/** The value of a form; undefined if it was left out. */
 export const given = (one) => {
   const value = one.value();
   return value === absent ? undefined : value;

@@ -1,6 +1,6 @@
-// The timeline: a journal as a waterfall. On top a lane says who worked on it when, and when it only stood in a queue; below, a row for
-// each turn, step, wait, child and undo. Only the rows that can be seen exist, and they are used again, so that ten thousand are as
-// quick as ten.
+// The timeline: a journal as a waterfall. The lane on top shows which worker ran the task when, and when it was in a queue; below is a
+// row for each turn, step, wait, child and undo. Only visible rows have elements, and these are reused, so that ten thousand rows are
+// as fast as ten.
 
 import { h, put } from "./dom.js";
 import { foldable, scale, ticks } from "./scale.js";
@@ -8,7 +8,7 @@ import { button } from "./ui.js";
 import { count, exactly, line, moment, number, safe, short, span } from "./words.js";
 
 const ROW = 26;
-const SPARE = 8; // rows above and below what can be seen
+const SPARE = 8; // extra rows above and below the visible ones
 const RANK = { queue: 0, shift: 1, turn: 2, step: 3, model: 3, tool: 3, undo: 3, retry: 5 };
 const LINES = { crash: "bad", resume: "run", cancel: "idle", deadline: "bad", parked: "bad", quarantined: "bad", forked: "run", failed: "bad", undo: "undo", pressure: "warn" };
 const MARKS = { crash: "crash, resumed" };
@@ -17,19 +17,19 @@ const OPEN = new Set(["running", "waiting", "in_doubt"]);
 
 const laned = (bar) => bar.kind === "queue" || bar.kind === "shift" || (bar.kind === "retry" && !bar.name);
 
-/** `pick(bar)` is called when somebody chooses a bar. Answers {element, take(data), stop()}. */
+/** `pick(bar)` is called when the user selects a bar. Returns {element, take(data), …}. */
 export function timeline({ pick, signal }) {
   const bars = new Map();
   const marks = new Map();
   let about = { from: 0, until: null, seq: 0 };
   let rows = [];
   let chosen = null;
-  let fold = null; // null: as seems best
+  let fold = null; // null: automatic
   let view = [0, 1];
   let only = "";
   let trouble = false;
   let now = null;
-  let drawn = 0; // a row that was drawn at this number is still right
+  let drawn = 0; // a row that was drawn with this number is up to date
 
   const axis = h("div", { class: "tl-axis" });
   const lane = h("div", { class: "tl-lane" });
@@ -40,7 +40,7 @@ export function timeline({ pick, signal }) {
   const filter = h("input", { type: "search", placeholder: "Filter steps", "aria-label": "Filter steps by name", oninput: () => ((only = filter.value.trim().toLowerCase()), arrange(), draw()) });
   const failing = h("input", { type: "checkbox", onchange: () => ((trouble = failing.checked), arrange(), draw()) });
   const folding = h("input", { type: "checkbox", onchange: () => ((fold = folding.checked), (view = [0, 1]), draw()) });
-  const foldLabel = h("label", { class: "tl-check", title: "Stretches in which nobody worked on it take less room" }, folding, "Fold waits");
+  const foldLabel = h("label", { class: "tl-check", title: "Shorten the times in which no worker ran the task" }, folding, "Fold waits");
   const element = h(
     "section",
     { class: "tl", "aria-label": "Timeline" },
@@ -51,7 +51,7 @@ export function timeline({ pick, signal }) {
   let scaled = null;
   let width = 600;
 
-  // ── what comes in ──
+  // ── data ──
 
   function take(data) {
     if (!data.after) {
@@ -64,7 +64,7 @@ export function timeline({ pick, signal }) {
     const below = body.scrollTop + body.clientHeight >= body.scrollHeight - ROW && rows.length > 0;
     arrange();
     draw();
-    if (below && !about.until) body.scrollTop = body.scrollHeight; // who looks at the end goes on doing so
+    if (below && !about.until) body.scrollTop = body.scrollHeight; // keep the end in view if it was in view
     again();
   }
 
@@ -82,7 +82,7 @@ export function timeline({ pick, signal }) {
 
   function draw() {
     now = end();
-    // what its children do is work as well
+    // the time of children counts as work too
     const shifts = [...bars.values()].filter((bar) => bar.kind === "shift" || bar.kind === "child").map((bar) => [bar.start, bar.end ?? now]);
     const ratio = foldable(about.from, now, shifts);
     foldLabel.hidden = ratio < 1.3;
@@ -143,7 +143,7 @@ export function timeline({ pick, signal }) {
       pool.push(made);
       space.append(made.element);
     }
-    // by its number, so that a row which stays in view stays the same element
+    // by index, so that a row that stays in view keeps its element
     const size = pool.length || 1;
     const used = new Set();
     for (let i = first; i < last; i += 1) {
@@ -190,7 +190,7 @@ export function timeline({ pick, signal }) {
     one.bar.style.left = `${a}px`;
     one.bar.style.width = `${wide}px`;
     const text = words(bar, open);
-    // after the bar, else before it, else in it: wherever there is room
+    // after the bar, or before it, or in it: wherever there is room
     const need = text.length * 6.6 + 10;
     const after = width - (a + wide) > need;
     const before = !after && a > need;
@@ -205,15 +205,15 @@ export function timeline({ pick, signal }) {
     const long = span((open ? now : bar.end) - bar.start);
     if (bar.state === "in_doubt") return "in doubt";
     if (bar.state === "failed") return bar.end > bar.start ? `failed after ${long}` : "failed";
-    if (bar.state === "killed") return bar.end > bar.start ? `broke off after ${long}` : "broke off";
-    if (bar.state === "retried") return "failed, tried again";
+    if (bar.state === "killed") return bar.end > bar.start ? `interrupted after ${long}` : "interrupted";
+    if (bar.state === "retried") return "failed, retried";
     if (bar.state === "denied") return "denied";
     if (open && bar.until) return `until ${moment(bar.until)}`;
     if (bar.state === "undone") return `${long}, undone`;
     return !open && bar.end === bar.start ? "" : long;
   }
 
-  // ── choosing ──
+  // ── selection ──
 
   const same = (one, other) => one && other && one.kind === other.kind && one.seq === other.seq && one.attempt === other.attempt;
 
@@ -238,7 +238,7 @@ export function timeline({ pick, signal }) {
     choose(rows[Math.max(0, Math.min(rows.length - 1, i < 0 ? (step > 0 ? 0 : rows.length - 1) : i + step))]);
   }
 
-  // ── nearer and farther ──
+  // ── zoom ──
 
   function zoom(by, at = 0.5) {
     const wide = Math.min(1, Math.max(1e-5, (view[1] - view[0]) * by));
@@ -269,7 +269,7 @@ export function timeline({ pick, signal }) {
     { passive: false },
   );
 
-  // ── what goes on grows ──
+  // ── running bars grow ──
 
   let ticking = 0;
   function again() {
@@ -295,7 +295,7 @@ export function timeline({ pick, signal }) {
   };
 }
 
-/** What a bar is called. */
+/** The label of a bar. */
 export function label(bar) {
   const name = line(bar.name || "", 120);
   switch (bar.kind) {

@@ -1,4 +1,4 @@
-// Small parts that pages are made of. Each is a function that returns an element; none keeps state anywhere but in it.
+// Small parts of pages. Each is a function that returns an element; state is kept only in that element.
 
 import { add, h, put, unique } from "./dom.js";
 import { icon } from "./icons.js";
@@ -10,7 +10,7 @@ export function button(text, onclick, { kind = "", icon: name, title, disabled, 
   return h("button", { type, class: ["button", kind, small && "small", !text && "bare"], onclick, title, disabled, "aria-label": text ? null : title, ...more }, name && icon(name), text && h("span", null, text));
 }
 
-/** The state of a task: a dot, a word, and, where there is one, the reason why it is not going on. */
+/** The state of a task: a dot, a word, and with `why` the reason why it does not go on. */
 export function chip(task, { why = false } = {}) {
   const { word, tone } = standing(task);
   return h("span", { class: "standing" }, badge(word, tone), why && reasoned(task));
@@ -21,7 +21,7 @@ const LACKS = /^the budget of .* has not enough (.*?) for the next call: (.*)$/;
 const TRIED = /^StepFailed: step '(?:\[[^\]]*\])?(.*?)' was tried (?:once|\d+ times) and failed: (.*)$/s;
 const TIMED = new Set(["asleep", "delayed", "retrying", "quota"]);
 
-/** Why it is not going on, beside its chip: what the chip does not say, and since or until when. */
+/** Why a task does not go on, without what its chip says already, and since or until when. */
 export function reasoned(task) {
   const { text = "", since, until, behind } = task.why || {};
   const { word } = standing(task);
@@ -39,7 +39,7 @@ export function badge(word, tone = "idle") {
   return h("span", { class: ["chip", `tone-${tone}`] }, h("i", { class: "dot" }), word);
 }
 
-/** A label: NAME:VALUE, as a link to all tasks that have it. */
+/** A label NAME:VALUE, as a link to all tasks that have it. */
 export function tag(name, value) {
   return h("a", { class: "tag", href: link("/tasks", { label: `${name}:${value}` }), title: `${safe(name)}: ${safe(value)}` }, h("b", null, line(name, 24)), line(value, 32));
 }
@@ -77,17 +77,17 @@ export function taskLink(id, text) {
   return h("a", { class: "mono", href: link(`/tasks/${encodeURIComponent(id)}`), title: id }, text || short(id));
 }
 
-/** Where there is nothing: what would be here, and what to do. */
+/** A message for an empty list: what would be here, and what to do. */
 export function empty(title, text, ...more) {
   return h("div", { class: "empty" }, h("h2", null, title), text && h("p", null, text), more);
 }
 
-/** What went wrong, in a sentence, and a way on. */
+/** An error, with a button to try again. */
 export function failure(error, again) {
   return h("div", { class: "failure", role: "alert" }, icon("warn"), h("p", null, error?.message ? safe(error.message) : "Something went wrong."), again && button("Try again", again, { small: true }));
 }
 
-/** While something is on its way. */
+/** A sign that something is loading. */
 export function busy(text = "Loading") {
   return h("div", { class: "busy", role: "status" }, h("span", { class: "spinner" }), text);
 }
@@ -119,7 +119,7 @@ export function facts(rows) {
   return some.length ? h("dl", { class: "facts" }, some.map(([name, value]) => [h("dt", null, name), h("dd", null, value)])) : null;
 }
 
-/** How much of a limit is gone. Without a limit, just how much. */
+/** How much of a limit is spent; without a limit, only the amount. */
 export function meter(name, spent, limit, { say = number, reserved = 0 } = {}) {
   const part = limit ? Math.min(1, (spent || 0) / limit) : 0;
   const held = limit ? Math.min(1 - part, (reserved || 0) / limit) : 0;
@@ -135,7 +135,7 @@ export function meter(name, spent, limit, { say = number, reserved = 0 } = {}) {
   );
 }
 
-/** Tabs: [{id, name, count, show(root)}]; `chosen(id)` is called when another is taken. Returns {element, take(id)}. */
+/** Tabs: [{id, name, count, show(root)}]; `chosen(id)` is called when the user selects another. Returns {element, take(id)}. */
 export function tabs(list, { label, chosen } = {}) {
   const group = unique("tabs");
   const panel = h("div", { class: "tab-panel", role: "tabpanel", id: `${group}-panel`, tabindex: "-1" });
@@ -172,7 +172,7 @@ export function tabs(list, { label, chosen } = {}) {
   return { element: h("div", { class: "tabs" }, h("div", { class: "tab-list", role: "tablist", "aria-label": label }, buttons), panel), take, counts, stop: () => current?.leave?.abort() };
 }
 
-/** Back and forth in a list of pages that only knows what comes next. `go(cursor, stack)`. */
+/** Buttons for the newer and the older page of a list. */
 export function pager({ next, before, onnext, onbefore, text }) {
   return h("nav", { class: "pager", "aria-label": "Pages" }, h("span", { class: "faint" }, text), button("", onbefore, { icon: "left", title: "Newer", disabled: !before, small: true }), button("", onnext, { icon: "right", title: "Older", disabled: !next, small: true }));
 }
@@ -210,7 +210,7 @@ export function menu(text, items, { icon: name, title, kind = "", small, align =
   return box;
 }
 
-/** A head of a page: its title, a line below it, and what can be done. */
+/** The heading of a page: its title, a line below it, and its actions. */
 export function heading(title, text, ...actions) {
   return h("header", { class: "page-head" }, h("div", null, h("h1", null, title), text && h("p", { class: "faint" }, text)), add(h("div", { class: "actions" }), actions));
 }

@@ -1,16 +1,16 @@
-// Values of others on the page: JSON and text, as text. What is large is cut, and shown in pieces when somebody asks for it.
+// Foreign values on the page: JSON and text, as text. A large value is cut; a button shows more of it.
 
 import { h, put } from "./dom.js";
 import { attempt, toast } from "./dialog.js";
 import { button } from "./ui.js";
 import { bytes, safe } from "./words.js";
 
-const FIRST = 4000; // characters that are shown at first
+const FIRST = 4000; // characters that are shown first
 const PIECE = 100_000; // characters that are added at once
 const MARKS = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/g;
-const MARKED = 40_000; // characters above which a text is not coloured
+const MARKED = 40_000; // a longer value is not coloured
 
-/** A value: text as text, anything else as JSON with a little colour. `name` is for the file when it is saved. */
+/** A value: a string as text, anything else as coloured JSON. `name` is the file name when it is saved. */
 export function value(found, { name = "value", first = FIRST, label = "Value" } = {}) {
   if (found === null || found === undefined) return h("span", { class: "faint" }, "none");
   const plain = typeof found === "string";
@@ -36,14 +36,14 @@ export function value(found, { name = "value", first = FIRST, label = "Value" } 
   return box;
 }
 
-/** Put a text on the clipboard. Where there is none (no HTTPS), it says so. */
+/** Copy a string to the clipboard. Throws if the browser has none for this page (no HTTPS). */
 export async function copied(text) {
   if (!navigator.clipboard) throw new Error("This browser has no clipboard for pages without HTTPS.");
   await navigator.clipboard.writeText(text);
   toast("Copied", { tone: "good" });
 }
 
-/** Save bytes as a file, under a name that says nothing to a shell or a folder. */
+/** Save bytes as a file, with a name that is safe for shells and folders. */
 export function saved(blob, name) {
   const where = URL.createObjectURL(blob);
   const anchor = h("a", { href: where, download: name.replace(/[^\w.-]+/g, "_").replace(/^\.+/, "").slice(0, 100) || "file" });
@@ -63,7 +63,7 @@ function coloured(text) {
   return parts;
 }
 
-/** A short text with a button that copies it. */
+/** A short string with a button that copies it. */
 export function copyable(text, shown) {
   return h("span", { class: "copyable" }, h("span", { class: "mono" }, safe(shown || text)), button("", () => attempt(() => copied(text)), { icon: "copy", title: `Copy ${shown || text}`, small: true, kind: "quiet" }));
 }

@@ -1,5 +1,5 @@
-// The arguments of a call, for reading and for changing. What a person allows is exactly what stands here: nothing is left out, and
-// what is long can be scrolled.
+// The arguments of a tool call, to read and to change. A person approves exactly what is shown here: nothing is left out, and long
+// values can be scrolled.
 
 import { dialog } from "../dialog.js";
 import { h, put } from "../dom.js";
@@ -10,7 +10,7 @@ import { line, safe } from "../words.js";
 
 const SHORT = 80;
 
-/** What an agent wants to call its tool with: by name, or all as JSON. */
+/** The arguments of the call: by name, or all as JSON. */
 export function asked(one) {
   const names = Object.keys(one.arguments);
   const box = h("div", { class: "arguments" });
@@ -26,20 +26,20 @@ export function asked(one) {
   return box;
 }
 
-/** Each by its name: short ones in a line, long texts as texts, anything nested as JSON. */
+/** Each argument by its name: short values in a line, long strings as text, nested values as JSON. */
 export function arguments_(given, name) {
   return h("dl", { class: "given" }, Object.entries(given).map(([key, one]) => [h("dt", { title: safe(key) }, line(key, 60)), h("dd", null, shown(one, `${name}-${key}`, key))]));
 }
 
 function shown(one, name, key) {
   if (one === null || typeof one === "boolean" || typeof one === "number") return h("code", { class: one === null || typeof one === "boolean" ? "j-word" : "j-n" }, String(one));
-  if (one === "") return h("span", { class: "faint" }, "(an empty text)");
+  if (one === "") return h("span", { class: "faint" }, "(an empty string)");
   if (typeof one === "string" && one.length <= SHORT && !one.includes("\n")) return h("bdi", { class: "short-text" }, safe(one));
   if (typeof one === "object" && JSON.stringify(one).length <= SHORT) return h("code", { class: "short-json" }, safe(JSON.stringify(one)));
   return value(one, { name, first: 8000, label: `Argument ${line(key, 60)}` });
 }
 
-/** Change them, then `approve(given)`. A text is typed as a text, everything else as JSON; or all of it as JSON. */
+/** Change the arguments, then call `approve(given)`. Strings are edited as text, other values as JSON; or all of them as JSON. */
 export function changed(one, approve) {
   const before = one.arguments;
   const box = h("div", { class: "stack" });
@@ -70,7 +70,7 @@ export function changed(one, approve) {
     act: () => {
       const now = read();
       if (!now) throw Object.assign(new Error(""), { name: "AbortError" });
-      if (JSON.stringify(now) === JSON.stringify(before)) throw new Error("Nothing is changed yet.");
+      if (JSON.stringify(now) === JSON.stringify(before)) throw new Error("No argument was changed.");
       return approve(now);
     },
   });
@@ -95,7 +95,7 @@ function json(name, given, key) {
       box.trouble("");
       return { key, value: found };
     } catch {
-      box.trouble(key === null ? "This has to be one JSON object." : "This is no JSON. A text stands in quotes.");
+      box.trouble(key === null ? "Enter one JSON object." : "This is not JSON. A string needs quotes.");
       return undefined;
     }
   };

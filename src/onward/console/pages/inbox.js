@@ -1,5 +1,5 @@
-// Approvals and questions: what waits for a person, the one that expires first on top. Also effects in doubt, and tasks that go on only
-// when somebody says so. `#/inbox?id=…` is one of them.
+// The inbox: open approvals and questions, the one that expires first on top; effects in doubt; and tasks that wait for a person.
+// `#/inbox?id=…` is one of them.
 
 import { get, part, post } from "../api.js";
 import { dialog, toast } from "../dialog.js";
@@ -24,17 +24,17 @@ const KINDS = {
 };
 const OTHERS = ["budget", "parked", "quarantined"];
 const MOST = 300; // rows of the list
-const UNREAD = 600; // ms in which nothing can be pressed on the one that comes by itself
-const SOON = 600; // seconds before its end that an approval is shown as urgent
+const UNREAD = 600; // ms in which the next item takes no clicks after the one before was decided
+const SOON = 600; // seconds before an approval expires, from which on it is shown as urgent
 
 export async function show(root, place) {
   const { signal } = place;
   const state = { items: [], chosen: place.one("id"), view: null };
-  const list = h("div", { class: "inbox-list", role: "listbox", "aria-label": "What waits for somebody", tabindex: "0" });
+  const list = h("div", { class: "inbox-list", role: "listbox", "aria-label": "Items that wait for a person", tabindex: "0" });
   const detail = h("div", { class: "inbox-detail", "aria-live": "polite" });
   const head = h("div");
   const panes = h("div", { class: "inbox" }, list, detail);
-  const beside = () => matchMedia("(min-width: 761px)").matches; // there is room for the list and one of it
+  const beside = () => matchMedia("(min-width: 761px)").matches; // there is room for the list and the detail
   add(root, head, panes);
 
   async function load() {
@@ -44,11 +44,11 @@ export async function show(root, place) {
 
   function draw() {
     const { items } = state;
-    // Whoever reads one is never shown another in its place, whatever comes: what is pressed is meant for what was read.
+    // The item on display is never replaced by a new one: a click must mean the item that was read.
     if (!state.chosen && beside()) state.chosen = items[0]?.id || "";
     const { chosen } = state;
     const tasks = new Set(items.map((one) => one.task_id)).size;
-    redraw(head, [items.length, tasks], () => heading("Approvals and questions", items.length ? `${count(items.length, "thing waits", "things wait")} for somebody${tasks < items.length ? `, in ${count(tasks, "task")}` : ""}; the one that expires first is on top` : ""));
+    redraw(head, [items.length, tasks], () => heading("Approvals and questions", items.length ? `${count(items.length, "item waits", "items wait")} for a person${tasks < items.length ? `, in ${count(tasks, "task")}` : ""}; the one that expires first is on top` : ""));
     panes.classList.toggle("none", !items.length && !chosen);
     panes.classList.toggle("one", Boolean(chosen));
     redraw(list, [items.slice(0, MOST).map((one) => [one.id, one.title, one.until]), chosen, items.length], () => [items.slice(0, MOST).map((one) => row(one, one.id === chosen)), items.length > MOST && h("p", { class: "faint center" }, `and ${number(items.length - MOST)} more`)]);
@@ -57,8 +57,8 @@ export async function show(root, place) {
     if (view === state.view) return;
     state.view = view;
     if (found) panel(detail, found, done, signal);
-    else if (chosen) put(detail, back(), empty("This is no longer open", "It was decided, or its time is up, or its task has ended.", h("a", { href: link(`/tasks/${part(chosen.split(".")[0])}`) }, "Look at the task")));
-    else put(detail, items.length ? empty("Nothing is chosen", "Take one from the list.") : nothing());
+    else if (chosen) put(detail, back(), empty("This is no longer open", "It was decided, it expired, or its task has ended.", h("a", { href: link(`/tasks/${part(chosen.split(".")[0])}`) }, "Show the task")));
+    else put(detail, items.length ? empty("Nothing is selected", "Select an item in the list.") : nothing());
   }
 
   function row(one, on) {
@@ -74,7 +74,7 @@ export async function show(root, place) {
     );
   }
 
-  /** One was decided: on to the next. */
+  /** An item was decided: go to the next. */
   function done(one, said) {
     const index = state.items.findIndex((other) => other.id === one.id);
     state.items = state.items.filter((other) => other.id !== one.id);
@@ -83,7 +83,7 @@ export async function show(root, place) {
     state.chosen = next && beside() ? next.id : "";
     go("/inbox", { id: state.chosen }, { replace: true });
     draw();
-    detail.inert = true; // who pressed twice has not read what has just come
+    detail.inert = true; // the second click of a double click must not decide the next item
     setTimeout(() => (detail.inert = false), UNREAD);
     list.focus({ preventScroll: true });
     again();
@@ -105,7 +105,7 @@ export async function show(root, place) {
       const arrow = event.key.startsWith("Arrow");
       if (step && (!arrow || list.contains(event.target))) (event.preventDefault(), moved(step));
       else if (!arrow && !event.repeat && !detail.inert && event.key.length === 1 && "ader".includes(event.key)) {
-        event.preventDefault(); // or the letter would be typed into the dialog that it opens
+        event.preventDefault(); // otherwise the letter would be typed into the dialog that it opens
         detail.querySelector(`[data-press="${event.key}"]:not(:disabled)`)?.click();
       }
     },
@@ -122,11 +122,11 @@ export async function show(root, place) {
 }
 
 const back = () => h("a", { class: "inbox-back", href: link("/inbox") }, icon("left"), "All");
-const nothing = () => empty("Nobody has to do anything", "Approvals that agents need, questions, and effects of which nobody knows whether they happened come here.");
+const nothing = () => empty("No approvals or questions are waiting", "Approvals, questions and effects in doubt appear here.");
 
-// ── what waits ───────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── open items ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** All that waits for a person, the one that expires first on top. */
+/** Everything that waits for a person, the one that expires first on top. */
 export async function gathered(signal) {
   const [approvals, questions, doubtful, ...others] = await Promise.all([
     get("/api/approvals", {}, { signal }),
@@ -145,7 +145,7 @@ function doubt(task, one) {
   return { id: `${one.task_id}.${one.seq}`, kind: "doubt", task_id: one.task_id, task: task.task, title: one.step, since: task.updated_at, until: null, about: task, doubt: one };
 }
 
-// ── one of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── one item ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function panel(box, one, done, signal) {
   const kind = KINDS[one.kind];
@@ -170,17 +170,17 @@ function whose(one) {
   return h("p", { class: "ask-whose" }, h("span", null, "asked by "), h("b", null, line(one.task, 60)), " ", taskLink(one.task_id), until !== null && [h("span", null, " · expires "), age(until), " (", clock(until), ")", one.kind === "approval" ? `, and is then ${one.default === "approve" ? "approved" : "denied"}` : ""]);
 }
 
-/** What the task is about: its input and labels, so that nobody decides on a call alone. */
+/** The input and labels of the task, so that a person does not decide on a call without its context. */
 async function surroundings(box, one, signal) {
   const task = (!one.about?.left_out && one.about) || (await get(`/api/tasks/${part(one.task_id)}`, {}, { signal }).catch(() => null));
   if (!task) return;
   const labels = Object.entries(task.labels || {});
-  put(box, h("h3", null, "What the task was asked for"), value(task.input, { name: `${one.task_id}-input`, first: 1200, label: "Input of the task" }), labels.length > 0 && h("div", { class: "row" }, labels.slice(0, 12).map(([name, one_]) => tag(name, one_))));
+  put(box, h("h3", null, "Input of the task"), value(task.input, { name: `${one.task_id}-input`, first: 1200, label: "Input of the task" }), labels.length > 0 && h("div", { class: "row" }, labels.slice(0, 12).map(([name, one_]) => tag(name, one_))));
 }
 
-/** The row of buttons; nothing for a key that may not. */
+/** The row of buttons; a note for a key without the scope. */
 function deeds(scope, ...buttons) {
-  return may(scope) ? h("footer", { class: "ask-deeds" }, buttons) : readOnly("Your key may look at this, and not decide it.");
+  return may(scope) ? h("footer", { class: "ask-deeds" }, buttons) : readOnly("Your key may read this, but not decide it.");
 }
 
 function approval(one, done) {
@@ -196,7 +196,7 @@ function approval(one, done) {
   const box = h(
     "div",
     { class: "ask-body" },
-    one.tool ? asked(one) : one.data !== null && one.data !== undefined && (plain(one.data) ? arguments_(one.data, one.id) : value(one.data, { name: one.id, label: "What it is about" })),
+    one.tool ? asked(one) : one.data !== null && one.data !== undefined && (plain(one.data) ? arguments_(one.data, one.id) : value(one.data, { name: one.id, label: "Details" })),
     trouble,
     deeds(
       "decide",
@@ -211,7 +211,7 @@ function approval(one, done) {
 
 const plain = (data) => data && typeof data === "object" && !Array.isArray(data) && Object.keys(data).length > 0;
 
-/** Do it once, with the buttons shut meanwhile; what goes wrong stands beside them. */
+/** Do it once, with the buttons disabled meanwhile; an error is shown beside them. */
 async function pressed(box, doing) {
   const all = [...box.querySelectorAll(".ask-deeds button")];
   const trouble = box.querySelector(".form-trouble");
@@ -226,7 +226,7 @@ async function pressed(box, doing) {
 }
 
 function denied(one, decide) {
-  const reason = area("Reason", { rows: 3, placeholder: "What is wrong with it? The agent reads this.", maxlength: 10_000, spellcheck: "true" }, { hint: "May be left empty." });
+  const reason = area("Reason", { rows: 3, placeholder: "What is wrong with it? The agent reads this.", maxlength: 10_000, spellcheck: "true" }, { hint: "Optional." });
   dialog(`Deny ${line(one.title, 60)}?`, { fields: [reason], name: "Deny", kind: "danger", act: () => decide("deny", { reason: reason.input.value.trim() }, `Denied: ${line(one.title, 60)}`) });
 }
 
@@ -241,16 +241,16 @@ function question(one, done) {
   const box = h(
     "div",
     { class: "ask-body" },
-    one.data !== null && one.data !== undefined && value(one.data, { label: "What it is about" }),
-    may("decide") ? (one.choices.length ? h("div", { class: "choices ask-deeds", role: "group", "aria-label": "Answers" }, one.choices.map((choice) => button(line(choice, 200), () => send(choice), { class: "button choice" }))) : [free, h("footer", { class: "ask-deeds" }, button("Answer", said, { kind: "main", icon: "message" }))]) : [one.choices.length > 0 && h("ul", { class: "offered" }, one.choices.map((choice) => h("li", null, line(choice, 200)))), readOnly("Your key may look at this, and not answer it.")],
+    one.data !== null && one.data !== undefined && value(one.data, { label: "Details" }),
+    may("decide") ? (one.choices.length ? h("div", { class: "choices ask-deeds", role: "group", "aria-label": "Answers" }, one.choices.map((choice) => button(line(choice, 200), () => send(choice), { class: "button choice" }))) : [free, h("footer", { class: "ask-deeds" }, button("Answer", said, { kind: "main", icon: "message" }))]) : [one.choices.length > 0 && h("ul", { class: "offered" }, one.choices.map((choice) => h("li", null, line(choice, 200)))), readOnly("Your key may read this, but not answer it.")],
     trouble,
   );
   return box;
 }
 
 const VERDICTS = [
-  ["happened", "It happened", "check", "The task goes on with the result that you give."],
-  ["not_happened", "It did not happen", "right", "It is done again."],
+  ["happened", "It happened", "check", "The task continues with the result that you enter."],
+  ["not_happened", "It did not happen", "right", "The step runs again."],
   ["undo", "Undo it", "left", "Its undo runs, and the step fails."],
 ];
 
@@ -259,20 +259,20 @@ function doubted(one, done) {
     await post(`/api/tasks/${part(one.task_id)}/resolve`, { verdict, step: one.doubt.step, ...more });
     done(one, `${word}: ${line(one.doubt.step, 60)}`);
   };
-  const act = { happened: () => happened(one, resolve), not_happened: () => sure(one, "not_happened", "It did not happen", "It is done again, now. Be sure that it did not happen: it would happen twice.", resolve), undo: () => sure(one, "undo", "Undo it", "What takes it back is run, and the step fails. Use it when you cannot tell, and undoing what did not happen does no harm.", resolve) };
+  const act = { happened: () => happened(one, resolve), not_happened: () => sure(one, "not_happened", "It did not happen", "The step runs again now. Be sure that it did not happen; otherwise it would happen twice.", resolve), undo: () => sure(one, "undo", "Undo it", "The undo of the step runs, and the step fails. Choose this if you cannot tell whether it happened, and if undoing does no harm when it did not.", resolve) };
   return h(
     "div",
     { class: "ask-body" },
-    h("p", null, "This effect was begun, and nobody knows whether it came to its end: ", h("bdi", null, safe(String(one.doubt.reason).slice(0, 2000))), /[.!?]$/.test(one.doubt.reason) ? "" : "."),
-    h("p", { class: "faint" }, "It is never repeated silently. Look where it would have left a trace, then say what you found."),
-    may("decide") ? h("div", { class: "verdicts" }, VERDICTS.map(([verdict, word, drawing, text]) => h("button", { type: "button", class: "verdict", onclick: act[verdict], data: { verdict } }, icon(drawing), h("b", null, word), h("span", { class: "faint" }, text)))) : readOnly("Your key may look at this, and not decide it."),
+    h("p", null, "This effect began, and it is not known whether it finished: ", h("bdi", null, safe(String(one.doubt.reason).slice(0, 2000))), /[.!?]$/.test(one.doubt.reason) ? "" : "."),
+    h("p", { class: "faint" }, "It is never repeated silently. Check the system that it would have changed, then say what happened."),
+    may("decide") ? h("div", { class: "verdicts" }, VERDICTS.map(([verdict, word, drawing, text]) => h("button", { type: "button", class: "verdict", onclick: act[verdict], data: { verdict } }, icon(drawing), h("b", null, word), h("span", { class: "faint" }, text)))) : readOnly("Your key may read this, but not decide it."),
   );
 }
 
 function happened(one, resolve) {
-  const result = area("Result", { rows: 5, placeholder: "null" }, { hint: "What the step would have returned, as JSON. Empty for nothing." });
+  const result = area("Result", { rows: 5, placeholder: "null" }, { hint: "The value that the step would have returned, as JSON. Leave it empty for null." });
   dialog(`${line(one.doubt.step, 60)} happened`, {
-    text: "The task goes on as if the step had returned this.",
+    text: "The task continues as if the step had returned this value.",
     fields: [result],
     name: "It happened",
     act: () => resolve("happened", "It happened", result.input.value.trim() ? { result: read(result) } : {}),
@@ -283,7 +283,7 @@ function read(field) {
   try {
     return JSON.parse(field.input.value);
   } catch {
-    field.trouble("This is no JSON. A text stands in quotes.");
+    field.trouble("This is not JSON. A string needs quotes.");
     throw Object.assign(new Error(""), { name: "AbortError" });
   }
 }
@@ -292,19 +292,19 @@ function sure(one, verdict, name, text, resolve) {
   dialog(`${line(one.doubt.step, 60)}: ${name.toLowerCase()}?`, { text, name, kind: "danger", act: () => resolve(verdict, name) });
 }
 
-/** A task that goes on only when somebody says so. */
+/** A task that waits for a person: its budget is spent, or it is parked or quarantined. */
 function held(one, done) {
   const words = {
-    budget: "It has spent its budget, and goes on when it has more.",
-    parked: "It could not go on, and was put aside until somebody looks. The reason is in its timeline.",
-    quarantined: "Workers that held it died again and again, so nobody takes it any more until somebody says so.",
+    budget: "The task has spent its budget. It continues when the budget is raised.",
+    parked: "The task could not continue, and waits for a person. Its timeline shows the reason.",
+    quarantined: "The workers of this task died again and again, so no worker takes it until it is resumed.",
   };
   const trouble = h("p", { class: "form-trouble", role: "alert" });
   const open = button("Open the task", () => go(`/tasks/${part(one.task_id)}`), { kind: one.kind === "budget" ? "main" : "", icon: "right" });
   const resume = async () => {
     await post(`/api/tasks/${part(one.task_id)}/resume`);
-    done(one, `Goes on: ${line(one.task, 60)}`);
+    done(one, `Resumed: ${line(one.task, 60)}`);
   };
-  const box = h("div", { class: "ask-body" }, h("p", null, words[one.kind]), one.about.why?.text && h("p", { class: "faint" }, line(one.about.why.text, 300)), one.about.error && value(one.about.error, { label: "Error" }), trouble, h("footer", { class: "ask-deeds" }, one.kind !== "budget" && may("submit") && button("Let it go on", () => pressed(box, resume), { kind: "main", icon: "play", data: { press: "r" } }), open));
+  const box = h("div", { class: "ask-body" }, h("p", null, words[one.kind]), one.about.why?.text && h("p", { class: "faint" }, line(one.about.why.text, 300)), one.about.error && value(one.about.error, { label: "Error" }), trouble, h("footer", { class: "ask-deeds" }, one.kind !== "budget" && may("submit") && button("Resume", () => pressed(box, resume), { kind: "main", icon: "play", data: { press: "r" } }), open));
   return box;
 }

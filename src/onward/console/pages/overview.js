@@ -1,4 +1,4 @@
-// The overview: the numbers that matter, and what needs somebody.
+// The overview: the main numbers, items that wait for a person, and problems.
 
 import { get, part } from "../api.js";
 import { add, h } from "../dom.js";
@@ -11,16 +11,16 @@ import { about, at, compact, count, line, money, number, safe, told } from "../w
 import { gathered } from "./inbox.js";
 
 const DAY = 86_400;
-const COSTLY = 30_000; // ms for which the usage of today is good enough: it is a sum over many tasks
+const COSTLY = 30_000; // ms for which the usage of today is reused: it is a sum over many tasks
 
 export async function show(root, { signal }) {
   const [numbers, people, attention, recent, strip] = [h("div"), h("div"), h("div"), h("div"), h("div")];
   const tenant = Boolean(me.tenant);
   add(
     root,
-    heading("Overview", tenant ? `Tenant ${line(me.tenant, 60)}` : "The place as it is now"),
+    heading("Overview", tenant ? `Tenant ${line(me.tenant, 60)}` : "The current state"),
     numbers,
-    h("div", { class: "halves" }, h("div", { class: "stack" }, section("Waits for somebody", { actions: h("a", { href: "#/inbox" }, "All of it") }, people), section("Needs a look", {}, attention)), h("div", { class: "stack" }, !tenant && section("Workers", { actions: h("a", { href: "#/queues" }, "Queues and workers") }, strip), section("Newest", { actions: h("a", { href: "#/tasks" }, "All tasks") }, recent))),
+    h("div", { class: "halves" }, h("div", { class: "stack" }, section("Waiting for a person", { actions: h("a", { href: "#/inbox" }, "Inbox") }, people), section("Needs attention", {}, attention)), h("div", { class: "stack" }, !tenant && section("Workers", { actions: h("a", { href: "#/queues" }, "Queues and workers") }, strip), section("Newest tasks", { actions: h("a", { href: "#/tasks" }, "All tasks") }, recent))),
   );
   const known = { usage: null, at: 0 };
   await kept(async () => {
@@ -33,7 +33,7 @@ export async function show(root, { signal }) {
   }, signal, { gap: 2000, every: 10_000 });
 }
 
-/** Everything that this key may see. What it may not, or what the server does not have, is left out. */
+/** Everything that this key may read; the rest is left out. */
 async function all(signal, known) {
   const ask = (path, query, otherwise) => get(path, query, { signal }).catch((error) => {
     if (error.name === "AbortError" || error.status === 401 || error.status === 0) throw error;
@@ -64,8 +64,8 @@ function figures({ stats, queues, usage, asks, failed }) {
   const lately = failed.filter((task) => Date.now() / 1000 - at(task.finished_at || task.updated_at) < DAY).length;
   return tiles(
     stats && tile("Running", compact(stats.states.running || 0), { note: `on ${count(stats.workers, "worker")}${stats.rate ? `, ${rate(stats.rate)} done` : ""}`, href: link("/tasks", { state: "running" }), drawing: "play" }),
-    stats && tile("Waiting", compact(waiting), { note: oldest ? `the oldest for ${about(oldest)}` : "nothing is kept waiting", tone: oldest > 300 ? "wait" : "", href: "#/queues", drawing: "queues" }),
-    tile("For people", compact(new Set(asks.map((one) => one.task_id)).size), { note: asks[0]?.until ? ["the first ends ", age(asks[0].until)] : asks.length ? "none of it expires" : "nobody has to do anything", tone: asks.length ? "wait" : "", href: "#/inbox", drawing: "inbox" }),
+    stats && tile("Waiting", compact(waiting), { note: oldest ? `the oldest for ${about(oldest)}` : "no task has to wait", tone: oldest > 300 ? "wait" : "", href: "#/queues", drawing: "queues" }),
+    tile("Waiting for a person", compact(new Set(asks.map((one) => one.task_id)).size), { note: asks[0]?.until ? ["the first expires ", age(asks[0].until)] : asks.length ? "none of them expires" : "nothing is open", tone: asks.length ? "wait" : "", href: "#/inbox", drawing: "inbox" }),
     tile("Failed", failed.length >= 20 && lately >= 20 ? "20+" : String(lately), { note: "in the last 24 hours", tone: lately ? "bad" : "", href: link("/tasks", { state: "failed" }), drawing: "warn" }),
     usage && spent(usage),
   );
@@ -80,24 +80,24 @@ function spent(rows) {
 const lead = (one) => h("span", { class: "lead" }, one);
 
 function waiting(asks) {
-  if (!asks.length) return h("p", { class: "calm" }, icon("check"), "Nobody has to do anything.");
+  if (!asks.length) return h("p", { class: "calm" }, icon("check"), "No approvals or questions are waiting.");
   return h("ul", { class: "rows" }, asks.slice(0, 6).map((one) => h("li", null, h("a", { href: link("/inbox", { id: one.id }) }, lead(badge({ approval: "approval", question: "question", doubt: "in doubt", budget: "budget" }[one.kind] || one.kind, one.kind === "doubt" || one.kind === "parked" || one.kind === "quarantined" ? "bad" : one.kind === "question" ? "run" : "wait")), h("span", { class: "clip grow" }, line(one.title, 120)), h("span", { class: "faint" }, one.until ? age(one.until) : age(one.since))))));
 }
 
-/** What is wrong, or may be, the worst first. */
+/** Problems and possible problems, the worst first. */
 function concerns({ queues, workers, failed, sent, heard, schedules, stats }) {
   const found = [];
   const say = (tone, text, note, href) => found.push({ tone, text, note, href });
   const alive = workers.filter((one) => one.alive);
-  if (stats && !alive.length) say("bad", "No worker is there", "nothing is done before one is", "#/queues");
-  for (const one of workers.filter((worker) => !worker.alive)) say("bad", `Worker ${line(one.host, 40)}:${one.pid} is silent`, "its tasks go to others", "#/queues");
+  if (stats && !alive.length) say("bad", "No worker is running", "tasks wait until one starts", "#/queues");
+  for (const one of workers.filter((worker) => !worker.alive)) say("bad", `Worker ${line(one.host, 40)}:${one.pid} sends no heartbeat`, "other workers take over its tasks", "#/queues");
   for (const queue of queues) {
     const served = alive.some((one) => !one.queues.length || one.queues.includes(queue.name));
-    if (queue.paused) say("wait", `Queue ${line(queue.name, 40)} is paused`, queue.waiting ? `${number(queue.waiting)} wait` : "nothing waits", "#/queues");
-    else if (alive.length && !served && queue.waiting) say("bad", `No worker serves ${line(queue.name, 40)}`, `${number(queue.waiting)} wait`, "#/queues");
+    if (queue.paused) say("wait", `Queue ${line(queue.name, 40)} is paused`, queue.waiting ? `${count(queue.waiting, "task waits", "tasks wait")}` : "no task waits", "#/queues");
+    else if (alive.length && !served && queue.waiting) say("bad", `No worker serves ${line(queue.name, 40)}`, count(queue.waiting, "task waits", "tasks wait"), "#/queues");
     else if (queue.oldest_s > 300) say("wait", `Queue ${line(queue.name, 40)} is behind`, `the oldest waits for ${about(queue.oldest_s)}`, "#/queues");
   }
-  for (const one of heard.filter((subscription) => subscription.disabled)) say("bad", `Nothing is sent to ${line(one.sink, 60)}`, line(one.disabled, 80), "#/deliveries?tab=subscriptions");
+  for (const one of heard.filter((subscription) => subscription.disabled)) say("bad", `The subscription of ${line(one.sink, 60)} is disabled`, line(one.disabled, 80), "#/deliveries?tab=subscriptions");
   if (sent.length) say("bad", `${sent.length >= 20 ? "20 or more" : number(sent.length)} ${sent.length === 1 ? "delivery" : "deliveries"} failed`, line(sent[0].said || "", 80), "#/deliveries?state=failed");
   for (const one of schedules.filter((schedule) => schedule.paused)) say("idle", `Schedule ${line(one.name, 40)} is paused`, "", "#/schedules");
   const names = new Map();
@@ -108,17 +108,17 @@ function concerns({ queues, workers, failed, sent, heard, schedules, stats }) {
 }
 
 function looks(list) {
-  if (!list.length) return h("p", { class: "calm" }, icon("check"), "All is well.");
+  if (!list.length) return h("p", { class: "calm" }, icon("check"), "No problems found.");
   return h("ul", { class: "rows" }, list.map((one) => h("li", null, h("a", { href: one.href }, h("i", { class: ["dot", `tone-${one.tone}`] }), h("span", { class: "two grow" }, h("span", { class: "clip" }, one.text), one.note && h("span", { class: "faint clip" }, one.note)), icon("right")))));
 }
 
 function newest(tasks) {
-  if (!tasks.length) return empty("No task yet", "Submit one, and it is here at once.", h("a", { class: "button main", href: "#/new" }, "New task"));
+  if (!tasks.length) return empty("No tasks yet", "Submitted tasks appear here.", h("a", { class: "button main", href: "#/new" }, "New task"));
   return h("ul", { class: "rows" }, tasks.map((task) => h("li", null, h("a", { href: link(`/tasks/${part(task.task_id)}`) }, lead(chip(task)), h("span", { class: "clip grow" }, h("b", null, line(task.task, 40)), " ", h("span", { class: "faint" }, told(task, "input", 80))), h("span", { class: "faint" }, age(task.created_at, { ago: false }))))));
 }
 
 function crew(workers) {
-  if (!workers.length) return h("p", { class: "calm bad" }, icon("warn"), "No worker is there.");
-  return h("ul", { class: "crew" }, workers.slice(0, 60).map((one) => h("li", { class: one.alive ? null : "tone-bad", title: `${safe(one.host)}:${one.pid} · ${one.running} of ${one.slots} slots` }, h("span", { class: "clip mono" }, `${line(one.host, 24)}:${one.pid}`), h("span", { class: "bar" }, h("i", { class: one.alive ? "tone-run" : "tone-bad", style: { width: `${one.alive ? (one.running / one.slots) * 100 : 100}%` } })), h("span", { class: "faint num" }, one.alive ? `${compact(one.running)}/${compact(one.slots)}` : "silent"))));
+  if (!workers.length) return h("p", { class: "calm bad" }, icon("warn"), "No worker is running.");
+  return h("ul", { class: "crew" }, workers.slice(0, 60).map((one) => h("li", { class: one.alive ? null : "tone-bad", title: `${safe(one.host)}:${one.pid} · ${one.running} of ${one.slots} slots` }, h("span", { class: "clip mono" }, `${line(one.host, 24)}:${one.pid}`), h("span", { class: "bar" }, h("i", { class: one.alive ? "tone-run" : "tone-bad", style: { width: `${one.alive ? (one.running / one.slots) * 100 : 100}%` } })), h("span", { class: "faint num" }, one.alive ? `${compact(one.running)}/${compact(one.slots)}` : "no heartbeat"))));
 }
 

@@ -1,4 +1,4 @@
-// One task: a sentence on where it stands, what it has spent, what can be done; and tabs for everything that is known of it.
+// One task: its status as a sentence, its budget, its actions; and tabs for everything else.
 
 import { get, part } from "../api.js";
 import { h, put } from "../dom.js";
@@ -39,7 +39,7 @@ export async function show(root, place) {
       { id: "children", name: "Children", show: (root, stop) => children(root, context, stop) },
       { id: "deliveries", name: "Deliveries", show: (root, stop) => deliveries(root, context, stop) },
     ],
-    { label: "What is known of this task", chosen: (tab) => moveTo({ tab: tab === "timeline" ? null : tab }) },
+    { label: "Parts of this task", chosen: (tab) => moveTo({ tab: tab === "timeline" ? null : tab }) },
   );
   signal.addEventListener("abort", shown.stop, { once: true });
   put(root, head, shown.element);
@@ -51,11 +51,11 @@ export async function show(root, place) {
   live.follow(id, signal);
   live.on(`task:${id}`, heard, signal);
   live.on("reset", () => refresh(), signal);
-  const slow = setInterval(() => !document.hidden && refresh(), 15_000); // what no stream tells: a place in a queue
+  const slow = setInterval(() => !document.hidden && refresh(), 15_000); // for what the stream does not report: the position in a queue
   signal.addEventListener("abort", () => clearInterval(slow), { once: true });
   more();
 
-  // ── what happens ──
+  // ── updates ──
 
   let due = 0;
   function heard(update) {
@@ -79,7 +79,7 @@ export async function show(root, place) {
       const [task, more] = await Promise.all([ask(""), ask("/timeline", { after })]);
       found.task = task;
       chart.take({ ...more, after });
-      if (ENDED.has(was) && !ENDED.has(task.state)) live.restart(); // an ended task had left the stream
+      if (ENDED.has(was) && !ENDED.has(task.state)) live.restart(); // an ended task was no longer in the stream
       await spent();
       draw();
     } catch (error) {
@@ -90,7 +90,7 @@ export async function show(root, place) {
     return undefined;
   }
 
-  /** What is read once, after the page stands. */
+  /** Data that is read once, after the page is drawn. */
   async function more() {
     await Promise.allSettled([
       spent(),
@@ -104,7 +104,7 @@ export async function show(root, place) {
 
   async function spent() {
     const spends = found.task.usage || found.task.reason === "budget" || chart.bars().some((bar) => bar.kind === "model" || bar.kind === "child");
-    if (found.budget === false || !spends) return; // there is none for most tasks
+    if (found.budget === false || !spends) return; // most tasks have no budget
     found.budget = await ask("/budget").catch((error) => (error.status === 404 ? false : found.budget));
   }
 
@@ -118,10 +118,10 @@ export async function show(root, place) {
     shown.counts("events", chart.seq());
     shown.counts("artifacts", chart.marks().filter((mark) => mark.kind === "artifact").length);
     const menus = head.querySelector(".menu-list:not([hidden])");
-    if (menus) return; // somebody is choosing
+    if (menus) return; // a menu is open
     put(
       head,
-      h("nav", { class: "crumbs", "aria-label": "Where this is" }, h("a", { href: link("/tasks") }, "Tasks"), icon("right", 14), task.parent && [taskLink(task.parent), icon("right", 14)], h("span", null, copyable(task.task_id, short(task.task_id)))),
+      h("nav", { class: "crumbs", "aria-label": "Breadcrumbs" }, h("a", { href: link("/tasks") }, "Tasks"), icon("right", 14), task.parent && [taskLink(task.parent), icon("right", 14)], h("span", null, copyable(task.task_id, short(task.task_id)))),
       h("div", { class: "page-head" }, h("div", null, h("h1", { class: "task-title" }, h("bdi", null, line(task.task, 120)), chip(task)), h("p", { class: "sentence" }, sentence(task, chart, found))), h("div", { class: "actions" }, actions(context))),
       progress(),
       h("div", { class: "meters" }, metersOf(found)),

@@ -1,5 +1,5 @@
-// Tasks: what there is, why it is not going on, and what can be done about all of it at once. Filters are in the address, so that a
-// view can be sent to somebody; what is shown is read again when the stream says that something happened.
+// Tasks: the list with the reason why each task does not go on, and actions for all that match. Filters are in the URL, so that a view
+// can be shared; the list is read again when the stream reports a change.
 
 import { get, post } from "../api.js";
 import { h, put } from "../dom.js";
@@ -23,7 +23,7 @@ export async function show(root, place) {
   put(root, h("header", { class: "page-head" }, h("div", null, h("h1", null, "Tasks ", total)), h("div", { class: "actions" }, actions())), bar, list, foot);
 
   let seen = [];
-  let before = []; // the cursors of the pages before this one
+  let before = []; // the cursors of the newer pages
   let reading = null;
   const known = await filters.choices(signal);
   filters.draw(bar, here(), known);
@@ -50,7 +50,7 @@ export async function show(root, place) {
     const chosen = list.querySelector(".chosen")?.dataset.id;
     const focused = list.contains(document.activeElement);
     list.setAttribute("role", seen.length ? "list" : "region");
-    if (!seen.length) put(list, place.one("cursor") ? empty("Nothing more", "These were all.") : nothing(place));
+    if (!seen.length) put(list, place.one("cursor") ? empty("No more tasks", "The page before this one was the last.") : nothing(place));
     else {
       const old = new Map([...list.children].map((one) => [one.dataset.id, one]));
       const rows = seen.map((task) => row(task, old.get(task.task_id)));
@@ -77,7 +77,7 @@ export async function show(root, place) {
     return undefined;
   }
 
-  // ── live: at most one reading a second, and none while nothing happens ──
+  // ── live: the list is read at most once a second, and only after a change ──
   let due = 0;
   let last = 0;
   const soon = () => {
@@ -90,7 +90,7 @@ export async function show(root, place) {
   };
   live.on("task", soon, signal);
   live.on("reset", soon, signal);
-  const slow = setInterval(soon, 15_000); // what no stream tells: places in queues
+  const slow = setInterval(soon, 15_000); // for what the stream does not report: positions in queues
   signal.addEventListener("abort", () => clearInterval(slow), { once: true });
 
   // ── the keyboard ──
@@ -149,25 +149,25 @@ function row(task, old) {
 
 const total = (usage) => (usage.input_tokens === null || usage.output_tokens === null ? null : usage.input_tokens + usage.output_tokens);
 
-/** Why it is not going on, or how it ended, in one line. */
+/** Why the task does not go on, or how it ended, in one line. */
 function said(task) {
   if (task.state !== "completed") return reasoned(task);
   return h("span", { class: "why" }, told(task, "result", 100));
 }
 
 function nothing(place) {
-  if (filters.any(place)) return empty("No task matches", "Take a filter away, or look for something else.", button("Clear all filters", () => go("/tasks")));
+  if (filters.any(place)) return empty("No task matches", "Remove a filter, or search for something else.", button("Clear all filters", () => go("/tasks")));
   return empty("No tasks yet", "Submit one here, with `onward submit`, or over the API.", may("submit") && h("a", { class: "button main", href: link("/new") }, "New task"));
 }
 
-// ── all that match ───────────────────────────────────────────────────────────────────────────────────────────────────
+// ── bulk actions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const DEEDS = {
-  cancel: { text: "Cancel", icon: "stop", says: "They end, and so do the tasks that they started; what is owed is undone first. Those that have ended stay as they are.", danger: true },
-  pause: { text: "Pause", icon: "pause", says: "Nobody goes on with them until they are resumed." },
-  resume: { text: "Resume", icon: "play", says: "Those that failed, are parked, quarantined or paused go on where they stopped." },
-  priority: { text: "Change the priority of", icon: "up", says: "Higher goes first." },
-  prune: { text: "Forget", icon: "stop", says: "Those that have ended are gone for good, with all that they started and all that there is of them. The others stay.", danger: true, scope: "admin" },
+  cancel: { text: "Cancel", icon: "stop", says: "These tasks and their children end; finished saga steps are undone first. Ended tasks do not change.", danger: true },
+  pause: { text: "Pause", icon: "pause", says: "No worker goes on with these tasks until they are resumed." },
+  resume: { text: "Resume", icon: "play", says: "Failed, parked, quarantined and paused tasks continue where they stopped." },
+  priority: { text: "Change the priority of", icon: "up", says: "Tasks with a higher priority go first." },
+  prune: { text: "Delete", icon: "stop", says: "Ended tasks are deleted for good, with all tasks that they started. Other tasks do not change.", danger: true, scope: "admin" },
 };
 
 function actions() {
@@ -175,7 +175,7 @@ function actions() {
   return menu("All matching", () => {
     const some = filters.any(here());
     return Object.entries(DEEDS).filter(([, deed]) => may(deed.scope || "submit")).map(([name, deed]) => ({ text: `${deed.text} all matching…`, icon: deed.icon, danger: deed.danger, disabled: !some, title: some ? null : "Set a filter first", act: () => all(name, deed) }));
-  }, { title: "Do something with all tasks that match the filters" });
+  }, { title: "An action for all tasks that match the filters" });
 }
 
 async function all(action, deed) {
@@ -184,7 +184,7 @@ async function all(action, deed) {
   const found = await attempt(() => get("/api/tasks/count", filter));
   if (!found) return;
   if (!found.count) {
-    toast("Nothing matches these filters now.");
+    toast("No task matches these filters now.");
     return;
   }
   const n = `${count(found.count, "task")}${found.capped ? " or more" : ""}`;
@@ -193,12 +193,12 @@ async function all(action, deed) {
     text: deed.says,
     fields: [h("div", { class: "row" }, filters.words(place).map((one) => h("span", { class: "tag" }, one))), priority],
     name: `${deed.text} ${n}`,
-    cancel: "Leave them",
+    cancel: "Keep them as they are",
     kind: deed.danger ? "danger" : "main",
     act: () => post("/api/tasks/actions", { action, filter, count: found.count, ...(priority ? { priority: Number(priority.input.value) } : {}) }),
   });
   if (!done) return;
-  const refused = done.refused?.length ? ` ${count(done.matched - done.done, "task")} could not: ${done.refused[0].detail}` : "";
+  const refused = done.refused?.length ? ` ${count(done.matched - done.done, "task")} refused: ${done.refused[0].detail}` : "";
   toast(`Done with ${number(done.done)} of ${number(done.matched)}.${refused}`, { tone: refused ? "bad" : "good" });
 }
 

@@ -1,6 +1,6 @@
-// Artifacts: bytes that steps left behind. Their names and types are claims of whoever made them, so nothing is shown for what it says
-// that it is: an image only when its first bytes are those of one, and then as a blob of that checked type; text as text; anything
-// else as numbers. Nothing of it is ever run.
+// Artifacts: bytes that steps stored. Their names and types come from agents and tools, so they are not trusted: bytes are shown as an
+// image only if their first bytes are those of an image, as a blob of that checked type; text as text; anything else as a hex dump.
+// Nothing of it is ever run.
 
 import { ask, part } from "../api.js";
 import { h, put } from "../dom.js";
@@ -10,7 +10,7 @@ import { button, busy, empty, failure } from "../ui.js";
 import { saved, value } from "../values.js";
 import { bytes, line } from "../words.js";
 
-const SMALL = 300_000; // bytes that are shown without being asked for
+const SMALL = 300_000; // bytes; a smaller artifact is loaded without a click
 const MOST = 20_000_000;
 const SHOWN = 1_000_000;
 
@@ -22,7 +22,7 @@ export async function artifacts(root, context, signal) {
       const { artifacts: found } = await context.ask("/artifacts");
       if (signal.aborted) return;
       if (!found.length) {
-        put(root, empty("No artifacts", "What a step leaves behind (a report, a picture, a large output) would be here."));
+        put(root, empty("No artifacts", "Files that steps store (a report, a picture, a large output) appear here."));
         return;
       }
       for (const one of found) if (!drawn.has(one.id)) drawn.set(one.id, card(one, signal));
@@ -73,7 +73,7 @@ function preview(buffer, name, signal) {
   if (type) {
     const where = URL.createObjectURL(new Blob([data], { type }));
     signal.addEventListener("abort", () => URL.revokeObjectURL(where), { once: true });
-    const image = h("img", { src: where, alt: name, class: "preview", onerror: () => image.replaceWith(h("p", { class: "faint" }, "It begins like an image, and is none that this browser can show.")) });
+    const image = h("img", { src: where, alt: name, class: "preview", onerror: () => image.replaceWith(h("p", { class: "faint" }, "It looks like an image, but this browser cannot show it.")) });
     return image;
   }
   const text = readable(data);

@@ -1,4 +1,4 @@
-// The conversation of an agent: to the letter what its model saw at a turn, and what it said; and what it is saying now.
+// The conversation of an agent: the exact messages that its model received in a turn, its reply, and the text that it is generating now.
 
 import { h, put } from "../dom.js";
 import * as live from "../live.js";
@@ -7,7 +7,7 @@ import { busy, empty, failure } from "../ui.js";
 import { value } from "../values.js";
 import { compact, count, ENDED, line, money, moment, number, safe, span } from "../words.js";
 
-const ROLES = { system: "Instructions", user: "To the agent", assistant: "Model", tool: "Tool" };
+const ROLES = { system: "Instructions", user: "User", assistant: "Model", tool: "Tool" };
 const LONG = 1500;
 
 export async function conversation(root, context, signal) {
@@ -33,7 +33,7 @@ export async function conversation(root, context, signal) {
       if (error.status !== 404) return put(root, failure(error, read));
     }
     if (signal.aborted) return undefined;
-    if (!turns.length && !said.size) return put(root, empty("No model was asked", "The conversation of an agent would be here."));
+    if (!turns.length && !said.size) return put(root, empty("No model was called", "For tasks of agents, the conversation with the model appears here."));
     if (!root.contains(picker)) put(root, h("div", { class: "talk-split" }, picker, h("div", { class: "stack" }, body, now)));
     const last = turns.length ? turns[turns.length - 1].turn : 0;
     const wanted = Number(here().one("turn")) || (chosen && chosen < drawnLast ? chosen : last);
@@ -72,7 +72,7 @@ export async function conversation(root, context, signal) {
       drawn = number;
       const names = new Map([...turn.messages, turn.reply].flatMap((message) => (message.tool_calls || []).map((one) => [one.id, one.function?.name])));
       put(body, about(turn), turn.messages.map((message) => bubble(message, names)), bubble(turn.reply, names, true));
-      if (below) main.scrollTop = main.scrollHeight; // who reads along at the end stays there
+      if (below) main.scrollTop = main.scrollHeight; // keep the end in view if it was in view
     } catch (error) {
       if (error.name !== "AbortError") put(body, failure(error));
     }
@@ -88,7 +88,7 @@ export async function conversation(root, context, signal) {
     picker.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
   }
 
-  // ── what it is saying ──
+  // ── the text that is being generated ──
 
   const said = new Map();
   function speak() {
@@ -103,7 +103,7 @@ export async function conversation(root, context, signal) {
       const name = `${piece.turn}:${piece.attempt}`;
       if (piece.withdrawn) said.delete(name);
       else {
-        // Numbers of attempts grow: an earlier one of this turn is void, also when its end was missed while the stream was cut.
+        // A later attempt replaces the earlier ones of its turn, also when the stream was cut and their withdrawal was missed.
         for (const other of [...said.keys()]) if (other.startsWith(`${piece.turn}:`) && other !== name) said.delete(other);
         said.set(name, (said.get(name) || "").slice(0, piece.offset) + piece.text);
       }
@@ -112,14 +112,14 @@ export async function conversation(root, context, signal) {
     },
     signal,
   );
-  live.on("reset", () => (said.clear(), root.contains(picker) && speak()), signal); // what is still being said is told again
+  live.on("reset", () => (said.clear(), root.contains(picker) && speak()), signal); // the server sends unfinished text again
   let due = 0;
   live.on(`task:${context.id}`, () => (clearTimeout(due), (due = setTimeout(() => !signal.aborted && read(), 300))), signal);
   await read();
 }
 
 function about(turn) {
-  return h("p", { class: "faint" }, [`Turn ${number(turn.turn)}`, safe(turn.model), moment(turn.at), turn.took_s === null ? "" : span(turn.took_s), `${compact(turn.input_tokens)} tokens in, ${compact(turn.output_tokens)} out`, money(turn.cost_usd), `saw ${count(turn.messages.length, "message")}`].filter(Boolean).join(" · "));
+  return h("p", { class: "faint" }, [`Turn ${number(turn.turn)}`, safe(turn.model), moment(turn.at), turn.took_s === null ? "" : span(turn.took_s), `${compact(turn.input_tokens)} tokens in, ${compact(turn.output_tokens)} out`, money(turn.cost_usd), `${count(turn.messages.length, "message")} sent`].filter(Boolean).join(" · "));
 }
 
 function bubble(message, names, latest = false) {
@@ -138,7 +138,7 @@ function call(one) {
   try {
     shown = JSON.parse(given);
   } catch {
-    // what a model wrote may be no JSON
+    // a model may write arguments that are not JSON
   }
   return h("div", { class: "call" }, h("b", null, "calls ", h("bdi", { class: "mono" }, line(name, 80))), given && value(shown, { first: 800, name: "arguments", label: `Arguments of ${line(name, 80)}` }));
 }

@@ -1,4 +1,4 @@
-// What an agent knows: its goal and plan, facts, open questions, flags.
+// The state of an agent: its goal and plan, facts, open questions, risks.
 
 import { h, put } from "../dom.js";
 import * as live from "../live.js";
@@ -31,15 +31,15 @@ function drawn(found) {
       "div",
       { class: "stack" },
       card("Goal", h("p", { class: "text" }, safe(found.goal))),
-      card("Plan", found.plan.length ? h("ol", { class: "plan" }, found.plan.map((one) => h("li", { class: "text" }, safe(one)))) : none("It has made no plan.")),
+      card("Plan", found.plan.length ? h("ol", { class: "plan" }, found.plan.map((one) => h("li", { class: "text" }, safe(one)))) : none("No plan yet.")),
       found.open_questions.length ? card("Open questions", h("ul", { class: "plan" }, found.open_questions.map((one) => h("li", { class: "text" }, safe(one))))) : null,
-      found.risk_flags.length || required.length ? card("Care", h("div", { class: "row" }, found.risk_flags.map((one) => badge(line(one, 60), "warn")), required.length ? h("span", { class: "faint" }, `A person approves: ${required.map((one) => line(one, 40)).join(", ")}`) : null)) : null,
+      found.risk_flags.length || required.length ? card("Risks", h("div", { class: "row" }, found.risk_flags.map((one) => badge(line(one, 60), "warn")), required.length ? h("span", { class: "faint" }, `Needs approval: ${required.map((one) => line(one, 40)).join(", ")}`) : null)) : null,
     ),
     h(
       "div",
       { class: "stack" },
-      card("Facts", found.known_facts.length ? facts(found.known_facts) : none("It has recorded no facts.")),
-      card("All of it", value(found, { name: "state", first: 600, label: "State" })),
+      card("Facts", found.known_facts.length ? facts(found.known_facts) : none("No facts yet.")),
+      card("Full state", value(found, { name: "state", first: 600, label: "State" })),
     ),
   );
 }
@@ -52,7 +52,7 @@ function facts(list) {
     [
       { name: "Fact", cell: (one) => h("bdi", null, line(one.key, 80)) },
       { name: "Value", cell: (one) => (typeof one.value === "object" || String(one.value).length > 200 ? value(one.value, { first: 400, label: "Value" }) : h("bdi", null, brief(one.value, 220))) },
-      { name: "From", cell: (one) => h("span", { class: "faint" }, line(one.source, 60)) },
+      { name: "Source", cell: (one) => h("span", { class: "faint" }, line(one.source, 60)) },
     ],
     list,
     { label: "Facts" },

@@ -107,12 +107,12 @@ class StateResources:
         self._access, self._agents = access, agents
 
     def add_to(self, server: MCPServer[Any]) -> None:
-        """The template, and the list of what is recent."""
+        """Register the resource template, and the list of recent tasks."""
         server.resource(
             TEMPLATE,
             name="state",
-            title="What an agent knows",
-            description="Goal, plan, facts, open questions and artifacts of a task of an agent, and where the task stands.",
+            title="The state of an agent",
+            description="Goal, plan, facts, open questions and artifacts of an agent's task, and the status of the task.",
             mime_type="application/json",
         )(self._read)
 
