@@ -12,7 +12,7 @@ export class Problem extends Error {
 }
 
 /** Called when the server needs a key; the shell then shows the sign-in. */
-export const door = { wanted: () => {} };
+export const auth = { onKeyNeeded: () => {} };
 
 export const key = {
   get: () => sessionStorage.getItem(KEY),
@@ -22,11 +22,11 @@ export const key = {
 
 /** The URL of a request: relative to the page, so that it works under any prefix. Lists in a query become repeated names. */
 export function address(path, query) {
-  const found = new URL(path.replace(/^\//, ""), location.origin + location.pathname);
+  const url = new URL(path.replace(/^\//, ""), location.origin + location.pathname);
   for (const [name, value] of Object.entries(query || {})) {
-    for (const one of [value].flat()) if (one !== null && one !== undefined && one !== "") found.searchParams.append(name, one);
+    for (const item of [value].flat()) if (item !== null && item !== undefined && item !== "") url.searchParams.append(name, item);
   }
-  return found;
+  return url;
 }
 
 /** Headers of every request. */
@@ -57,23 +57,23 @@ export async function ask(method, path, { query, body, signal, more } = {}) {
 
 /** The problem in a response (RFC 9457). */
 export async function problem(response) {
-  let told = {};
+  let details = {};
   try {
-    told = await response.json();
+    details = await response.json();
   } catch {
     // not JSON: from a proxy, perhaps
   }
-  const text = told.detail || told.title || `The server answered with ${response.status}.`;
-  const found = new Problem(response.status, told.code || "", sentence(text), { ...told, retryAfter: Number(response.headers.get("Retry-After")) || undefined });
-  if (response.status === 401) door.wanted(found);
-  return found;
+  const text = details.detail || details.title || `The server answered with ${response.status}.`;
+  const error = new Problem(response.status, details.code || "", sentence(text), { ...details, retryAfter: Number(response.headers.get("Retry-After")) || undefined });
+  if (response.status === 401) auth.onKeyNeeded(error);
+  return error;
 }
 
 /** An error as a sentence: our errors begin with a small letter and end without a full stop, as in a terminal. */
 export function sentence(text) {
-  const said = String(text).trim();
-  const whole = said.charAt(0).toUpperCase() + said.slice(1);
-  return /[.!?…]$/.test(whole) ? whole : `${whole}.`;
+  const trimmed = String(text).trim();
+  const capitalized = trimmed.charAt(0).toUpperCase() + trimmed.slice(1);
+  return /[.!?…]$/.test(capitalized) ? capitalized : `${capitalized}.`;
 }
 
 async function json(method, path, options) {

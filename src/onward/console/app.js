@@ -1,6 +1,6 @@
 // The shell: navigation, top bar, sign-in, keyboard shortcuts. Pages are in pages/; pages.js explains how to add one.
 
-import { door, get, key } from "./api.js";
+import { auth, get, key } from "./api.js";
 import { h, put } from "./dom.js";
 import { dialog } from "./dialog.js";
 import { icon } from "./icons.js";
@@ -27,7 +27,7 @@ function shell() {
       "header",
       { class: "top" },
       h("a", { class: "brand", href: "#/tasks", "aria-label": "Onward: tasks" }, h("img", { src: "console/mark.svg", alt: "", width: 22, height: 22 }), h("span", null, "Onward")),
-      h("form", { class: "search", role: "search", onsubmit: searched }, icon("search"), search, h("kbd", null, "/")),
+      h("form", { class: "search", role: "search", onsubmit: submitSearch }, icon("search"), search, h("kbd", null, "/")),
       h("div", { class: "top-end" }, lamp, account, theme(), button("New task", () => router.go("/new"), { kind: "main", icon: "plus", title: "New task (n)", class: "button main new" })),
     ),
     rail,
@@ -41,7 +41,7 @@ function shell() {
 let stats = null;
 let current = null;
 
-function railed() {
+function drawRail() {
   const items = pages.filter((page) => page.nav && (!page.shown || page.shown()));
   put(
     rail,
@@ -54,11 +54,11 @@ function railed() {
   );
 }
 
-function arrived(page, place) {
+function onArrive(page, place) {
   current = page;
   document.title = page ? `${page.title} · Onward` : "Onward";
   if (place.path === "/tasks") search.value = place.one("q");
-  railed();
+  drawRail();
 }
 
 function failed(root, error) {
@@ -67,7 +67,7 @@ function failed(root, error) {
   else put(root, failure(error, () => router.again()));
 }
 
-function searched(event) {
+function submitSearch(event) {
   event.preventDefault();
   const place = router.here();
   const kept = place.path === "/tasks" ? Object.fromEntries([...new URLSearchParams(place.text).keys()].map((name) => [name, place.all(name)])) : {};
@@ -82,33 +82,33 @@ search.addEventListener("input", () => {
 
 // ── the numbers in the navigation, and the connection status ────────────────────────────────────────────────────────────────────────────
 
-let asked = 0;
+let countedAt = 0;
 let pending = 0;
 
 /** Read the numbers again, at most every two seconds. */
-function counted() {
+function refreshCounts() {
   clearTimeout(pending);
   pending = setTimeout(async () => {
-    asked = Date.now();
+    countedAt = Date.now();
     try {
-      stats = await (me.tenant ? asks() : get("/api/stats"));
-      railed();
+      stats = await (me.tenant ? openAsks() : get("/api/stats"));
+      drawRail();
     } catch {
       // the key may not read them, or the server is away: show no numbers
     }
-  }, Math.max(50, 2000 - (Date.now() - asked)));
+  }, Math.max(50, 2000 - (Date.now() - countedAt)));
 }
 
 /** The numbers for a key of a tenant: its open approvals and questions. */
-async function asks() {
+async function openAsks() {
   const [{ approvals }, { questions }] = await Promise.all([get("/api/approvals"), get("/api/questions")]);
   return { states: {}, people: approvals.length + questions.length };
 }
 
-const LAMPS = { live: ["good", "Live"], connecting: ["idle", "Connecting"], paused: ["idle", "Paused"], cut: ["bad", "Offline"] };
+const STATUSES = { live: ["good", "Live"], connecting: ["idle", "Connecting"], paused: ["idle", "Paused"], cut: ["bad", "Offline"] };
 
-function lit({ is, why }) {
-  const [tone, word] = LAMPS[is];
+function drawStatus({ is, why }) {
+  const [tone, word] = STATUSES[is];
   lamp.title = why || { live: "Updates are shown as they happen.", paused: "Updates are paused while this tab is hidden." }[is] || "";
   put(lamp, badge(word, tone));
   lamp.dataset.is = is;
@@ -137,7 +137,7 @@ const keyField = h("input", { type: "password", "aria-label": "Key", placeholder
 const signView = h(
   "section",
   { class: "sign-in", hidden: true, "aria-label": "Sign in" },
-  h("form", { onsubmit: tried }, h("img", { src: "console/mark.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), h("p", { class: "faint" }, "This server needs a key. Create one with ", h("code", null, "onward keys create"), "."), keyField, trouble, button("Sign in", null, { type: "submit", kind: "main" }), h("p", { class: "hint" }, "The key is kept in this tab only, until the tab is closed.")),
+  h("form", { onsubmit: submitKey }, h("img", { src: "console/mark.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), h("p", { class: "faint" }, "This server needs a key. Create one with ", h("code", null, "onward keys create"), "."), keyField, trouble, button("Sign in", null, { type: "submit", kind: "main" }), h("p", { class: "hint" }, "The key is kept in this tab only, until the tab is closed.")),
 );
 
 /** Ask for a key. Afterwards the page is shown again. */
@@ -153,15 +153,15 @@ function signIn() {
 
 /** Show either the sign-in or everything else. */
 function shown() {
-  for (const one of document.getElementById("app").children) one.hidden = (one === signView) !== signing;
+  for (const child of document.getElementById("app").children) child.hidden = (child === signView) !== signing;
 }
 
-async function tried(event) {
+async function submitKey(event) {
   event.preventDefault();
   if (!keyField.value.trim()) return;
   key.set(keyField.value.trim());
   try {
-    await known();
+    await loadCaller();
   } catch (error) {
     key.clear();
     put(trouble, error.status === 401 ? "The server does not know this key." : error.message);
@@ -173,10 +173,10 @@ async function tried(event) {
   router.again();
 }
 
-async function known() {
+async function loadCaller() {
   Object.assign(me, await get("/api/whoami"));
   put(account, key.get() && menu(me.name || "key", [{ text: "Sign out", act: () => (key.clear(), location.reload()) }], { icon: "key", title: "Your key", kind: "quiet" }));
-  railed();
+  drawRail();
 }
 
 // ── the keyboard ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,27 +192,27 @@ addEventListener("keydown", (event) => {
   if (event.key === "/") (event.preventDefault(), search.focus(), search.select());
   else if (event.key === "n") router.go("/new");
   else if (event.key === "g") router.go("/tasks");
-  else if (event.key === "?") dialog("Keys", { fields: [h("dl", { class: "facts keys" }, KEYS.map(([one, what]) => [h("dt", null, h("kbd", null, one)), h("dd", null, what)]))], cancel: "Close" });
+  else if (event.key === "?") dialog("Keys", { fields: [h("dl", { class: "facts keys" }, KEYS.map(([keys, action]) => [h("dt", null, h("kbd", null, keys)), h("dd", null, action)]))], cancel: "Close" });
 });
 
 // ── begin ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 async function begin() {
   shell();
-  door.wanted = signIn;
+  auth.onKeyNeeded = signIn;
   setInterval(tick, 1000);
-  live.on("status", lit);
-  live.on("task", counted);
-  live.on("reset", counted);
-  lit(live.status);
+  live.on("status", drawStatus);
+  live.on("task", refreshCounts);
+  live.on("reset", refreshCounts);
+  drawStatus(live.status);
   router.ahead(pages); // loads its modules while `/api/whoami` is on the way
   try {
-    await known();
+    await loadCaller();
   } catch {
     // the sign-in is shown, or the page shows the error
   }
   if (!signing) live.restart();
-  router.start(pages, main, { told: arrived, failed });
+  router.start(pages, main, { onArrive, onError: failed });
 }
 
 begin();

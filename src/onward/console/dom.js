@@ -28,7 +28,7 @@ function set(element, name, value) {
   if (name === "ref") value(element);
   else if (name.startsWith("on")) element.addEventListener(name.slice(2), value); // a string is not a listener: this throws
   else if (name === "class") element.setAttribute("class", [value].flat(Infinity).filter(Boolean).join(" "));
-  else if (name === "style") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one);
+  else if (name === "style") for (const [key, item] of Object.entries(value)) element.style.setProperty(key, item);
   else if (name === "data") Object.assign(element.dataset, value);
   else if (PROPERTIES.has(name)) element[name] = value;
   else if (ADDRESSES.has(name)) element.setAttribute(name, address(String(value)));

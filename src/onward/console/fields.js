@@ -28,9 +28,9 @@ export function choice(name, options, props = {}, more) {
 
 /** A bare select. */
 export function select(options, { value, ...props } = {}) {
-  return h("select", props, options.map((one) => {
-    const [is, said] = Array.isArray(one) ? one : [one, one];
-    return h("option", { value: is, selected: is === value }, said);
+  return h("select", props, options.map((option) => {
+    const [is, text] = Array.isArray(option) ? option : [option, option];
+    return h("option", { value: is, selected: is === value }, text);
   }));
 }
 

@@ -62,7 +62,7 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 
-function tell(topic, value) {
+function publish(topic, value) {
   for (const listener of [...(listeners.get(topic) || [])]) {
     try {
       listener(value);
@@ -74,7 +74,7 @@ function tell(topic, value) {
 
 function set(is, why = "") {
   Object.assign(status, { is, why });
-  tell("status", status);
+  publish("status", status);
 }
 
 async function read() {
@@ -94,7 +94,7 @@ async function read() {
     wait = 500;
     await events(response.body, (name, data) => {
       if (name === "") alive();
-      else hear(name, data);
+      else receive(name, data);
     });
     if (!mine.signal.aborted) later("The server ended the stream.");
   } catch (error) {
@@ -114,40 +114,40 @@ function later(why, seconds) {
   wait = Math.min(wait * 2, LONGEST);
 }
 
-function hear(name, data) {
+function receive(name, data) {
   if (name === "reset" && data.reason === "begin") {
     covered.clear();
     for (const id of Object.keys(data.tasks || {})) covered.add(id);
     set("live");
-    tell("reset", data);
+    publish("reset", data);
   } else if (name === "text") {
-    tell(`text:${data.task_id}`, data);
+    publish(`text:${data.task_id}`, data);
   } else if (name === "message") {
     covered.add(data.task_id);
-    tell(`task:${data.task_id}`, data);
-    tell("task", data);
+    publish(`task:${data.task_id}`, data);
+    publish("task", data);
   } else if (name === "reset" && data.task_id) {
-    tell(`task:${data.task_id}`, data);
+    publish(`task:${data.task_id}`, data);
   }
 }
 
-/** Read server-sent events; each chunk that arrives also calls `told` with the event "". */
-async function events(body, told) {
+/** Read server-sent events; each chunk that arrives also calls `emit` with the event "". */
+async function events(body, emit) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let left = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    told("", null);
+    emit("", null);
     left += value;
     for (let end = left.indexOf("\n\n"); end >= 0; end = left.indexOf("\n\n")) {
-      one(left.slice(0, end), told);
+      parseEvent(left.slice(0, end), emit);
       left = left.slice(end + 2);
     }
   }
 }
 
-function one(block, told) {
+function parseEvent(block, emit) {
   let name = "message";
   const data = [];
   for (const row of block.split("\n")) {
@@ -155,5 +155,5 @@ function one(block, told) {
     if (field === "event") name = value;
     else if (field === "data") data.push(value);
   }
-  if (data.length) told(name, JSON.parse(data.join("\n")));
+  if (data.length) emit(name, JSON.parse(data.join("\n")));
 }

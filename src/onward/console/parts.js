@@ -10,7 +10,7 @@ import { compact, safe } from "./words.js";
 /** Keep a page up to date: `load` runs now (its error goes to the page), after each update of a task, but at most every `gap` ms (less
  *  often if it takes long), and every `every` ms for changes that the stream does not report. It never runs twice at once, nor while
  *  the tab is hidden. Returns a function that runs it at once. */
-export async function kept(load, signal, { gap = 1000, every = 0 } = {}) {
+export async function keepUpdated(load, signal, { gap = 1000, every = 0 } = {}) {
   let [running, wanted, forced, last, timer, took] = [true, false, false, Date.now(), 0, 0];
   async function run() {
     timer = 0;
@@ -55,11 +55,11 @@ export function redraw(box, what, make) {
   if (box.drawn === now) return;
   if (box.querySelector("[aria-expanded='true']")) return;
   const at = box.contains(document.activeElement) ? document.activeElement.closest("[data-key]")?.dataset.key : null;
-  const places = [...box.querySelectorAll(".table-box")].map((one) => one.scrollLeft);
+  const places = [...box.querySelectorAll(".table-box")].map((element) => element.scrollLeft);
   box.drawn = now;
   put(box, make());
-  [...box.querySelectorAll(".table-box")].forEach((one, i) => (one.scrollLeft = places[i] || 0));
-  if (at) [...box.querySelectorAll("[data-key]")].find((one) => one.dataset.key === at)?.focus({ preventScroll: true });
+  [...box.querySelectorAll(".table-box")].forEach((element, i) => (element.scrollLeft = places[i] || 0));
+  if (at) [...box.querySelectorAll("[data-key]")].find((element) => element.dataset.key === at)?.focus({ preventScroll: true });
 }
 
 /** A number with its name above and a note below. */
@@ -92,8 +92,8 @@ export function share(parts, whole) {
 }
 
 /** A secret that is shown only once, with a button to copy it. */
-export function secret(text, said) {
-  const field = h("input", { type: "text", readonly: true, value: text, "aria-label": said, class: "mono secret", onfocus: (event) => event.target.select() });
+export function secret(text, label) {
+  const field = h("input", { type: "text", readonly: true, value: text, "aria-label": label, class: "mono secret", onfocus: (event) => event.target.select() });
   const copy = button("Copy", null, { icon: "copy" });
   copy.addEventListener("click", async () => {
     field.focus();
@@ -122,7 +122,7 @@ export function rate(perSecond) {
 
 /** A foreign URL as text, with its host emphasised. */
 export function where(url) {
-  const found = /^(https?:\/\/)([^/?#]+)(.*)$/s.exec(String(url));
-  return found ? h("span", { class: "where mono", title: safe(url) }, h("b", null, safe(found[2])), safe(found[3])) : h("span", { class: "where mono" }, safe(url));
+  const match = /^(https?:\/\/)([^/?#]+)(.*)$/s.exec(String(url));
+  return match ? h("span", { class: "where mono", title: safe(url) }, h("b", null, safe(match[2])), safe(match[3])) : h("span", { class: "where mono" }, safe(url));
 }
 

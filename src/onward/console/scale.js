@@ -58,34 +58,34 @@ export function foldable(from, until, shifts) {
 }
 
 function merged(intervals, from, end) {
-  const found = [];
-  for (const [a, b] of intervals.map(([a, b]) => [Math.max(a, from), Math.min(b, end)]).sort((one, other) => one[0] - other[0])) {
-    const last = found[found.length - 1];
+  const result = [];
+  for (const [a, b] of intervals.map(([a, b]) => [Math.max(a, from), Math.min(b, end)]).sort((first, second) => first[0] - second[0])) {
+    const last = result[result.length - 1];
     if (last && a <= last[1]) last[1] = Math.max(last[1], b);
-    else if (b >= a) found.push([a, b]);
+    else if (b >= a) result.push([a, b]);
   }
-  return found;
+  return result;
 }
 
 /** Round times for an axis, about `apart` pixels from one another: [[time, text]]. */
 export function ticks(scale, width, view, apart = 110) {
   const seconds = (apart / width) * (view[1] - view[0]) / scale.perSecond;
   const step = nice(seconds);
-  const found = [];
+  const result = [];
   const [low, high] = [scale.time(Math.max(0, view[0])), scale.time(Math.min(1, view[1]))];
   for (const [a, b] of scale.work) {
     for (let n = Math.ceil((Math.max(a, low) - scale.from) / step - 1e-9); ; n += 1) {
       const time = scale.from + n * step;
-      if (time > Math.min(b, high) || found.length > 60) break;
-      found.push([time, offset(n * step, step)]);
+      if (time > Math.min(b, high) || result.length > 60) break;
+      result.push([time, offset(n * step, step)]);
     }
   }
-  return found;
+  return result;
 }
 
 const NICE = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 2592000];
 
-const nice = (seconds) => NICE.find((one) => one >= seconds) || NICE[NICE.length - 1];
+const nice = (seconds) => NICE.find((step) => step >= seconds) || NICE[NICE.length - 1];
 
 function offset(seconds, step) {
   if (seconds === 0) return "0";

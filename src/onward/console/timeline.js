@@ -69,7 +69,7 @@ export function timeline({ pick, signal }) {
   }
 
   function arrange() {
-    const all = [...bars.values()].sort((one, other) => one.seq - other.seq || (RANK[one.kind] ?? 4) - (RANK[other.kind] ?? 4));
+    const all = [...bars.values()].sort((a, b) => a.seq - b.seq || (RANK[a.kind] ?? 4) - (RANK[b.kind] ?? 4));
     const shown = all.filter((bar) => !laned(bar));
     rows = shown.filter((bar) => (!trouble || TROUBLE.has(bar.state)) && (!only || label(bar).toLowerCase().includes(only)));
     put(counts, rows.length === shown.length ? count(shown.length, "row") : `${number(rows.length)} of ${number(shown.length)}`);
@@ -110,7 +110,7 @@ export function timeline({ pick, signal }) {
       lines.map((mark) => inside(x(mark.at), x(mark.at)) && h("i", { class: ["tl-line", `tone-${LINES[mark.kind]}`], style: { left: `${x(mark.at)}px` } })),
     );
     let free = -1e9;
-    for (const mark of [...marks.values()].filter((one) => LINES[one.kind]).sort((one, other) => one.at - other.at)) {
+    for (const mark of [...marks.values()].filter((mark) => LINES[mark.kind]).sort((a, b) => a.at - b.at)) {
       const left = x(mark.at);
       if (!inside(left, left)) continue;
       const text = left > free ? MARKS[mark.kind] || mark.kind : "";
@@ -124,14 +124,14 @@ export function timeline({ pick, signal }) {
   }
 
   function drawLane() {
-    const found = [...bars.values()].filter(laned).map((bar) => {
+    const buttons = [...bars.values()].filter(laned).map((bar) => {
       const [a, b] = [x(bar.start), x(bar.end ?? now)];
       if (!inside(a, b)) return null;
       const wide = Math.max(2, b - a);
       const text = bar.kind === "shift" ? bar.name : bar.kind === "retry" ? "pause" : "queue";
       return h("button", { type: "button", class: ["tl-shift", bar.kind, bar.state], style: { left: `${a}px`, width: `${wide}px` }, title: `${bar.kind === "shift" ? `worker ${safe(bar.name)}` : bar.kind === "retry" ? "pause before the next attempt" : "in the queue"} · ${span((bar.end ?? now) - bar.start)}${bar.text ? ` · ${safe(bar.text)}` : ""}`, onclick: () => choose(bar) }, wide > 54 ? line(text, 30) : "");
     });
-    put(lane, found);
+    put(lane, buttons);
   }
 
   function place() {
@@ -147,11 +147,11 @@ export function timeline({ pick, signal }) {
     const size = pool.length || 1;
     const used = new Set();
     for (let i = first; i < last; i += 1) {
-      const one = pool[i % size];
-      used.add(one);
-      show(one, i);
+      const slot = pool[i % size];
+      used.add(slot);
+      show(slot, i);
     }
-    for (const one of pool) if (!used.has(one)) one.element.hidden = true;
+    for (const slot of pool) if (!used.has(slot)) slot.element.hidden = true;
   }
 
   function row() {
@@ -160,22 +160,22 @@ export function timeline({ pick, signal }) {
     const kind = h("i", { class: "tl-kind" });
     const bar = h("i", { class: "tl-bar" });
     const took = h("span", { class: "tl-took" });
-    const one = { name, more, kind, bar, took, index: -1 };
-    one.label = h("div", { class: "tl-name" }, kind, name, more);
-    one.element = h("div", { class: "tl-row", role: "option", onclick: () => choose(rows[one.index]) }, one.label, h("div", { class: "tl-chart" }, bar, took));
-    return one;
+    const parts = { name, more, kind, bar, took, index: -1 };
+    parts.label = h("div", { class: "tl-name" }, kind, name, more);
+    parts.element = h("div", { class: "tl-row", role: "option", onclick: () => choose(rows[parts.index]) }, parts.label, h("div", { class: "tl-chart" }, bar, took));
+    return parts;
   }
 
-  function show(one, i) {
+  function show(parts, i) {
     const bar = rows[i];
     const picked = Boolean(same(bar, chosen));
-    if (one.drawn === drawn && one.index === i && one.picked === picked && !one.element.hidden) return;
-    Object.assign(one, { drawn, picked });
+    if (parts.drawn === drawn && parts.index === i && parts.picked === picked && !parts.element.hidden) return;
+    Object.assign(parts, { drawn, picked });
     const open = bar.end === null || bar.end === undefined;
     const [a, b] = [x(bar.start), x(open ? now : bar.end)];
     const wide = Math.max(3, b - a);
-    const { element } = one;
-    one.index = i;
+    const { element } = parts;
+    parts.index = i;
     element.hidden = false;
     element.id = `tl-${bar.kind}-${bar.seq}-${bar.attempt}`;
     element.style.transform = `translateY(${i * ROW}px)`;
@@ -183,22 +183,22 @@ export function timeline({ pick, signal }) {
     element.setAttribute("aria-selected", String(picked));
     element.setAttribute("aria-posinset", i + 1);
     element.setAttribute("aria-setsize", rows.length);
-    one.label.style.paddingLeft = `${10 + Math.min(8, Math.max(0, bar.depth - 1)) * 14}px`;
-    one.name.textContent = label(bar);
-    one.label.title = safe(`${label(bar)}${bar.text ? ` · ${bar.text}` : ""}`);
-    one.more.textContent = bar.attempt > 1 && bar.kind !== "retry" ? `attempt ${bar.attempt}` : bar.kind === "model" ? line(bar.text, 24) : "";
-    one.bar.style.left = `${a}px`;
-    one.bar.style.width = `${wide}px`;
+    parts.label.style.paddingLeft = `${10 + Math.min(8, Math.max(0, bar.depth - 1)) * 14}px`;
+    parts.name.textContent = label(bar);
+    parts.label.title = safe(`${label(bar)}${bar.text ? ` · ${bar.text}` : ""}`);
+    parts.more.textContent = bar.attempt > 1 && bar.kind !== "retry" ? `attempt ${bar.attempt}` : bar.kind === "model" ? line(bar.text, 24) : "";
+    parts.bar.style.left = `${a}px`;
+    parts.bar.style.width = `${wide}px`;
     const text = words(bar, open);
     // after the bar, or before it, or in it: wherever there is room
     const need = text.length * 6.6 + 10;
     const after = width - (a + wide) > need;
     const before = !after && a > need;
-    one.took.textContent = text;
-    one.took.style.left = before ? "auto" : `${after ? Math.max(0, a + wide) + 6 : Math.max(0, a) + 5}px`;
-    one.took.style.right = before ? `${width - a + 6}px` : "auto";
-    one.took.classList.toggle("within", !after && !before);
-    one.took.hidden = !text || !inside(a, a + wide);
+    parts.took.textContent = text;
+    parts.took.style.left = before ? "auto" : `${after ? Math.max(0, a + wide) + 6 : Math.max(0, a) + 5}px`;
+    parts.took.style.right = before ? `${width - a + 6}px` : "auto";
+    parts.took.classList.toggle("within", !after && !before);
+    parts.took.hidden = !text || !inside(a, a + wide);
   }
 
   function words(bar, open) {
@@ -215,12 +215,12 @@ export function timeline({ pick, signal }) {
 
   // ── selection ──
 
-  const same = (one, other) => one && other && one.kind === other.kind && one.seq === other.seq && one.attempt === other.attempt;
+  const same = (a, b) => a && b && a.kind === b.kind && a.seq === b.seq && a.attempt === b.attempt;
 
   function choose(bar, tell = true) {
     if (!bar) return;
     chosen = bar;
-    const i = rows.findIndex((one) => same(one, bar));
+    const i = rows.findIndex((candidate) => same(candidate, bar));
     if (i >= 0) {
       if (i * ROW < body.scrollTop) body.scrollTop = i * ROW;
       else if ((i + 1) * ROW > body.scrollTop + body.clientHeight) body.scrollTop = (i + 1) * ROW - body.clientHeight;
@@ -234,7 +234,7 @@ export function timeline({ pick, signal }) {
     const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: 15, PageUp: -15, Home: -1e9, End: 1e9 }[event.key];
     if (step === undefined || !rows.length || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
-    const i = rows.findIndex((one) => same(one, chosen));
+    const i = rows.findIndex((candidate) => same(candidate, chosen));
     choose(rows[Math.max(0, Math.min(rows.length - 1, i < 0 ? (step > 0 ? 0 : rows.length - 1) : i + step))]);
   }
 

@@ -13,25 +13,25 @@ export function button(text, onclick, { kind = "", icon: name, title, disabled, 
 /** The state of a task: a dot, a word, and with `why` the reason why it does not go on. */
 export function chip(task, { why = false } = {}) {
   const { word, tone } = standing(task);
-  return h("span", { class: "standing" }, badge(word, tone), why && reasoned(task));
+  return h("span", { class: "standing" }, badge(word, tone), why && whyLine(task));
 }
 
-const SAID = /^(waits for (approval( of|:)|signal|budget:|a? ?child( task)?)|asks:|in doubt:) */;
-const LACKS = /^the budget of .* has not enough (.*?) for the next call: (.*)$/;
-const TRIED = /^StepFailed: step '(?:\[[^\]]*\])?(.*?)' was tried (?:once|\d+ times) and failed: (.*)$/s;
+const KNOWN_BEGINNING = /^(waits for (approval( of|:)|signal|budget:|a? ?child( task)?)|asks:|in doubt:) */;
+const BUDGET_SENTENCE = /^the budget of .* has not enough (.*?) for the next call: (.*)$/;
+const STEP_FAILED = /^StepFailed: step '(?:\[[^\]]*\])?(.*?)' was tried (?:once|\d+ times) and failed: (.*)$/s;
 const TIMED = new Set(["asleep", "delayed", "retrying", "quota"]);
 
 /** Why a task does not go on, without what its chip says already, and since or until when. */
-export function reasoned(task) {
+export function whyLine(task) {
   const { text = "", since, until, behind } = task.why || {};
   const { word } = standing(task);
-  const rest = text.replace(SAID, "").replace(LACKS, "$1: $2").replace(TRIED, "$1: $2");
-  const said = [word, task.reason, task.state, "not due yet"].includes(rest) ? "" : line(rest, 160);
+  const rest = text.replace(KNOWN_BEGINNING, "").replace(BUDGET_SENTENCE, "$1: $2").replace(STEP_FAILED, "$1: $2");
+  const shown = [word, task.reason, task.state, "not due yet"].includes(rest) ? "" : line(rest, 160);
   const when = ENDED.has(task.state) ? null : TIMED.has(task.reason) && until ? ["until ", clock(until)] : task.state === "running" || (since && !behind) ? [age(since, { ago: false })] : null;
   const more = behind ? `behind ${number(behind)}` : "";
-  const parts = [said, said.startsWith("behind") ? "" : more, when].filter((one) => one && one.length);
+  const parts = [shown, shown.startsWith("behind") ? "" : more, when].filter((part) => part && part.length);
   if (!parts.length) return null;
-  return h("span", { class: "why", title: safe(text) }, parts.map((one, i) => [i ? " · " : "", one]));
+  return h("span", { class: "why", title: safe(text) }, parts.map((part, i) => [i ? " · " : "", part]));
 }
 
 /** A word in a tone: "idle", "run", "wait", "warn", "good", "bad", "undo". */
@@ -66,9 +66,9 @@ function aged(t, ago) {
 /** Once a second: all ages on the page. */
 export function tick() {
   if (document.hidden) return;
-  for (const one of document.querySelectorAll("time[data-age]")) {
-    const text = aged(Number(one.dataset.age), one.dataset.ago === "1");
-    if (one.textContent !== text) one.textContent = text;
+  for (const element of document.querySelectorAll("time[data-age]")) {
+    const text = aged(Number(element.dataset.age), element.dataset.ago === "1");
+    if (element.textContent !== text) element.textContent = text;
   }
 }
 
@@ -139,7 +139,7 @@ export function meter(name, spent, limit, { say = number, reserved = 0 } = {}) {
 export function tabs(list, { label, chosen } = {}) {
   const group = unique("tabs");
   const panel = h("div", { class: "tab-panel", role: "tabpanel", id: `${group}-panel`, tabindex: "-1" });
-  const buttons = list.map((one) => h("button", { type: "button", role: "tab", id: `${group}-${one.id}`, "aria-controls": panel.id, class: "tab", onclick: () => take(one.id, true), onkeydown: moved }, one.name, h("span", { class: "tab-count" })));
+  const buttons = list.map((item) => h("button", { type: "button", role: "tab", id: `${group}-${item.id}`, "aria-controls": panel.id, class: "tab", onclick: () => take(item.id, true), onkeydown: moved }, item.name, h("span", { class: "tab-count" })));
   let current = null;
   function moved(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -150,23 +150,23 @@ export function tabs(list, { label, chosen } = {}) {
     next.click();
   }
   function take(id, tell = false) {
-    const found = list.find((one) => one.id === id) || list[0];
-    if (current?.id === found.id) return;
+    const tab = list.find((item) => item.id === id) || list[0];
+    if (current?.id === tab.id) return;
     current?.leave?.abort();
     const leave = new AbortController();
-    current = { id: found.id, leave };
-    buttons.forEach((one, i) => {
-      one.setAttribute("aria-selected", String(list[i] === found));
-      one.tabIndex = list[i] === found ? 0 : -1;
+    current = { id: tab.id, leave };
+    buttons.forEach((item, i) => {
+      item.setAttribute("aria-selected", String(list[i] === tab));
+      item.tabIndex = list[i] === tab ? 0 : -1;
     });
-    panel.setAttribute("aria-labelledby", `${group}-${found.id}`);
+    panel.setAttribute("aria-labelledby", `${group}-${tab.id}`);
     put(panel);
-    buttons[list.indexOf(found)].scrollIntoView({ block: "nearest", inline: "nearest" });
-    found.show(panel, leave.signal);
-    if (tell) chosen?.(found.id);
+    buttons[list.indexOf(tab)].scrollIntoView({ block: "nearest", inline: "nearest" });
+    tab.show(panel, leave.signal);
+    if (tell) chosen?.(tab.id);
   }
   const counts = (id, n) => {
-    const at = list.findIndex((one) => one.id === id);
+    const at = list.findIndex((item) => item.id === id);
     if (at >= 0) buttons[at].querySelector(".tab-count").textContent = n ? number(n) : "";
   };
   return { element: h("div", { class: "tabs" }, h("div", { class: "tab-list", role: "tablist", "aria-label": label }, buttons), panel), take, counts, stop: () => current?.leave?.abort() };

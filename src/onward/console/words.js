@@ -22,11 +22,11 @@ export function brief(value, most = 200) {
 }
 
 /** The input, the result or the error of a task of a list, in one line. */
-export const told = (task, name, most = 200) => (task.left_out?.includes(name) ? "(too large for a list)" : brief(task[name], most));
+export const briefField = (task, name, most = 200) => (task.left_out?.includes(name) ? "(too large for a list)" : brief(task[name], most));
 
 /** The beginning of a value as JSON, without encoding all of it: inputs may have megabytes. */
 function peek(value, most) {
-  if (Array.isArray(value)) return `[${value.slice(0, 12).map((one) => peek(one, most)).join(", ")}${value.length > 12 ? ", …" : ""}]`;
+  if (Array.isArray(value)) return `[${value.slice(0, 12).map((item) => peek(item, most)).join(", ")}${value.length > 12 ? ", …" : ""}]`;
   if (value && typeof value === "object") {
     const names = Object.keys(value).slice(0, 12);
     return names.map((name) => `${line(name, 40)}: ${peek(value[name], most)}`).join(", ");
@@ -62,8 +62,8 @@ const pad = (n) => String(n).padStart(2, "0");
 export function at(time) {
   if (time === null || time === undefined || time === "") return null;
   if (typeof time === "number") return time;
-  const found = Date.parse(time);
-  return Number.isNaN(found) ? null : found / 1000;
+  const parsed = Date.parse(time);
+  return Number.isNaN(parsed) ? null : parsed / 1000;
 }
 
 /** A time of day in the browser's locale: 14:03:22, with the date if it is not today. */
@@ -116,8 +116,8 @@ export function money(usd) {
 }
 
 /** «1 task», «3 tasks». */
-export function count(n, one, many = `${one}s`) {
-  return `${number(n)} ${n === 1 ? one : many}`;
+export function count(n, singular, plural = `${singular}s`) {
+  return `${number(n)} ${n === 1 ? singular : plural}`;
 }
 
 /** The end of an id, short enough to read out. */

@@ -21,8 +21,8 @@ export async function show(root, place) {
   let current = null;
   let inputs = null;
   const wanted = place.one("name") || like?.task || handlers[0].name;
-  const names = handlers.some((one) => one.name === wanted) ? handlers : [...handlers, { name: wanted, schema: {}, kind: "task", doc: "", workers: 0, queue: "default" }];
-  const which = fields.choice("Task", names.map((one) => [one.name, line(one.name, 80)]), { value: wanted, onchange: () => take(which.input.value) });
+  const names = handlers.some((handler) => handler.name === wanted) ? handlers : [...handlers, { name: wanted, schema: {}, kind: "task", doc: "", workers: 0, queue: "default" }];
+  const which = fields.choice("Task", names.map((handler) => [handler.name, line(handler.name, 80)]), { value: wanted, onchange: () => take(which.input.value) });
   const doc = h("div", { class: "stack-s" });
   const way = h("div", { class: "ways", role: "group", "aria-label": "Input format" });
   const place_ = h("div");
@@ -55,13 +55,13 @@ export async function show(root, place) {
   take(wanted, like?.input);
 
   function take(name, value) {
-    current = names.find((one) => one.name === name);
+    current = names.find((handler) => handler.name === name);
     put(doc, current.doc && h("p", { class: "faint text" }, line(current.doc, 400)), h("div", { class: "row" }, badge(current.kind, current.kind === "agent" ? "model" : "tool"), current.workers ? badge(`${current.workers} ${current.workers === 1 ? "worker" : "workers"}`, "good") : badge("no worker has this handler now: the task would wait", "wait")));
     as(plain(current.schema) ? "form" : "json", value);
   }
 
   function as(kind, value) {
-    put(way, ["form", "json"].map((one) => h("button", { type: "button", class: "way", "aria-pressed": String(one === kind), onclick: () => swap(one) }, one === "form" ? "Form" : "JSON")));
+    put(way, ["form", "json"].map((format) => h("button", { type: "button", class: "way", "aria-pressed": String(format === kind), onclick: () => swap(format) }, format === "form" ? "Form" : "JSON")));
     inputs = kind === "form" ? schema.form(current.schema, current.schema, { name: "Input" }) : schema.raw({ name: "Input", required: true, initial: value ?? sample(current.schema) });
     inputs.kind = kind;
     if (value !== undefined && kind === "form") inputs.set(value);
@@ -107,25 +107,25 @@ export async function show(root, place) {
 
   function options() {
     const number = (field) => (field.input.value.trim() === "" ? undefined : Number(field.input.value));
-    const pairs = labels.input.value.split(",").map((one) => one.trim()).filter(Boolean);
-    if (pairs.some((one) => !/^[^:]+:/.test(one))) throw new Error("labels must be NAME:VALUE, separated by commas.");
+    const pairs = labels.input.value.split(",").map((pair) => pair.trim()).filter(Boolean);
+    if (pairs.some((pair) => !/^[^:]+:/.test(pair))) throw new Error("labels must be NAME:VALUE, separated by commas.");
     const budget = { max_steps: number(steps), max_llm_tokens: number(tokens), max_cost_usd: number(cost) };
     return {
       priority: number(priority) || 0,
       queue: queue.input.value.trim() || undefined,
       delay_s: number(delay),
       deadline_s: number(deadline),
-      labels: pairs.length ? Object.fromEntries(pairs.map((one) => [one.slice(0, one.indexOf(":")), one.slice(one.indexOf(":") + 1)])) : undefined,
-      budget: Object.values(budget).some((one) => one !== undefined) ? budget : undefined,
+      labels: pairs.length ? Object.fromEntries(pairs.map((pair) => [pair.slice(0, pair.indexOf(":")), pair.slice(pair.indexOf(":") + 1)])) : undefined,
+      budget: Object.values(budget).some((limit) => limit !== undefined) ? budget : undefined,
     };
   }
   return undefined;
 }
 
 /** Whether a form can be made from this schema. */
-const plain = (found) => Boolean(found && (found.type === "object" ? found.properties : ["string", "number", "integer", "boolean", "array"].includes(found.type)));
+const plain = (spec) => Boolean(spec && (spec.type === "object" ? spec.properties : ["string", "number", "integer", "boolean", "array"].includes(spec.type)));
 
-function sample(found) {
-  if (!found?.properties) return undefined;
-  return Object.fromEntries(Object.entries(found.properties).filter(([, one]) => one.default !== undefined).map(([name, one]) => [name, one.default]));
+function sample(spec) {
+  if (!spec?.properties) return undefined;
+  return Object.fromEntries(Object.entries(spec.properties).filter(([, property]) => property.default !== undefined).map(([name, property]) => [name, property.default]));
 }

@@ -6,7 +6,7 @@ import { add, h, put } from "../dom.js";
 import { choice, text } from "../fields.js";
 import { icon } from "../icons.js";
 import { me } from "../me.js";
-import { kept, redraw, secret, tile, tiles } from "../parts.js";
+import { keepUpdated, redraw, secret, tile, tiles } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, busy, button, clock, empty, facts, failure, heading, pager, table, tabs, taskLink } from "../ui.js";
 import { brief, bytes, count, line, number, safe, short } from "../words.js";
@@ -39,7 +39,7 @@ export async function show(root, place) {
     try {
       const load = () => tab(box, stop, () => at, () => view.again());
       if (tab === wellness) (await load(), (view.again = () => attempt(load)));
-      else view.again = await kept(load, stop, { gap: 3000, every: 15_000 });
+      else view.again = await keepUpdated(load, stop, { gap: 3000, every: 15_000 });
       put(panel, box);
     } catch (error) {
       if (error.name !== "AbortError") put(panel, failure(error, () => shown(panel, stop, tab)));
@@ -59,47 +59,47 @@ export async function show(root, place) {
 
 /** Read when the tab is opened, and not again by itself. */
 async function wellness(box, signal, _place, again) {
-  const found = await get("/api/system", {}, { signal });
-  put(box, drawn(found, again));
+  const health = await get("/api/system", {}, { signal });
+  put(box, drawn(health, again));
 }
 
 const MARKS = { true: ["check", "good"], false: ["warn", "bad"], null: ["message", "idle"] };
 const STORES = { sqlite: "SQLite", postgres: "PostgreSQL" };
 
-function drawn(found, again) {
-  const wrong = found.checks.filter((one) => one.fine === false).length;
-  const old = found.tables < found.tables_wanted;
-  const all = Object.values(found.stats.states).reduce((sum, n) => sum + n, 0);
+function drawn(health, again) {
+  const wrong = health.checks.filter((check_) => check_.fine === false).length;
+  const old = health.tables < health.tables_wanted;
+  const all = Object.values(health.stats.states).reduce((sum, n) => sum + n, 0);
   return [
     tiles(
-      tile("Health", wrong ? count(wrong, "problem") : "OK", { note: wrong ? "see the checks below" : `${count(found.checks.length, "check")}, no problem`, tone: wrong ? "bad" : "good" }),
-      tile("Store", STORES[found.store] || line(found.store, 20), { note: `${bytes(found.bytes)} for ${found.stats.exact ? "" : "about "}${count(all, "task")}` }),
-      tile("Tables", `v${found.tables}`, { note: old ? `this program needs v${found.tables_wanted}: run onward migrate` : found.tables > found.tables_wanted ? `newer than this program's (v${found.tables_wanted}), which works with them` : "up to date", tone: old ? "bad" : "" }),
-      tile("Onward", line(found.version, 20), { note: `on Python ${line(found.python, 20)}` }),
+      tile("Health", wrong ? count(wrong, "problem") : "OK", { note: wrong ? "see the checks below" : `${count(health.checks.length, "check")}, no problem`, tone: wrong ? "bad" : "good" }),
+      tile("Store", STORES[health.store] || line(health.store, 20), { note: `${bytes(health.bytes)} for ${health.stats.exact ? "" : "about "}${count(all, "task")}` }),
+      tile("Tables", `v${health.tables}`, { note: old ? `this program needs v${health.tables_wanted}: run onward migrate` : health.tables > health.tables_wanted ? `newer than this program's (v${health.tables_wanted}), which works with them` : "up to date", tone: old ? "bad" : "" }),
+      tile("Onward", line(health.version, 20), { note: `on Python ${line(health.python, 20)}` }),
     ),
     h(
       "div",
       { class: "grid-2" },
-      h("section", { class: "card", "aria-label": "Checks" }, h("header", null, h("h2", null, "Checks"), h("span", { class: "faint grow" }, "the same as ", h("code", null, "onward doctor")), button("Check again", again, { small: true, kind: "quiet" })), h("ul", { class: "findings" }, found.checks.map(check))),
-      h("section", { class: "card", "aria-label": "Settings" }, h("header", null, h("h2", null, "Settings"), h("span", { class: "faint" }, "secrets are never shown")), h("div", { class: "body" }, facts([["database", line(found.database, 300)], ["clock", `${Math.abs(found.skew_s).toFixed(3)} s ${found.skew_s < 0 ? "ahead of" : "behind"} the database's`], ...Object.entries(found.settings).filter(([name]) => name !== "db").map(([name, value]) => [h("span", { class: "mono" }, line(name, 60)), value === "" || value === null ? h("span", { class: "faint" }, "none") : h("span", { class: "mono" }, brief(String(value), 300))])]))),
+      h("section", { class: "card", "aria-label": "Checks" }, h("header", null, h("h2", null, "Checks"), h("span", { class: "faint grow" }, "the same as ", h("code", null, "onward doctor")), button("Check again", again, { small: true, kind: "quiet" })), h("ul", { class: "findings" }, health.checks.map(check))),
+      h("section", { class: "card", "aria-label": "Settings" }, h("header", null, h("h2", null, "Settings"), h("span", { class: "faint" }, "secrets are never shown")), h("div", { class: "body" }, facts([["database", line(health.database, 300)], ["clock", `${Math.abs(health.skew_s).toFixed(3)} s ${health.skew_s < 0 ? "ahead of" : "behind"} the database's`], ...Object.entries(health.settings).filter(([name]) => name !== "db").map(([name, value]) => [h("span", { class: "mono" }, line(name, 60)), value === "" || value === null ? h("span", { class: "faint" }, "none") : h("span", { class: "mono" }, brief(String(value), 300))])]))),
     ),
   ];
 }
 
-function check(one) {
-  const [drawing, tone] = MARKS[String(one.fine)] || MARKS.null;
-  return h("li", { class: `tone-${tone}` }, icon(drawing), h("div", null, h("b", null, line(one.name, 80)), h("div", { class: one.fine === false ? "toned" : "faint" }, safe(String(one.detail).slice(0, 1000)))));
+function check(finding) {
+  const [drawing, tone] = MARKS[String(finding.fine)] || MARKS.null;
+  return h("li", { class: `tone-${tone}` }, icon(drawing), h("div", null, h("b", null, line(finding.name, 80)), h("div", { class: finding.fine === false ? "toned" : "faint" }, safe(String(finding.detail).slice(0, 1000)))));
 }
 
 // ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 async function keys(box, signal, place, again) {
-  const found = await get("/api/keys", {}, { signal });
+  const page = await get("/api/keys", {}, { signal });
   const old = place().one("revoked") === "1";
-  const rows = [...found.keys].reverse().filter((key) => old || key.valid);
-  redraw(box, [found.keys, old], () => [
-    h("div", { class: "bar-row row" }, h("p", { class: "faint grow" }, found.keys.length ? "A key allows what its scopes say, and nothing else. The key itself is never shown here." : "No key exists yet: every program on this machine may do everything. After the first key is created, every request needs a key."), found.keys.some((key) => !key.valid) && h("a", { href: link("/system", { tab: "keys", revoked: old ? null : "1" }) }, old ? "Valid keys only" : `Also show ${count(found.keys.filter((key) => !key.valid).length, "invalid key")}`), button("New key…", () => made(again, found.keys.length === 0), { icon: "plus", kind: "main" })),
-    h("div", { class: "stacked" }, keyTable(rows, again, found.keys.length > 0)),
+  const rows = [...page.keys].reverse().filter((key) => old || key.valid);
+  redraw(box, [page.keys, old], () => [
+    h("div", { class: "bar-row row" }, h("p", { class: "faint grow" }, page.keys.length ? "A key allows what its scopes say, and nothing else. The key itself is never shown here." : "No key exists yet: every program on this machine may do everything. After the first key is created, every request needs a key."), page.keys.some((key) => !key.valid) && h("a", { href: link("/system", { tab: "keys", revoked: old ? null : "1" }) }, old ? "Valid keys only" : `Also show ${count(page.keys.filter((key) => !key.valid).length, "invalid key")}`), button("New key…", () => made(again, page.keys.length === 0), { icon: "plus", kind: "main" })),
+    h("div", { class: "stacked" }, keyTable(rows, again, page.keys.length > 0)),
   ]);
 }
 
@@ -161,32 +161,32 @@ function revoke(key, again) {
 
 async function audit(box, signal, place) {
   const before = Number(place().one("before")) || null;
-  const found = await get("/api/audit", { before: before || Number.MAX_SAFE_INTEGER, limit: PAGE }, { signal });
-  redraw(box, [found.entries.map((one) => one.number), before], () => [h("p", { class: "faint bar-row" }, "Who did what, newest first. Each entry contains the hash of the entry before it: ", h("code", null, "onward audit verify"), " finds missing or changed entries."), h("div", { class: "stacked" }, entries(found.entries)), turn(found, before)]);
+  const page = await get("/api/audit", { before: before || Number.MAX_SAFE_INTEGER, limit: PAGE }, { signal });
+  redraw(box, [page.entries.map((entry) => entry.number), before], () => [h("p", { class: "faint bar-row" }, "Who did what, newest first. Each entry contains the hash of the entry before it: ", h("code", null, "onward audit verify"), " finds missing or changed entries."), h("div", { class: "stacked" }, entries(page.entries)), turn(page, before)]);
 }
 
 function entries(rows) {
   const columns = [
-    { name: "#", class: "end", cell: (one) => h("span", { class: "faint" }, number(one.number)) },
-    { name: "When", class: "tight", cell: (one) => h("span", { class: "two" }, age(one.at), h("span", { class: "faint" }, clock(one.at))) },
-    { name: "Who", cell: (one) => (one.name ? h("span", { title: one.key || "" }, line(one.name, 60)) : h("span", { class: "faint" }, "without a key")) },
-    { name: "Action", cell: (one) => h("b", null, line(String(one.action).replaceAll("_", " "), 60)) },
+    { name: "#", class: "end", cell: (entry) => h("span", { class: "faint" }, number(entry.number)) },
+    { name: "When", class: "tight", cell: (entry) => h("span", { class: "two" }, age(entry.at), h("span", { class: "faint" }, clock(entry.at))) },
+    { name: "Who", cell: (entry) => (entry.name ? h("span", { title: entry.key || "" }, line(entry.name, 60)) : h("span", { class: "faint" }, "without a key")) },
+    { name: "Action", cell: (entry) => h("b", null, line(String(entry.action).replaceAll("_", " "), 60)) },
     { name: "Subject", cell: subject },
-    { name: "Details", class: "answer", cell: (one) => (one.data && Object.keys(one.data).length ? h("span", { title: safe(brief(one.data, 1000)) }, brief(one.data, 120)) : h("span", { class: "faint" }, "–")) },
-    { name: "Hash", cell: (one) => h("span", { class: "mono faint", title: one.hash }, one.hash.slice(0, 10)) },
+    { name: "Details", class: "answer", cell: (entry) => (entry.data && Object.keys(entry.data).length ? h("span", { title: safe(brief(entry.data, 1000)) }, brief(entry.data, 120)) : h("span", { class: "faint" }, "–")) },
+    { name: "Hash", cell: (entry) => h("span", { class: "mono faint", title: entry.hash }, entry.hash.slice(0, 10)) },
   ];
   return table(columns, rows, { label: "Audit", none: empty("No entries yet", "Decisions, control of tasks, and changes to the system are recorded here.") });
 }
 
 const TASK = /^[0-9a-z]{26}(?=\.|$)/;
 
-function subject(one) {
-  const task = TASK.exec(one.subject);
-  return task ? taskLink(task[0], short(task[0]) + one.subject.slice(26)) : h("span", { class: "mono", title: safe(one.subject) }, line(one.subject, 60));
+function subject(entry) {
+  const task = TASK.exec(entry.subject);
+  return task ? taskLink(task[0], short(task[0]) + entry.subject.slice(26)) : h("span", { class: "mono", title: safe(entry.subject) }, line(entry.subject, 60));
 }
 
-function turn(found, before) {
-  const last = found.entries.at(-1)?.number;
+function turn(page, before) {
+  const last = page.entries.at(-1)?.number;
   if (!before && (!last || last <= 1)) return null;
   return pager({ next: last > 1, before, onnext: () => go("/system", { tab: "audit", before: last }), onbefore: () => history.back(), text: "newest first" });
 }

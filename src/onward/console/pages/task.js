@@ -22,13 +22,13 @@ export async function show(root, place) {
   const path = `/api/tasks/${part(id)}`;
   const ask = (more, query) => get(`${path}${more}`, query, { signal });
   const [task, waterfall] = await Promise.all([ask(""), ask("/timeline")]);
-  const found = { task, budget: null, progress: null };
+  const data = { task, budget: null, progress: null };
   document.title = `${line(task.task, 60)} ${short(id)} · Onward`;
 
   const head = h("header", { class: "task-head" });
   const chart = timeline({ pick: picked, signal });
   const side = h("aside", { class: "side", "aria-label": "Details" });
-  const context = { id, path, ask, signal, found, chart, refresh: () => refresh(true) };
+  const context = { id, path, ask, signal, data, chart, refresh: () => refresh(true) };
   const shown = tabs(
     [
       { id: "timeline", name: "Timeline", show: (root) => root.append(h("div", { class: "split" }, chart.element, side)) },
@@ -59,7 +59,7 @@ export async function show(root, place) {
 
   let due = 0;
   function heard(update) {
-    if (update.total_step || update.step) found.progress = { step: update.step, total: update.total_step, message: update.message };
+    if (update.total_step || update.step) data.progress = { step: update.step, total: update.total_step, message: update.message };
     refresh();
   }
 
@@ -75,9 +75,9 @@ export async function show(root, place) {
     busy = true;
     try {
       const after = chart.seq();
-      const was = found.task.state;
+      const was = data.task.state;
       const [task, more] = await Promise.all([ask(""), ask("/timeline", { after })]);
-      found.task = task;
+      data.task = task;
       chart.take({ ...more, after });
       if (ENDED.has(was) && !ENDED.has(task.state)) live.restart(); // an ended task was no longer in the stream
       await spent();
@@ -96,22 +96,22 @@ export async function show(root, place) {
       spent(),
       ask("/events", { after: Math.max(0, chart.seq() - 100), limit: 100 }).then(({ records }) => {
         const last = records.reverse().find((record) => record.kind === "progress" && record.data && (record.data.total || record.data.step));
-        if (last && !found.progress) found.progress = { step: last.data.step, total: last.data.total, message: last.data.message };
+        if (last && !data.progress) data.progress = { step: last.data.step, total: last.data.total, message: last.data.message };
       }),
     ]);
     if (!signal.aborted) draw();
   }
 
   async function spent() {
-    const spends = found.task.usage || found.task.reason === "budget" || chart.bars().some((bar) => bar.kind === "model" || bar.kind === "child");
-    if (found.budget === false || !spends) return; // most tasks have no budget
-    found.budget = await ask("/budget").catch((error) => (error.status === 404 ? false : found.budget));
+    const spends = data.task.usage || data.task.reason === "budget" || chart.bars().some((bar) => bar.kind === "model" || bar.kind === "child");
+    if (data.budget === false || !spends) return; // most tasks have no budget
+    data.budget = await ask("/budget").catch((error) => (error.status === 404 ? false : data.budget));
   }
 
   // ── the head ──
 
   function draw() {
-    const { task } = found;
+    const { task } = data;
     const several = (kind) => chart.bars().filter((bar) => bar.kind === kind).length;
     shown.counts("conversation", several("turn"));
     shown.counts("children", several("child"));
@@ -122,9 +122,9 @@ export async function show(root, place) {
     put(
       head,
       h("nav", { class: "crumbs", "aria-label": "Breadcrumbs" }, h("a", { href: link("/tasks") }, "Tasks"), icon("right", 14), task.parent && [taskLink(task.parent), icon("right", 14)], h("span", null, copyable(task.task_id, short(task.task_id)))),
-      h("div", { class: "page-head" }, h("div", null, h("h1", { class: "task-title" }, h("bdi", null, line(task.task, 120)), chip(task)), h("p", { class: "sentence" }, sentence(task, chart, found))), h("div", { class: "actions" }, actions(context))),
+      h("div", { class: "page-head" }, h("div", null, h("h1", { class: "task-title" }, h("bdi", null, line(task.task, 120)), chip(task)), h("p", { class: "sentence" }, sentence(task, chart, data))), h("div", { class: "actions" }, actions(context))),
       progress(),
-      h("div", { class: "meters" }, metersOf(found)),
+      h("div", { class: "meters" }, metersOf(data)),
       h(
         "div",
         { class: "meta" },
@@ -145,8 +145,8 @@ export async function show(root, place) {
   }
 
   function progress() {
-    const { step, total, message } = found.progress || {};
-    if (ENDED.has(found.task.state) || !total) return null;
+    const { step, total, message } = data.progress || {};
+    if (ENDED.has(data.task.state) || !total) return null;
     return h("div", { class: "progress" }, meter(line(message || "Progress", 100), step, total, { say: number }));
   }
 

@@ -55,8 +55,8 @@ export async function children(root, context, signal) {
   put(root, busy());
   async function read() {
     try {
-      const found = await get("/api/tasks", { brief: true, parent: context.id, limit: 200 }, { signal });
-      const rows = found.tasks;
+      const page = await get("/api/tasks", { brief: true, parent: context.id, limit: 200 }, { signal });
+      const rows = page.tasks;
       if (signal.aborted) return;
       put(
         root,
@@ -71,7 +71,7 @@ export async function children(root, context, signal) {
           rows,
           { label: "Children", href: (task) => link(`/tasks/${encodeURIComponent(task.task_id)}`), none: empty("No children", "Tasks that this task starts appear here.") },
         ),
-        found.next && h("p", null, button("Show all", () => go("/tasks", { parent: context.id }))),
+        page.next && h("p", null, button("Show all", () => go("/tasks", { parent: context.id }))),
       );
     } catch (error) {
       if (error.name !== "AbortError" && !signal.aborted) put(root, failure(error, read));
@@ -88,19 +88,19 @@ const TONES = { delivered: "good", dead: "bad", pending: "idle", waiting: "idle"
 export async function deliveries(root, context, signal) {
   put(root, busy());
   try {
-    const { deliveries: found } = await get("/api/deliveries", { task_id: context.id }, { signal });
+    const { deliveries: rows } = await get("/api/deliveries", { task_id: context.id }, { signal });
     put(
       root,
       table(
         [
-          { name: "State", cell: (one) => badge(safe(one.state), TONES[one.state] || "idle") },
-          { name: "Event", cell: (one) => safe(one.type) },
-          { name: "To", cell: (one) => h("bdi", null, line(one.sink, 80)) },
-          { name: "Attempts", class: "end", cell: (one) => number(one.attempts) },
-          { name: "Last response", cell: (one) => h("bdi", { class: "faint" }, line(one.said || "", 120)) },
-          { name: "When", class: "tight", cell: (one) => age(one.done_at || one.due_at || one.at) },
+          { name: "State", cell: (delivery) => badge(safe(delivery.state), TONES[delivery.state] || "idle") },
+          { name: "Event", cell: (delivery) => safe(delivery.type) },
+          { name: "To", cell: (delivery) => h("bdi", null, line(delivery.sink, 80)) },
+          { name: "Attempts", class: "end", cell: (delivery) => number(delivery.attempts) },
+          { name: "Last response", cell: (delivery) => h("bdi", { class: "faint" }, line(delivery.said || "", 120)) },
+          { name: "When", class: "tight", cell: (delivery) => age(delivery.done_at || delivery.due_at || delivery.at) },
         ],
-        found,
+        rows,
         { label: "Deliveries", none: empty("No deliveries", "No subscription covers this task.") },
       ),
     );

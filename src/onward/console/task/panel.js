@@ -10,28 +10,28 @@ import { bytes, line, moment, number, safe, span } from "../words.js";
 import { forked } from "./actions.js";
 
 const TONES = { ok: "good", failed: "bad", killed: "bad", running: "run", waiting: "wait", retried: "bad", in_doubt: "bad", undone: "undo", denied: "bad" };
-let asked = 0;
+let latest = 0;
 
 export async function panel(root, bar, context, close) {
-  asked += 1;
-  const mine = asked;
-  if (!bar) return put(root, whole(context.found.task));
+  latest += 1;
+  const mine = latest;
+  if (!bar) return put(root, whole(context.data.task));
   const title = bar.mark ? bar.name : label(bar);
   const top = h("header", null, h("h2", { class: "clip grow", title: safe(title) }, line(title, 80)), button("", close, { icon: "close", title: "Close", kind: "quiet", small: true }));
   const more = h("div", { class: "stack" });
-  put(root, h("div", { class: "card" }, top, h("div", { class: "body stack" }, told(bar, context), more)));
+  put(root, h("div", { class: "card" }, top, h("div", { class: "body stack" }, summary(bar, context), more)));
   if (bar.mark) return put(more, h("p", null, safe(bar.text || "")));
   if (bar.kind === "shift" || bar.kind === "queue" || bar.kind === "turn") return put(more, bar.kind === "turn" && button("Show the messages", () => go(`/tasks/${part(context.id)}`, { tab: "conversation", turn: bar.name }), { icon: "message", small: true }));
   try {
     const record = await context.ask(`/records/${bar.last}`);
-    if (mine === asked) put(more, recorded(record, bar, context));
+    if (mine === latest) put(more, recorded(record, bar, context));
   } catch (error) {
-    if (mine === asked && error.name !== "AbortError") put(more, failure(error));
+    if (mine === latest && error.name !== "AbortError") put(more, failure(error));
   }
   return undefined;
 }
 
-function told(bar, { id }) {
+function summary(bar, { id }) {
   if (bar.mark) return facts([["at", clock(bar.at)], ["record", number(bar.seq)]]);
   return [
     h("div", { class: "row" }, badge(bar.state === "ok" ? "done" : bar.state.replace("_", " "), TONES[bar.state]), h("span", { class: "faint" }, bar.kind)),
@@ -64,7 +64,7 @@ function recorded(record, bar, context) {
   ];
 }
 
-const present = (found) => found !== null && found !== undefined && !(typeof found === "object" && !Object.keys(found).length);
+const present = (value_) => value_ !== null && value_ !== undefined && !(typeof value_ === "object" && !Object.keys(value_).length);
 
 function whole(task) {
   return h(

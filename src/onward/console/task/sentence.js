@@ -6,7 +6,7 @@ import { age, taskLink } from "../ui.js";
 import { at, ENDED, line, moment, safe, short, span } from "../words.js";
 
 /** A list of strings and elements. */
-export function sentence(task, chart, found) {
+export function sentence(task, chart, data) {
   if (ENDED.has(task.state)) return ended(task);
   const open = chart.open();
   const doubt = open.find((bar) => bar.state === "in_doubt");
@@ -15,7 +15,7 @@ export function sentence(task, chart, found) {
   const wait = open.find((bar) => ["approval", "question"].includes(bar.kind)) || open.find((bar) => bar.state === "waiting");
   if (task.reason === "budget") return [budget(task), " Raise the budget to continue the task."];
   if (wait && ["approval", "question", "signal", "child", "asleep", "retrying"].includes(task.reason)) return waiting(task, wait, open);
-  return why(task, found);
+  return why(task, data);
 }
 
 function budget(task) {
@@ -49,8 +49,8 @@ function waiting(task, bar, open) {
     case "sleep":
       return ["Asleep", since, until, "."];
     case "child": {
-      const all = open.filter((one) => one.kind === "child" && one.child_id);
-      return ["Waits for ", all.slice(0, 3).map((one, i) => [i ? ", " : "", name(one.name), " ", taskLink(one.child_id)]), all.length > 3 ? ` and ${all.length - 3} more` : "", since, "."];
+      const all = open.filter((child) => child.kind === "child" && child.child_id);
+      return ["Waits for ", all.slice(0, 3).map((child, i) => [i ? ", " : "", name(child.name), " ", taskLink(child.child_id)]), all.length > 3 ? ` and ${all.length - 3} more` : "", since, "."];
     }
     case "retry":
       return [`Attempt ${bar.attempt} failed`, bar.text ? ` (${line(bar.text, 160)})` : "", `; the next attempt is at ${moment(bar.until)}.`];
