@@ -159,7 +159,7 @@ async def test_what_was_changed_is_not_handed_out(
         data = "'pay 900'::bytea" if "postgres" in where else "CAST('pay 900' AS BLOB)"
         await sql(store, f"UPDATE onward_contents SET data = {data} WHERE id = '{name}'")
     with pytest.raises(
-        ArtifactDamaged, match=f"the artifact {name} of task {task_id} is not what the task left behind"
+        ArtifactDamaged, match=f"the artifact {name} of task {task_id} is damaged"
     ):
         await kept.get(task_id, name)
 
@@ -167,7 +167,7 @@ async def test_what_was_changed_is_not_handed_out(
 @in_one_database
 async def test_what_is_too_large_is_refused(kept: Artifacts, store: Store) -> None:
     (task_id,) = await submit(store)
-    with pytest.raises(ArtifactTooLarge, match="may have 100,000,000 bytes, this has 100,000,001 and was not kept"):
+    with pytest.raises(ArtifactTooLarge, match="may have 100,000,000 bytes, this has 100,000,001 and was not stored"):
         await kept.put(task_id, bytes(MAX_ARTIFACT_BYTES + 1))
 
 

@@ -120,11 +120,11 @@ def test_what_is_wrong_a_hundred_thousand_times_is_said_once() -> None:
     for value in (many, {"labels": many}, {"labels": list(many)}):
         began = time.thread_time()
         with pytest.raises(Problem) as refused:
-            bodies.shaped(Labelled, value, "the body")
+            bodies.validate(Labelled, value, "the body")
         assert time.thread_time() - began < SECONDS / 10
         assert len(str(refused.value)) < 300
         assert refused.value.status == 422
-    assert bodies.shaped(Labelled, {"anything": many}, "the body").anything == many
+    assert bodies.validate(Labelled, {"anything": many}, "the body").anything == many
 
 
 # ── room ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,7 +137,7 @@ async def test_room_is_never_overdrawn_and_always_given_back() -> None:
 
         async def stay(size: int, turns: int, room: BodyLimiter = room) -> None:
             nonlocal inside, most
-            async with room.working(size):
+            async with room.processing(size):
                 inside += min(size, 10)
                 most = max(most, inside)
                 for _ in range(turns):
@@ -154,7 +154,7 @@ async def test_room_is_never_overdrawn_and_always_given_back() -> None:
                 if waiting and inside < 10:
                     waiting[-1].cancel()
         inside = 0
-        assert (room._free, room._waiting, len(room._line)) == (10, 1000, 0)
+        assert (room._free, room._waiting, len(room._queue)) == (10, 1000, 0)
         assert most <= 20
 
 
@@ -162,10 +162,10 @@ async def test_those_who_come_first_go_first_and_too_many_are_refused() -> None:
     room, order = BodyLimiter(5, 10), []
 
     async def stay(name: str, size: int) -> None:
-        async with room.working(size):
+        async with room.processing(size):
             order.append(name)
 
-    async with room.working(8):
+    async with room.processing(8):
         tasks = [asyncio.create_task(stay("large", 4)), asyncio.create_task(stay("small", 1))]
         await asyncio.sleep(0)
         assert order == [], "a small one does not go before a large one for ever"

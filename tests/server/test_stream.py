@@ -458,7 +458,7 @@ async def test_a_stream_ends_when_its_key_is_no_longer_good(steps: Onward, monke
 async def test_a_stream_ends_when_its_task_is_gone(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that was pruned before a slow reader came to its end."""
     monkeypatch.setattr(stream.PACE, "check", 0.05)
-    monkeypatch.setattr(stream.PACE, "there", 0.1)
+    monkeypatch.setattr(stream.PACE, "exists", 0.1)
     async with served(steps) as (client, edge, _):
         task, other = await steps.submit("waits"), await steps.submit("waits")
         seen = 0
