@@ -196,7 +196,7 @@ async def test_one_question_for_all_who_follow(store: Store) -> None:
     assert len(asked) <= 3, asked
     assert max(asked) == 5
     for follower in followers:
-        feed.leave(follower)
+        feed.remove(follower)
 
 
 async def test_when_the_server_stops_all_who_follow_are_told(store: Store) -> None:
@@ -224,5 +224,5 @@ async def test_there_is_a_limit(store: Store) -> None:
     with pytest.raises(Problem, match="2 streams are open") as refused:
         feed.check_room()
     assert refused.value.status == 503
-    feed.leave(first)
+    feed.remove(first)
     feed.check_room()

@@ -204,7 +204,7 @@ async def test_a_name_of_the_inside_is_never_connected_to(inside: Receiver, addr
         names = Names(answers)
         said = await hooks(names).send("hook:x", "s", "id", inside.url(host="hooks.example.com", scheme="https"), b"{}")
         assert not said.ok
-        assert "open internet" in said.words
+        assert "public internet" in said.words
     assert inside.connections == 0
 
 
@@ -233,7 +233,7 @@ async def test_the_proof_sees_a_client_that_looks_twice(inside: Receiver, monkey
     from onward.sinks import webhook
 
     names = Names(["127.0.0.2"], ["127.0.0.1"])
-    pinned = webhook._pinned
+    pinned = webhook._pinned_backend
 
     def careless(addresses: list[str]) -> object:
         backend = pinned(addresses)
@@ -246,7 +246,7 @@ async def test_the_proof_sees_a_client_that_looks_twice(inside: Receiver, monkey
         backend.connect_tcp = again
         return backend
 
-    monkeypatch.setattr(webhook, "_pinned", careless)
+    monkeypatch.setattr(webhook, "_pinned_backend", careless)
     await hooks(names, "127.0.0.2").send("hook:x", "s", "id", inside.url(host="hooks.example.com"), b"{}")
     assert inside.connections == 1
 
