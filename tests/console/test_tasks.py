@@ -153,7 +153,7 @@ def test_a_task_is_paused_resumed_prioritized_and_told_something(visit: Visit, s
     page = visit.go(f"/tasks/{task}")
     expect(page.locator("h1 .chip")).to_have_text("needs approval")
     page.get_by_role("button", name="Message").click()
-    page.get_by_label("Message").fill("hurry")
+    page.get_by_role("textbox", name="Message").fill("hurry")
     page.get_by_role("button", name="Send").click()
     page.get_by_role("button", name="More").click()
     page.get_by_role("menuitem", name="Change the priority…").click()
