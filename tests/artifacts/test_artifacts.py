@@ -158,9 +158,7 @@ async def test_what_was_changed_is_not_handed_out(
     else:
         data = "'pay 900'::bytea" if "postgres" in where else "CAST('pay 900' AS BLOB)"
         await sql(store, f"UPDATE onward_contents SET data = {data} WHERE id = '{name}'")
-    with pytest.raises(
-        ArtifactDamaged, match=f"the artifact {name} of task {task_id} is damaged"
-    ):
+    with pytest.raises(ArtifactDamaged, match=f"the artifact {name} of task {task_id} is damaged"):
         await kept.get(task_id, name)
 
 
