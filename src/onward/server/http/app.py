@@ -99,13 +99,8 @@ class ServerState:
         hooks: Mapping[str, Hook] | None = None,
         keyless: bool = False,
     ) -> None:
-        self.service, self.authenticator, self.version, self.body_limit, self.now = (
-            service,
-            authenticator,
-            version,
-            body_limit,
-            now,
-        )
+        self.service, self.authenticator, self.version = service, authenticator, version
+        self.body_limit, self.now = body_limit, now
         self.settings = {} if settings is None else settings
         """Secret values are masked."""
         self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks

@@ -280,9 +280,8 @@ async def _receive_messages(
             return REVOKED
         async with out.answering:
             await out.put(render.to_json_bytes(await _handle(service, task_id, data)))
-        await asyncio.sleep(
-            0
-        )  # a message that is already there is received without waiting, so other tasks would not get a turn
+        # A message that is already there is received without waiting, so other tasks would not get a turn.
+        await asyncio.sleep(0)
 
 
 async def _handle(service: AuthorizedService, task_id: str, data: bytes) -> dict[str, Any]:
