@@ -23,7 +23,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 MAX_URL_LENGTH = 2048
 HTTPS_PORTS = frozenset({443, 8443})
-"""Ports below 1024 that https uses. Ports above 1023 are allowed too."""
+"""Ports that https uses. All other ports above 1023 are allowed too."""
 
 # Networks that IANA's registries call "not globally reachable", and those that embed an address of another kind.
 _PRIVATE_NETWORKS = tuple(
