@@ -265,7 +265,7 @@ async def test_a_call_that_forgets_to_look_is_found(inspector: Inspector, monkey
     async def whoever(self: AuthorizedService, task: Any) -> None: ...
 
     with monkeypatch.context() as planted:
-        planted.setattr(AuthorizedService, "_decides", whoever)
+        planted.setattr(AuthorizedService, "_check_own_call", whoever)
         for name in ("decide", "answer", "resolve", "raise_budget"):
             assert await inspector._refused(name, "agent", 403, "own_call"), name
 
