@@ -233,7 +233,7 @@ async def test_a_planted_fault_is_seen(app: Onward, fault: str | None, monkeypat
         return telling.find_position(heads, wanted)
 
     if fault is not None:
-        monkeypatch.setattr(stream, "start", lost)
+        monkeypatch.setattr(stream, "find_position", lost)
 
     @app.task
     async def walk(ctx: Any, n: int) -> int:
