@@ -71,7 +71,8 @@ class TaskQuery(TaskFilter):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
     cursor: Name | None = None
     brief: bool = Field(
-        False, description=f"Leave out inputs, results and errors of more than {BRIEF_BYTES:,} bytes; `left_out` names them."
+        False,
+        description=f"Leave out inputs, results and errors of more than {BRIEF_BYTES:,} bytes; `left_out` names them.",
     )
 
 
