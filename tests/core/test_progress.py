@@ -16,7 +16,7 @@ from onward.core import record as r
 from onward.core.journal import progress
 from onward.core.journal.progress import STATUSES, ModelText, Teller, Update
 from onward.core.record import Record
-from onward.server.live.render import update_json, written
+from onward.server.live.render import to_json_bytes, update_json
 from tests.kit import Lab
 
 ALL_KINDS = {value for name, value in vars(r).items() if isinstance(value, str) and name.isupper()}
@@ -60,7 +60,7 @@ def test_no_record_is_too_much_for_it(parts: list[tuple[str, str, bytes]]) -> No
     for record in records_of(parts):
         update = teller.tell(record)
         for said in (*teller.withdrawn(), teller.said()):
-            assert said is None or written(said._asdict())
+            assert said is None or to_json_bytes(said._asdict())
         if update is not None:
             assert update.seq == record.seq
             assert update.status in STATUSES
@@ -69,7 +69,7 @@ def test_no_record_is_too_much_for_it(parts: list[tuple[str, str, bytes]]) -> No
             assert isinstance(update.step, int)
             assert 0 <= update.step <= 2**53
             assert 0 <= update.total_step <= 2**53
-            assert b"\n" not in written(update_json(update))
+            assert b"\n" not in to_json_bytes(update_json(update))
 
 
 @pytest.mark.slow

@@ -219,7 +219,7 @@ async def test_a_planted_fault_is_seen(app: Onward, fault: str | None, monkeypat
 
     dropped: list[str | None] = []
 
-    def lost(heads: Any, wanted: str | None) -> telling.Start:
+    def lost(heads: Any, wanted: str | None) -> telling.Position:
         numbers = [int(part) for part in re.findall(r"\d+", wanted or "")]
         match fault:
             case "the cursor is dropped":
@@ -230,10 +230,10 @@ async def test_a_planted_fault_is_seen(app: Onward, fault: str | None, monkeypat
                 wanted = ",".join(str(number + 1) for number in numbers) or None
             case "resume from the head":
                 wanted = ",".join(str(head.seq) for head in heads.values()) if numbers else None
-        return telling.start(heads, wanted)
+        return telling.find_position(heads, wanted)
 
     if fault is not None:
-        monkeypatch.setattr(stream, "start", lost)
+        monkeypatch.setattr(stream, "find_position", lost)
 
     @app.task
     async def walk(ctx: Any, n: int) -> int:

@@ -57,7 +57,7 @@ async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
             tell(
                 screen, "stopping", "no new requests; what is under way has time to end; a second signal exits at once"
             )
-            server.leave()
+            server.stop_gracefully()
             await running
         tell(screen, "stopped", "")
     return 0
