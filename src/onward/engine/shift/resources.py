@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onward.artifacts.keeper import run_off_loop
 from onward.core import mask, wire
 from onward.core import record as r
 from onward.core.task import NEVER, Message, Task
