@@ -12,7 +12,7 @@ import pytest
 from onward import Onward
 from onward.agent.model import ModelUnavailable, Reply
 from onward.agent.models.scripted import ScriptedModel
-from onward.cli.output.timeline import Mark, Story
+from onward.cli.output.timeline import LineRenderer, Mark
 from onward.core.record import PROGRESS, Record
 from tests.cli.conftest import Run
 
@@ -87,16 +87,16 @@ def test_text_as_it_comes(onward: Run, tmp_path: Path) -> None:
 
 
 def test_a_story_keeps_the_text_of_the_attempt_that_runs() -> None:
-    story = Story()
+    renderer = LineRenderer()
 
     def tell(**data: Any) -> list[Mark]:
-        return [line.mark for line in story.tell(Record(1, 1, PROGRESS, "", json.dumps(data).encode(), 0.0))]
+        return [line.mark for line in renderer.render(Record(1, 1, PROGRESS, "", json.dumps(data).encode(), 0.0))]
 
     assert tell(text="a ", turn=1, attempt=1) == [Mark.TEXT]
     tell(text="b", turn=1, attempt=1)
-    assert story.text == "a b"
+    assert renderer.live_text == "a b"
     tell(text="", turn=1, attempt=1, withdrawn=True)
-    assert story.text == ""
+    assert renderer.live_text == ""
     tell(text="c", turn=1, attempt=2)
-    story.tell(Record(2, 2, "shift.started", "", b"{}", 0.0))
-    assert story.text == "", "another shift begins anew"
+    renderer.render(Record(2, 2, "shift.started", "", b"{}", 0.0))
+    assert renderer.live_text == "", "another shift begins anew"

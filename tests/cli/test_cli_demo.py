@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.cli.demo.deploy_proof import Proof
+from onward.cli.demo.deploy_proof import DeployProof
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.demo.deploy import FATAL_STEP, STEPS, Cloud
@@ -79,7 +79,7 @@ def test_the_cloud_knows_its_keys(tmp_path: Path):
 # ── a proof that can fail ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def good() -> Proof:
+def good() -> DeployProof:
     task = Task(
         "id", "demo.deploy", State.COMPLETED, None, None, None, None, 0, "demo", 1, 0, 0, 0, None, None, None, {}, None
     )
@@ -87,7 +87,7 @@ def good() -> Proof:
     requests.append({"what": f"{FATAL_STEP} for shop", "key": FATAL_STEP, "effect": False, "pid": 2})
     kinds = [("shift.started", "")] + [("step.completed", name) for name in NAMES] + [("shift.started", "")]
     records = [Record(n, 0, kind, key, b"{}", float(n)) for n, (kind, key) in enumerate(kinds, 1)]
-    return Proof(task, records, requests, len(NAMES), -9, 1.0, NAMES[: NAMES.index(FATAL_STEP)])
+    return DeployProof(task, records, requests, len(NAMES), -9, 1.0, NAMES[: NAMES.index(FATAL_STEP)])
 
 
 def test_the_made_up_proof_holds():

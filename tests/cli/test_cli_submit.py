@@ -190,7 +190,7 @@ def test_a_wrong_duration_is_wrong_usage(onward: Run, db: str):
 
 
 def test_whoever_waits_alone_is_told(onward: Run, db: str, monkeypatch):
-    monkeypatch.setattr("onward.cli.commands.follow.PATIENCE", 0.05)
+    monkeypatch.setattr("onward.cli.commands.follow.NOTICE_S", 0.05)
     said = onward("submit", "x", "--anyway", "--wait", "0.4", "--db", db)
     assert said.status == 3
     assert "no worker is running that does 'x'" in said.err

@@ -1,4 +1,4 @@
-"""A journal as a story, and values as text."""
+"""Journals as lines, and values as strings."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from onward.cli.output.text import age, count, machine_readable, readable, safe, short, span
-from onward.cli.output.timeline import Mark, Story
+from onward.cli.output.timeline import LineRenderer, Mark
 from onward.core import record as r
 from onward.service.serialize import iso
 
 
 def told(*entries: tuple[str, str, dict[str, Any]]) -> list[str]:
-    story = Story()
+    renderer = LineRenderer()
     lines = []
     for seq, (kind, key, data) in enumerate(entries, 1):
         record = r.Record(seq, 0, kind, key, json.dumps(data).encode(), 1000.0 + seq)
-        lines += [f"{line.mark}: {line.text} {line.detail}".strip() for line in story.tell(record)]
+        lines += [f"{line.mark}: {line.text} {line.detail}".strip() for line in renderer.render(record)]
     return lines
 
 
@@ -77,10 +77,10 @@ def test_retries_sleeps_and_ends():
 
 
 def test_records_that_make_no_sense_do_no_harm():
-    story = Story()
+    renderer = LineRenderer()
     for kind in [value for name, value in vars(r).items() if name.isupper() and isinstance(value, str)]:
         for data in (b"null", b"[1]", b'{"error": 3, "ms": "x", "until": "y", "for": null, "step": []}', b"\x01zz"):
-            assert all(line.mark in Mark for line in story.tell(r.Record(1, 0, kind, "\x1b", data, 1.0)))
+            assert all(line.mark in Mark for line in renderer.render(r.Record(1, 0, kind, "\x1b", data, 1.0)))
 
 
 def test_text():
@@ -225,34 +225,34 @@ def test_several_steps_at_once_break_off_together():
 
 
 def test_the_command_stands_as_long_as_the_thing_is_open():
-    story = Story("a" * 18 + "12345678")
+    renderer = LineRenderer("a" * 18 + "12345678")
     records = [
         r.Record(1, 0, r.APPROVAL, "approval", b'{"what": "Ship?"}', 1.0),
         r.Record(2, 0, r.SIGNAL, "[gather.1]signal x y", b'{"signal": "x y"}', 1.0),
     ]
-    lines = [line for record in records for line in story.tell(record)]
+    lines = [line for record in records for line in renderer.render(record)]
     assert [line.command for line in lines] == ["onward approve 12345678.1", "onward signal 12345678 'x y'"]
-    assert [one.reason for one in story.standing.open] == ["approval", "signal"]
-    story.tell(r.Record(3, 0, r.WAITED, "approval", b'{"n": 1}', 1.0))
-    assert [story.as_it_stands(line).command for line in lines] == ["", "onward signal 12345678 'x y'"]
-    story.tell(r.Record(4, 0, r.CANCELLED, "", b"{}", 1.0))
-    assert [story.as_it_stands(line).command for line in lines] == ["", ""]
+    assert [one.reason for one in renderer.open_waits.open] == ["approval", "signal"]
+    renderer.render(r.Record(3, 0, r.WAITED, "approval", b'{"n": 1}', 1.0))
+    assert [renderer.current(line).command for line in lines] == ["", "onward signal 12345678 'x y'"]
+    renderer.render(r.Record(4, 0, r.CANCELLED, "", b"{}", 1.0))
+    assert [renderer.current(line).command for line in lines] == ["", ""]
 
 
 def test_what_waited_in_a_saga_that_was_given_up_waits_no_more():
-    story = Story("t" * 26)
-    story.tell(r.Record(1, 0, r.SAGA, "saga", b"{}", 1.0))
+    renderer = LineRenderer("t" * 26)
+    renderer.render(r.Record(1, 0, r.SAGA, "saga", b"{}", 1.0))
     for seq, key in ((2, "[saga]question"), (3, "[saga/gather.0]question"), (4, "[sagas]question"), (5, "question")):
-        story.tell(r.Record(seq, 0, r.QUESTION, key, b'{"question": "?"}', 1.0))
-    story.tell(r.Record(6, 0, r.UNDOING, "saga", b"{}", 1.0))
-    assert [one.key for one in story.standing.open] == ["[sagas]question", "question"]
-    story.tell(r.Record(7, 0, r.CANCEL, "", b"{}", 1.0))
-    assert story.standing.open == []
+        renderer.render(r.Record(seq, 0, r.QUESTION, key, b'{"question": "?"}', 1.0))
+    renderer.render(r.Record(6, 0, r.UNDOING, "saga", b"{}", 1.0))
+    assert [one.key for one in renderer.open_waits.open] == ["[sagas]question", "question"]
+    renderer.render(r.Record(7, 0, r.CANCEL, "", b"{}", 1.0))
+    assert renderer.open_waits.open == []
 
 
 def test_changes_of_a_state_are_told_in_a_few_words():
     def told(kind, said):
-        ((line,),) = [Story("t").tell(r.Record(1, 0, kind, "patch", json.dumps(said).encode(), 0.0))]
+        ((line,),) = [LineRenderer("t").render(r.Record(1, 0, kind, "patch", json.dumps(said).encode(), 0.0))]
         return f"{line.text}: {line.detail}"
 
     fact = {"key": "os", "value": "linux", "source": "user"}
@@ -270,6 +270,6 @@ def test_changes_of_a_state_are_told_in_a_few_words():
 
 @pytest.mark.parametrize("kind", [r.STEP_DONE, r.PATCHED, r.PROGRESS, r.CHECKPOINT])
 def test_what_was_dropped_is_said(kind):
-    (line,) = Story("t").tell(r.Record(7, 2, kind, "read", b'{"dropped":41}', 0.0))
+    (line,) = LineRenderer("t").render(r.Record(7, 2, kind, "read", b'{"dropped":41}', 0.0))
     assert line.detail == "(dropped, covered by checkpoint 41)"
     assert "?" not in line.text

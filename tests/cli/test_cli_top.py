@@ -17,14 +17,14 @@ def test_a_frame_fits_and_has_it_all(columns: int, rows: int, onward: Run, crew:
     runs = waiting("running", "slow")
     with terminal("top", "--db", crew, columns=columns, rows=rows) as screen:
         page = screen.look(
-            lambda page: "q leaves" in page and runs[-8:] in page and f"onward approve {asks[-8:]}" in page
+            lambda page: "q quits" in page and runs[-8:] in page and f"onward approve {asks[-8:]}" in page
         )
         lines = page.splitlines()
         assert len(lines) == rows
         assert lines[0].startswith("onward top  SQLite file")
         assert lines[1].startswith("1 worker · ")
         assert "pending" in lines[2]
-        assert lines[-1] == "q leaves"
+        assert lines[-1] == "q quits"
         assert "WAITS FOR A PERSON" in page
         assert "QUEUE" in page
         assert "WORKER" in page
@@ -42,9 +42,9 @@ def test_a_frame_fits_and_has_it_all(columns: int, rows: int, onward: Run, crew:
 
 def test_it_is_drawn_again_when_the_terminal_changes(crew: str):
     with terminal("top", "--every", "60", "--db", crew, columns=120, rows=30) as screen:
-        screen.look(lambda page: "q leaves" in page)
+        screen.look(lambda page: "q quits" in page)
         screen.resize(90, 20)
-        page = screen.look(lambda page: len(page.splitlines()) == 20 and page.endswith("q leaves"))
+        page = screen.look(lambda page: len(page.splitlines()) == 20 and page.endswith("q quits"))
         assert max(map(len, page.splitlines())) <= 90
         screen.interrupt()
         assert screen.ends() == 130

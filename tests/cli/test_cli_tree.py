@@ -131,7 +131,7 @@ def test_a_child_stands_where_it_was_started():
     assert journal.tree.children_started == 1
     child = Tree(CHILD, "invoice")
     child.state = "waiting"
-    journal.tree.has_child(child, 0.0)
+    journal.tree.add_child(child, 0.0)
     child.read(r.Record(1, 0, r.SUBMITTED, "", b"{}", 1_000_000.0))
     child.read(r.Record(2, 1, r.STEP_DONE, "draw", b'{"ms": 10, "result": 1}', 1_000_001.0))
     assert [line.split()[:4] for line in journal.branches()] == [

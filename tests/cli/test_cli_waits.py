@@ -203,7 +203,7 @@ def test_a_task_that_undoes_is_cancelling(onward: Run, db: str):
 
 @pytest.mark.slow
 def test_whoever_follows_is_told_what_a_child_asks(onward: Run, crew: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("onward.cli.commands.follow.PATIENCE", 0.05)
+    monkeypatch.setattr("onward.cli.commands.follow.NOTICE_S", 0.05)
     for way in (["--wait", "2"], ["--follow", "--wait", "2"]):
         said = onward("submit", "household", '"choose"', *way, "--db", crew)
         assert said.status == 3, "the task itself waits for its child, and may go on any time"

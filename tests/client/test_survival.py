@@ -17,7 +17,7 @@ from onward.client.script import Answer, Listen, Lost, Request
 from onward.client.sse import MEDIA
 from onward.client.verbs import Verbs
 from onward.core import wire
-from onward.core.journal.progress import Teller
+from onward.core.journal.progress import ProgressReader
 from onward.core.task import Task
 from onward.errors import OnwardError, UsageError
 from rig.processes import Child
@@ -217,8 +217,8 @@ async def test_servers_are_killed_and_clients_go_on(place: Any, either: Any, tmp
         journal = await there.service.journal(walk.id)
     assert len(found) == 34, "each once"
     assert [(one.seq, one.kind, one.value) for one in records] == [(one.seq, one.kind, one.value) for one in journal]
-    teller = Teller(walk.id)
+    teller = ProgressReader(walk.id)
     assert await watching == [
-        update._replace(time=pytest.approx(update.time, abs=0.002)) for one in journal if (update := teller.tell(one))
+        update._replace(time=pytest.approx(update.time, abs=0.002)) for one in journal if (update := teller.read(one))
     ]
     assert sum(one.kind == "shift.started" for one in journal) > 1, "it was taken over at least once"

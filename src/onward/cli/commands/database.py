@@ -1,4 +1,4 @@
-"""migrate and doctor: whether the database, the clock, the workers and the queues are well."""
+"""migrate and doctor: update the tables; check the database, the clock, the workers and the queues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.app.application import Onward
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.output.screen import Screen, indented, sign, verdicts
 from onward.cli.output.text import machine_readable, safe
 from onward.cli.output.timeline import Mark
@@ -18,17 +18,17 @@ from onward.store.migrate import Progress
 from onward.store.shared.census import RECORDS
 from onward.store.sqlite.file import MEMORY
 
-WRONG = 1
-TOLD = 10
-"""Slices of a census between two lines about it."""
+CHECK_FAILED = 1
+PAGES_PER_LINE = 10
+"""Pages of records that a census reads between two lines about its progress."""
 
 
 async def migrate(args: Namespace) -> int:
     """`onward migrate`."""
-    screen, store = Screen(args), door.app_of(args).store
+    screen, store = Screen(args), connect.load_app(args).store
 
-    def tell(progress: Progress) -> None:
-        """One line for each thing that goes on: on stderr, with --json as JSON."""
+    def report(progress: Progress) -> None:
+        """Print one line for each migration, on stderr; with --json as JSON."""
         if screen.json:
             print(machine_readable(progress._asdict()), file=sys.stderr, flush=True)
         else:
@@ -36,32 +36,32 @@ async def migrate(args: Namespace) -> int:
 
     try:
         await store.open(migrate=False)
-        behind = False
+        migrated = False
     except SchemaMismatch:
-        await store.open(migrate=True, tell=tell)
-        behind = True
+        await store.open(migrate=True, tell=report)
+        migrated = True
     try:
         version, _ = await store.version()
     finally:
         await store.close()
     if screen.json:
-        screen.document({"database": store.where, "version": version, "migrated": behind})
+        screen.document({"database": store.where, "version": version, "migrated": migrated})
     else:
-        done = "is now up to date" if behind else "was up to date already"
+        done = "is now up to date" if migrated else "was up to date already"
         screen.say(f"{safe(store.where)} {done}: table version {version}")
     return 0
 
 
 async def doctor(args: Namespace) -> int:
     """`onward doctor`."""
-    screen, app = Screen(args), door.app_of(args)
+    screen, app = Screen(args), connect.load_app(args)
     where, status = app.store.where, 0
     try:
         checks = await _examine(app, screen, deep=args.deep)
     except StoreUnavailable as error:
         checks, status = [Check("database", False, str(error))], error.exit_status
     if any(check.fine is False for check in checks):
-        status = status or WRONG
+        status = status or CHECK_FAILED
     if screen.json:
         screen.document(
             {
@@ -83,30 +83,30 @@ def _print(screen: Screen, where: str, checks: list[Check]) -> None:
     grid = verdicts()
     for check in checks:
         mark, style = sign(screen.out, marks[check.fine])
-        loud = style if check.fine is False else ""
-        grid.add_row(Text(mark, style), Text(safe(check.name), loud), Text(safe(check.detail), loud or "dim"))
+        emphasis = style if check.fine is False else ""
+        grid.add_row(Text(mark, style), Text(safe(check.name), emphasis), Text(safe(check.detail), emphasis or "dim"))
     screen.block(indented(grid))
 
 
 async def _examine(app: Onward, screen: Screen, *, deep: bool) -> list[Check]:
-    def seen(records: int) -> None:
-        """One line now and then: on stderr, with --json as JSON."""
-        if records % (TOLD * RECORDS):
+    def report(records: int) -> None:
+        """Print a line about the progress now and then, on stderr; with --json as JSON."""
+        if records % (PAGES_PER_LINE * RECORDS):
             return
         if screen.json:
             print(machine_readable({"records": records}), file=sys.stderr, flush=True)
         else:
-            screen.aside((f"{records:,} records looked at", "dim"))
+            screen.aside((f"{records:,} records checked", "dim"))
 
-    if door.missing(app.store):
+    if connect.file_missing(app.store):
         note = Check(
-            "database", None, "the file is not there yet; the first submit, worker or `onward migrate` makes it"
+            "database", None, "the file does not exist yet; the first submit, worker or `onward migrate` creates it"
         )
         app = Onward(f"sqlite://{MEMORY}")
         async with app:
             return [note, *(Check(*entry) for entry in await app.store.doctor() if entry[0] == "SQLite library")]
     await app.open(migrate=False)
     try:
-        return await app.service.health.checks(deep=deep, seen=seen)
+        return await app.service.health.checks(deep=deep, seen=report)
     finally:
         await app.close()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from onward.core.journal.progress import Said, Teller, Update
+from onward.core.journal.progress import ModelText, ProgressReader, Update
 from onward.core.record import ENDS, Record
 from onward.errors import OnwardError
 from onward.service.serialize import iso, record_json
@@ -31,7 +31,7 @@ class Told(Protocol):
         """A record as it is."""
         ...
 
-    def said(self, said: Said) -> bytes:
+    def said(self, said: ModelText) -> bytes:
         """What a model is saying."""
         ...
 
@@ -47,7 +47,7 @@ class View:
         self,
         told: Told,
         cursors: Mapping[str, int],
-        tellers: Mapping[str, Teller] | None,
+        tellers: Mapping[str, ProgressReader] | None,
         ended: Iterable[str] = (),
     ) -> None:
         self.told, self.cursors, self._tellers = told, dict(cursors), None if tellers is None else dict(tellers)
@@ -64,7 +64,7 @@ class View:
         """Whether all of its tasks have ended."""
         return len(self.ended) == len(self.cursors)
 
-    def add(self, task_id: str, teller: Teller, after: int = 0) -> None:
+    def add(self, task_id: str, teller: ProgressReader, after: int = 0) -> None:
         """One task more."""
         assert self._tellers is not None
         self.cursors[task_id], self._tellers[task_id] = after, teller
@@ -84,7 +84,7 @@ class View:
             yield self.told.record(task_id, record, self.cursor)
             return
         teller = self._tellers[task_id]
-        update = teller.tell(record)
+        update = teller.read(record)
         for void in teller.withdrawn():
             yield self.told.said(void)
         if update is not None:
@@ -100,7 +100,7 @@ class View:
     def said(self) -> Iterator[bytes]:
         """What models are saying, when nothing else is to be told."""
         for teller in (self._tellers or {}).values():
-            if (said := teller.said()) is not None:
+            if (said := teller.new_text()) is not None:
                 yield self.told.said(said)
 
 
@@ -119,7 +119,7 @@ class Lines:
     def record(self, task_id: str, record: Record, cursor: str) -> bytes:
         return _event({"task_id": task_id, **record_json(record)}, cursor)
 
-    def said(self, said: Said) -> bytes:
+    def said(self, said: ModelText) -> bytes:
         return _event(said_json(said), name="text")
 
     def reset(self, about: Mapping[str, Any], cursor: str) -> bytes:
@@ -144,7 +144,7 @@ def update_json(update: Update) -> dict[str, Any]:
     return told | ({"ask_id": update.ask} if update.ask else {})
 
 
-def said_json(said: Said) -> dict[str, Any]:
+def said_json(said: ModelText) -> dict[str, Any]:
     """A piece of what a model says, for programs."""
     told = said._asdict()
     return told if told.pop("withdrawn") is False else {**told, "withdrawn": True}
