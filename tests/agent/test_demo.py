@@ -66,7 +66,7 @@ def test_a_model_that_does_nothing_is_no_proof(openai_server: AIMock) -> None:
     said = play(openai_server)
     assert said.status == 1
     assert "Buy a larger disk." in said.out
-    assert "The model asked for no deletion, so nobody was killed." in said.out
+    assert "The model asked for no deletion, so no worker was killed." in said.out
 
 
 @pytest.mark.slow

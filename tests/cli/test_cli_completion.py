@@ -165,7 +165,7 @@ def test_fish_offers_it(onward: Run, crew: str, tmp_path: Path):
         env=environment(crew) | {"HOME": str(tmp_path)},
     )  # fmt: skip
     assert done.stdout.splitlines() == [
-        "schedules\twhat submits tasks by the clock, and its next tick", f"{task_id[-8:]}\tgreet"
+        "schedules\tlist schedules and their next ticks", f"{task_id[-8:]}\tgreet"
     ]  # fmt: skip
 
 

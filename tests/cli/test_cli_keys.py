@@ -20,7 +20,7 @@ def test_a_key_is_printed_once_and_works(onward: Run, db: str) -> None:
     token = made.out.strip()
     found = keys.parse(token)
     assert found is not None
-    assert f"this is key {found.id}, shown once" in made.err
+    assert f"this is key {found.id}, shown only now" in made.err
     listed = onward("keys", "list", "--db", db)
     assert token not in listed.out
     header, row = listed.out.splitlines()
@@ -72,12 +72,12 @@ def test_what_makes_no_sense(onward: Run, db: str) -> None:
     assert onward("keys", "create", "--name", "a", "--db", db).status == 2
     agent = onward("keys", "create", "--name", "a", "--scope", "admin", "--agent", "x", "--db", db)
     assert "cannot have the scope admin" in agent.sentence
-    assert "no keys, so the server answers this machine alone" in onward("keys", "--db", db).err
+    assert "no keys, so the server accepts requests from this machine only" in onward("keys", "--db", db).err
 
 
 def test_the_audit_tells_who_did_what(onward: Run, db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "grace")
-    assert "nothing was written down so far" in onward("audit", "--db", db).err
+    assert "the audit log is empty" in onward("audit", "--db", db).err
     key = onward("keys", "create", "--name", "ada [red]", "--scope", "read", "--db", db, "--json").json["id"]
     onward("keys", "revoke", key, "--db", db)
     header, made, gone = onward("audit", "--db", db).out.splitlines()
@@ -97,7 +97,7 @@ def test_verify_names_the_first_break(onward: Run, db: str, tmp_path: Path) -> N
     sound = onward("audit", "verify", "--db", db)
     assert sound.status == 0
     first, head = sound.out.splitlines()
-    assert first == "3 in all, each as it was written down"
+    assert first == "all 3 entries are as they were written"
     assert onward("audit", "verify", "--seen", head, "--db", db, "--json").json == {
         "sound": True,
         "entries": 3,
@@ -110,7 +110,7 @@ def test_verify_names_the_first_break(onward: Run, db: str, tmp_path: Path) -> N
     connection.execute("DELETE FROM onward_audit WHERE number = 3")
     assert onward("audit", "verify", "--db", db).status == 0
     cut = onward("audit", "verify", "--seen", head, "--db", db)
-    assert (cut.status, cut.out.strip()) == (1, "the audit is broken at entry 3: entry 3 was there, and is gone")
+    assert (cut.status, cut.out.strip()) == (1, "the audit log is broken at entry 3: entry 3 was there, and is gone")
     connection.execute("UPDATE onward_audit SET name = 'Eve' WHERE number = 2")
     connection.close()
     broken = onward("audit", "verify", "--db", db)

@@ -286,7 +286,7 @@ def test_resolve_without_a_verdict_lists_the_effects_and_the_words(onward: Run, 
     onward("cancel", task_id, "--db", crew)
     over = onward("resolve", task_id, "--db", crew)
     assert "onward resolve" not in over.out
-    assert "is cancelled, so nothing can be said" in over.err
+    assert "is cancelled, so its effects cannot be resolved" in over.err
 
 
 def test_it_happened(onward: Run, crew: str, waiting: Waiting):
@@ -351,13 +351,13 @@ def test_nothing_is_open(onward: Run, db: str, tmp_path):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["answer", "x"], "give the answer as a text, or as JSON with --value"),
+        (["answer", "x"], "give the answer as TEXT, or as JSON with --value"),
         (["answer", "x", "eu", "--value", "1"], "and not both"),
         (["answer", "x", "--value", "{"], "is not JSON"),
         (["signal", "x", "go", "nonsense"], "is not JSON"),
         (["resolve", "x", "perhaps"], "'perhaps' is no verdict: say happened, not_happened or undo"),
-        (["resolve", "x", "undo", "--result", "1"], "--result is what came of an effect that happened"),
-        (["resolve", "x", "--result", "1"], "--result is what came of an effect that happened"),
+        (["resolve", "x", "undo", "--result", "1"], "--result is the result of an effect that happened"),
+        (["resolve", "x", "--result", "1"], "--result is the result of an effect that happened"),
         (["signal", "x"], "the following arguments are required: NAME"),
         (["answer"], "the following arguments are required: QUESTION"),
         (["resolve"], "the following arguments are required: ID"),

@@ -13,7 +13,7 @@ from tests.cli.conftest import Run, controls, submitted
 
 
 def test_a_queue_is_paused_also_before_anything_was_submitted(onward: Run, db: str) -> None:
-    assert onward("queues", "--db", db).err.endswith("\nnothing is unfinished, and no queue is paused or has a limit\n")
+    assert onward("queues", "--db", db).err.endswith("\nno unfinished tasks, and no queue is paused or has a limit\n")
     said = onward("queues", "pause", "mail", "--db", db)
     assert said.out == "queue mail is paused until: onward queues unpause mail\n"
     submitted(onward, db, "greet", '"you"', "--anyway", "--queue", "mail")
@@ -95,7 +95,7 @@ def talked(db: str) -> tuple[str, str, str]:
 def test_a_word_to_an_agent(onward: Run, talked: tuple[str, str, str]) -> None:
     db, pending, ended = talked
     said = onward("message", pending[-8:], "Leave the database alone.", "--db", db)
-    assert said.out.startswith("said: it reads it before its next turn  task ")
+    assert said.out.startswith("sent: the agent reads it before its next turn  task ")
     assert onward("message", pending, "again", "--key", "k", "--json", "--db", db).json["task_id"] == pending
     late = onward("message", ended, "hello", "--db", db)
     assert (late.status, "goes on where it ended" in late.sentence) == (2, True)
@@ -105,7 +105,7 @@ def test_a_word_to_an_agent(onward: Run, talked: tuple[str, str, str]) -> None:
 
 def test_a_word_to_any_other_task(onward: Run, db: str) -> None:
     task_id = submitted(onward, db, "greet", '"you"', "--anyway")
-    assert "as the signal 'message', if it asks for it" in onward("message", task_id, "hello", "--db", db).out
+    assert "as the signal 'message', if it waits for that" in onward("message", task_id, "hello", "--db", db).out
 
 
 def test_what_it_took_is_shown(onward: Run, talked: tuple[str, str, str]) -> None:

@@ -117,7 +117,7 @@ def test_what_has_ended_is_forgotten_and_the_rest_says_why(onward: Run, db: str,
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["cancel", "--all", "--yes"], "needs something to match"),
+        (["cancel", "--all", "--yes"], "needs a filter"),
         (["cancel", "abcd", "--state", "failed"], "--state goes with --all, not with an id"),
         (["cancel"], "the following arguments are required: ID"),
         (["cancel", "--all", "--state", "asleep", "--yes"], "one of pending"),
@@ -190,7 +190,7 @@ def test_a_handler_whole(onward: Run, crew: str):
     told = onward("handlers", "greet", "--json", "--db", crew).json
     assert (told["name"], told["kind"], told["workers"]) == ("greet", "task", 1)
     assert "name" in json.dumps(told["schema"])
-    assert "1 worker does it" in onward("handlers", "greet", "--db", crew).out
+    assert "1 worker has it" in onward("handlers", "greet", "--db", crew).out
     unknown = onward("handlers", "gret", "--db", crew)
     assert unknown.status == 4
     assert "greet" in unknown.sentence

@@ -145,7 +145,7 @@ def test_resume_of_a_task_that_waits_is_refused(onward: Run, db: str, three):
 
 def test_pause_and_resume(onward: Run, db: str, three):
     said = onward("pause", three[0], "--db", db)
-    assert (said.status, said.out) == (0, f"task {three[0]} (x) rests until: onward resume {three[0][-8:]}\n")
+    assert (said.status, said.out) == (0, f"task {three[0]} (x) is paused until: onward resume {three[0][-8:]}\n")
     task = onward("show", three[0], "--db", db, "--json").json
     assert (task["state"], task["reason"]) == ("waiting", "paused")
     assert onward("resume", three[0], "--db", db).out == f"task {three[0]} (x) goes on\n"

@@ -130,7 +130,7 @@ def test_waits_messages_and_what_ended_them():
         "done: decided",
         "person: asks for approval: Again?",
         "note: the time for an answer is up",
-        "again: nobody decided in time",
+        "again: not decided in time",
         f"asleep: waits for child bake {'c' * 26}",
         f"note: child {'c' * 26} failed E: burnt",
         "done: child bake has ended",

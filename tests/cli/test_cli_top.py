@@ -65,7 +65,7 @@ def test_once_is_one_frame_on_a_terminal_and_in_a_pipe(onward: Run, crew: str):
 def test_nothing_to_see(onward: Run, db: str):
     said = onward("top", "--db", db)
     assert "0 workers" in said.out
-    assert "nothing is unfinished: onward submit NAME INPUT" in said.out
+    assert "no unfinished tasks: onward submit NAME INPUT" in said.out
     assert onward("top", "--json", "--db", db).json["people"] == []
 
 

@@ -158,7 +158,7 @@ def test_a_cancelled_saga_is_undone_first(onward: Run, crew: str, waiting: Waiti
 def test_an_effect_that_nobody_knows_of_is_still_told_at_the_end(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("in_doubt", "charge")
     onward("cancel", task_id, "--db", crew)
-    assert "in doubt  pay (nobody knows)" in onward("show", task_id, "--db", crew).out
+    assert "in doubt  pay (unknown)" in onward("show", task_id, "--db", crew).out
     assert onward("show", task_id, "--json", "--db", crew).json["in_doubt"] == ["pay"]
 
 
@@ -173,7 +173,7 @@ def test_cancel_tells_what_was_in_the_middle_of_something(onward: Run, crew: str
     again = submitted(onward, crew, "slow")
     wait_for_step(onward, crew, again)
     assert onward("cancel", again, "--db", crew).out == (
-        f"task {again} (slow) is cancelled (1 task of its tree was in the middle of something)\n"
+        f"task {again} (slow) is cancelled (1 task of its tree was in the middle of a step)\n"
     )
 
 
@@ -194,8 +194,8 @@ def test_a_task_that_undoes_is_cancelling(onward: Run, db: str):
 
     task_id = asyncio.run(plant())
     said = onward("cancel", task_id, "--db", db)
-    assert said.out.startswith(f"task {task_id} (work) is being cancelled, what it did is undone first: onward follow")
-    assert said.out.endswith("(1 task of its tree was in the middle of something)\n")
+    assert said.out.startswith(f"task {task_id} (work) is being cancelled; its steps are undone first: onward follow")
+    assert said.out.endswith("(1 task of its tree was in the middle of a step)\n")
     (task,) = onward("list", "--state", "pending", "--json", "--db", db).json["tasks"]
     assert (task["task_id"], task["reason"]) == (task_id, "cancelling")
     assert "cancelling: what it did is being undone" in onward("list", "--db", db).out

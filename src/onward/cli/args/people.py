@@ -90,7 +90,7 @@ def resolve(commands: Commands) -> None:
         "resolve",
         "commands.people:resolve",
         "say whether an effect in doubt happened",
-        "Without a verdict it lists the effects in doubt, and the meaning of each verdict.",
+        "Without a verdict it lists the effects in doubt and explains the verdicts.",
     )
     parser.add_argument("verdict", metavar="VERDICT", nargs="?", help="happened, not_happened or undo")
     parser.add_argument("--result", metavar="JSON", help="the result of an effect that happened (null)")

@@ -197,7 +197,7 @@ class LineRenderer:
             text = f"child {name} had not ended in time" if expired else f"child {name} has ended"
         elif kind in {r.QUESTION, r.APPROVAL}:
             verb = "answered" if kind == r.QUESTION else "decided"
-            text = f"nobody {verb} in time" if expired else verb
+            text = f"not {verb} in time" if expired else verb
         else:
             text = "waited"
         return Line(event.at, Mark.AGAIN if expired else Mark.DONE, indent(event.key) + safe(text))
