@@ -1,4 +1,4 @@
-"""The demo proves what it says, leaves nothing behind, and would notice if it did not hold."""
+"""The deploy demo: its proof holds, it cleans up, and a flaw in the proof is found."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NAMES = [name for name, _, _ in STEPS]
 @pytest.mark.slow
 def test_the_demo_passes(tmp_path: Path):
     start = time.monotonic()
-    said = process("demo", cwd=tmp_path, env={**os.environ, "ONWARD_DB": "nonsense", "TMPDIR": str(tmp_path)})
-    assert said.status == 0, said.out + said.err
+    output = process("demo", cwd=tmp_path, env={**os.environ, "ONWARD_DB": "nonsense", "TMPDIR": str(tmp_path)})
+    assert output.status == 0, output.out + output.err
     assert time.monotonic() - start < 30
-    assert not controls(said.out)
-    assert "✗ worker 1 killed" in said.out
-    assert said.out.count("✓") == len(NAMES) * 2 + 1 + 7
-    assert "every effect exactly once" in said.out
+    assert not controls(output.out)
+    assert "✗ worker 1 killed" in output.out
+    assert output.out.count("✓") == len(NAMES) * 2 + 1 + 7
+    assert "every effect exactly once" in output.out
     assert list(tmp_path.iterdir()) == []
 
 

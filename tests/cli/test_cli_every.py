@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 
 class Shop:
-    """What the rows of the table are about: a database with a worker on it."""
+    """A database with a worker, for the rows of the table."""
 
     def __init__(self, onward: Run, db: str, waiting: Waiting) -> None:
         self.onward, self.db, self._waiting = onward, db, waiting
@@ -29,11 +29,11 @@ class Shop:
 
     def greeted(self) -> str:
         """A task that is completed."""
-        told = self.onward("submit", "greet", '"you"', "--wait", "--json", "--db", self.db)
-        return str(told.json["task_id"])
+        output = self.onward("submit", "greet", '"you"', "--wait", "--json", "--db", self.db)
+        return str(output.json["task_id"])
 
     def old(self) -> str:
-        """One that ended a while ago."""
+        """A task that ended a while ago."""
         task_id = self.greeted()
         with closing(sqlite3.connect(self.db.removeprefix("sqlite:///"), timeout=60)) as connection, connection:
             connection.execute(
@@ -49,8 +49,8 @@ class Shop:
         return self._made[-1]
 
     def newest(self, name: str, *words: str) -> str:
-        told = self.onward("list", "--name", name, *words, "--limit", "1", "--json", "--db", self.db)
-        return str(told.json["tasks"][0]["task_id"])
+        output = self.onward("list", "--name", name, *words, "--limit", "1", "--json", "--db", self.db)
+        return str(output.json["tasks"][0]["task_id"])
 
     def ask(self, kind: str, task_id: str) -> str:
         asks = self.onward(f"{kind}s", "--json", "--db", self.db).json[f"{kind}s"]
@@ -181,7 +181,7 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
     "doctor": (lambda shop: ["doctor"], r"✓  tables +version", {"database", "fine", "checks"}),
     "completion": (lambda shop: ["completion", "bash"], r"complete -o default -F _onward onward", {"shell", "script"}),
 }  # fmt: skip
-"""Words, what the text has, and names that the JSON has."""
+"""The words of the command, a pattern for its text, and fields of its JSON."""
 
 ELSEWHERE = {
     "demo": ("test_cli_demo.py", "test_"),
@@ -221,19 +221,19 @@ def test_what_is_tested_elsewhere_is(command: str):
 @pytest.mark.parametrize("command", EVERY)
 def test_text(command: str, shop: Shop):
     words, text, _ = EVERY[command]
-    said = shop.onward(*words(shop), "--db", shop.db)
-    assert said.status == 0, said.err
-    assert re.search(text, said.out + said.err, re.MULTILINE), said.out + said.err
-    assert "\x1b" not in said.out + said.err
+    output = shop.onward(*words(shop), "--db", shop.db)
+    assert output.status == 0, output.err
+    assert re.search(text, output.out + output.err, re.MULTILINE), output.out + output.err
+    assert "\x1b" not in output.out + output.err
 
 
 @pytest.mark.parametrize("command", EVERY)
 def test_json(command: str, shop: Shop):
     words, _, names = EVERY[command]
-    said = shop.onward(*words(shop), "--json", "--db", shop.db)
-    assert said.status == 0, said.err
-    told: Any = said.lines[0] if command == "follow" else said.json
-    assert names <= told.keys()
-    assert said.out.isascii()
-    assert said.err == "", "what is said beside the answer is for people"
-    assert json.dumps(told)
+    output = shop.onward(*words(shop), "--json", "--db", shop.db)
+    assert output.status == 0, output.err
+    document: Any = output.lines[0] if command == "follow" else output.json
+    assert names <= document.keys()
+    assert output.out.isascii()
+    assert output.err == "", "what is said beside the answer is for people"
+    assert json.dumps(document)

@@ -13,7 +13,7 @@ from onward.core import record as r
 from onward.service.serialize import iso
 
 
-def told(*entries: tuple[str, str, dict[str, Any]]) -> list[str]:
+def rendered(*entries: tuple[str, str, dict[str, Any]]) -> list[str]:
     renderer = LineRenderer()
     lines = []
     for seq, (kind, key, data) in enumerate(entries, 1):
@@ -23,7 +23,7 @@ def told(*entries: tuple[str, str, dict[str, Any]]) -> list[str]:
 
 
 def test_a_shift_that_broke_off_is_told():
-    assert told(
+    assert rendered(
         (r.SUBMITTED, "", {}),
         (r.SHIFT, "", {"worker": "w" * 26}),
         (r.STEP_STARTED, "pay", {}),
@@ -45,12 +45,14 @@ def test_a_shift_that_broke_off_is_told():
 
 @pytest.mark.parametrize("last", [r.HANDED_BACK, r.RETRY, r.PARKED, r.QUARANTINED, r.FAILED, r.CANCELLED])
 def test_a_shift_that_ended_in_order_is_no_crash(last):
-    assert not [line for line in told((r.SHIFT, "", {}), (last, "", {}), (r.SHIFT, "", {})) if line.startswith("crash")]
+    assert not [
+        line for line in rendered((r.SHIFT, "", {}), (last, "", {}), (r.SHIFT, "", {})) if line.startswith("crash")
+    ]
 
 
 def test_retries_sleeps_and_ends():
     error = {"type": "OSError", "message": "away", "attempts": 3}
-    assert told(
+    assert rendered(
         (r.STEP_RETRY, "call", {"error": error, "attempt": 1, "due_at": 1003.0}),
         (r.STEP_DONE, "call", {"ms": 10, "result": None, "attempts": 2}),
         (r.STEP_FAILED, "other", {"error": error}),
@@ -101,7 +103,7 @@ def test_text():
 
 
 def test_waits_messages_and_what_ended_them():
-    assert told(
+    assert rendered(
         (r.SIGNAL, "signal go", {"signal": "go"}),
         (r.HANDED_BACK, "", {"reason": "signal"}),
         (r.MESSAGE, "", {"n": 1, "kind": "signal", "name": "go", "ref": None, "value": {"to": "eu"}}),
@@ -138,7 +140,7 @@ def test_waits_messages_and_what_ended_them():
 
 
 def test_effects_in_doubt():
-    assert told(
+    assert rendered(
         (r.SHIFT, "", {}),
         (r.ANNOUNCED, "pay", {}),
         (r.SHIFT, "", {}),
@@ -157,7 +159,7 @@ def test_effects_in_doubt():
 
 def test_sagas_and_branches_stand_further_in():
     error = {"type": "Fatal", "message": "no visa"}
-    assert told(
+    assert rendered(
         (r.SAGA, "trip", {}),
         (r.STEP_DONE, "[trip]flight", {"ms": 0, "result": None}),
         (r.STEP_DONE, "[trip/gather.1]car", {"ms": 0, "result": None}),
@@ -193,7 +195,7 @@ def test_sagas_and_branches_stand_further_in():
 
 
 def test_a_cancel_that_undoes_first_is_no_crash():
-    assert told(
+    assert rendered(
         (r.SHIFT, "", {}),
         (r.SAGA, "saga", {}),
         (r.CANCEL, "", {}),
@@ -213,7 +215,7 @@ def test_a_cancel_that_undoes_first_is_no_crash():
 
 
 def test_several_steps_at_once_break_off_together():
-    lines = told(
+    lines = rendered(
         (r.SHIFT, "", {}),
         (r.STEP_STARTED, "[gather.0]a", {}),
         (r.STEP_STARTED, "[gather.1]a", {}),
@@ -232,7 +234,7 @@ def test_the_command_stands_as_long_as_the_thing_is_open():
     ]
     lines = [line for record in records for line in renderer.render(record)]
     assert [line.command for line in lines] == ["onward approve 12345678.1", "onward signal 12345678 'x y'"]
-    assert [one.reason for one in renderer.open_waits.open] == ["approval", "signal"]
+    assert [wait.reason for wait in renderer.open_waits.open] == ["approval", "signal"]
     renderer.render(r.Record(3, 0, r.WAITED, "approval", b'{"n": 1}', 1.0))
     assert [renderer.current(line).command for line in lines] == ["", "onward signal 12345678 'x y'"]
     renderer.render(r.Record(4, 0, r.CANCELLED, "", b"{}", 1.0))
@@ -245,27 +247,27 @@ def test_what_waited_in_a_saga_that_was_given_up_waits_no_more():
     for seq, key in ((2, "[saga]question"), (3, "[saga/gather.0]question"), (4, "[sagas]question"), (5, "question")):
         renderer.render(r.Record(seq, 0, r.QUESTION, key, b'{"question": "?"}', 1.0))
     renderer.render(r.Record(6, 0, r.UNDOING, "saga", b"{}", 1.0))
-    assert [one.key for one in renderer.open_waits.open] == ["[sagas]question", "question"]
+    assert [wait.key for wait in renderer.open_waits.open] == ["[sagas]question", "question"]
     renderer.render(r.Record(7, 0, r.CANCEL, "", b"{}", 1.0))
     assert renderer.open_waits.open == []
 
 
 def test_changes_of_a_state_are_told_in_a_few_words():
-    def told(kind, said):
-        ((line,),) = [LineRenderer("t").render(r.Record(1, 0, kind, "patch", json.dumps(said).encode(), 0.0))]
+    def rendered(kind, fields):
+        ((line,),) = [LineRenderer("t").render(r.Record(1, 0, kind, "patch", json.dumps(fields).encode(), 0.0))]
         return f"{line.text}: {line.detail}"
 
     fact = {"key": "os", "value": "linux", "source": "user"}
     artifact = {"artifact_id": "a", "type": "t", "summary": "a log", "bytes": 1}
-    assert told(r.PATCHED, {"state": {"goal": "Fix it."}}) == "state: goal: Fix it."
-    assert told(r.PATCHED, {"patch": {"append_facts": [fact], "replace_plan": ["look", "clean"]}}) == (
+    assert rendered(r.PATCHED, {"state": {"goal": "Fix it."}}) == "state: goal: Fix it."
+    assert rendered(r.PATCHED, {"patch": {"append_facts": [fact], "replace_plan": ["look", "clean"]}}) == (
         "state: facts: os; plan: look, clean"
     )
-    assert told(r.PATCHED, {"patch": {"add_artifacts": [artifact]}}) == "state: artifacts: a log"
-    assert told(r.ARTIFACT, artifact) == "artifact: a log, 1 bytes"
-    assert told(r.ARTIFACT, {"type": "raw\x1b[31m", "bytes": "?"}) == "artifact: raw\\x1b[31m"
-    assert told(r.PATCHED, {"patch": 7}) == "state: "
-    assert told(r.CHECKPOINT, {"number": 3}).startswith("checkpoint 3")
+    assert rendered(r.PATCHED, {"patch": {"add_artifacts": [artifact]}}) == "state: artifacts: a log"
+    assert rendered(r.ARTIFACT, artifact) == "artifact: a log, 1 bytes"
+    assert rendered(r.ARTIFACT, {"type": "raw\x1b[31m", "bytes": "?"}) == "artifact: raw\\x1b[31m"
+    assert rendered(r.PATCHED, {"patch": 7}) == "state: "
+    assert rendered(r.CHECKPOINT, {"number": 3}).startswith("checkpoint 3")
 
 
 @pytest.mark.parametrize("kind", [r.STEP_DONE, r.PATCHED, r.PROGRESS, r.CHECKPOINT])
