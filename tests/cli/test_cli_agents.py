@@ -85,9 +85,7 @@ def test_text_as_it_comes(onward: Run, tmp_path: Path) -> None:
     output = onward("follow", task_id, "--db", url).out
     assert output.count("the first words\n") == 2
     assert (
-        output.index("the first words\n")
-        < output.index("(what it said is withdrawn)")
-        < output.rindex("the first words\n")
+        output.index("the first words\n") < output.index("(the text is withdrawn)") < output.rindex("the first words\n")
     )
     assert "the first words\n" not in onward("show", task_id, "--db", url).out, "the reply tells it"
 

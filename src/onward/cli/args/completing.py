@@ -132,7 +132,7 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
     return {}
 
 
-# ── the words for it ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the candidates ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[Candidate]:

@@ -75,12 +75,12 @@ class Ambiguous(UsageError):
 
 async def resolve_task_id(service: Service, given: str) -> str:
     """The whole task id for an id, or for the first or last characters of exactly one."""
-    wanted = given.strip().lower()
-    if not wanted.isascii() or not wanted.isalnum():
+    part = given.strip().lower()
+    if not part.isascii() or not part.isalnum():
         raise TaskNotFound(given)
-    if len(wanted) >= ID_LENGTH:
-        return wanted
-    tasks = [*await _starting_with(service, wanted), *await _ending_with(service, wanted)]
+    if len(part) >= ID_LENGTH:
+        return part
+    tasks = [*await _starting_with(service, part), *await _ending_with(service, part)]
     matches = {task.task_id: f"{task.task}, {task.state}" for task in tasks}
     if not matches:
         raise TaskNotFound(given)
@@ -89,18 +89,18 @@ async def resolve_task_id(service: Service, given: str) -> str:
     return next(iter(matches))
 
 
-async def _starting_with(service: Service, wanted: str) -> Tasks:
+async def _starting_with(service: Service, part: str) -> Tasks:
     """The newest tasks whose ids start with this. Ids sort as strings, and "~" sorts behind every character of an id."""
-    page, _ = await service.list(cursor=f"{wanted}~", limit=MAX_CANDIDATES + 1)
-    return [task for task in page if task.task_id.startswith(wanted)]
+    page, _ = await service.list(cursor=f"{part}~", limit=MAX_CANDIDATES + 1)
+    return [task for task in page if task.task_id.startswith(part)]
 
 
-async def _ending_with(service: Service, wanted: str) -> Tasks:
+async def _ending_with(service: Service, part: str) -> Tasks:
     matches: Tasks = []
     cursor: str | None = None
     for _ in range(MAX_PAGES):
-        page, cursor = await service.list(text=wanted, cursor=cursor, limit=PAGE_SIZE)
-        matches += [task for task in page if task.task_id.endswith(wanted)]
+        page, cursor = await service.list(text=part, cursor=cursor, limit=PAGE_SIZE)
+        matches += [task for task in page if task.task_id.endswith(part)]
         if cursor is None or len(matches) > MAX_CANDIDATES:
             break
     return matches
@@ -108,9 +108,9 @@ async def _ending_with(service: Service, wanted: str) -> Tasks:
 
 def match_id(given: str, things: str, ids: Sequence[tuple[str, str]], not_found: OnwardError) -> str:
     """The only one of these ids that starts or ends with `given`. Each id comes with a few words about it."""
-    wanted = given.strip().lower()
-    fits = [pair for pair in ids if wanted and (pair[0].lower().startswith(wanted) or pair[0].lower().endswith(wanted))]
-    fits = [pair for pair in fits if pair[0].lower() == wanted] or fits
+    part = given.strip().lower()
+    fits = [pair for pair in ids if part and (pair[0].lower().startswith(part) or pair[0].lower().endswith(part))]
+    fits = [pair for pair in fits if pair[0].lower() == part] or fits
     if not fits:
         raise not_found
     if len(fits) > 1:

@@ -313,4 +313,8 @@ def _doctor(commands: Commands) -> None:
         help="check every task, and every page of a SQLite file; this can take long",
     )
     more = Commands(parser.add_subparsers(dest="what", metavar="WHAT", title="other checks"))
-    of_app(more.add("secrets", "commands.secrets:scan", "search the whole database for values of the app's secrets"))
+    of_app(
+        more.add(
+            "secrets", "commands.database:scan_secrets", "search the whole database for values of the app's secrets"
+        )
+    )

@@ -1,7 +1,9 @@
-"""migrate and doctor: update the tables; check the database, the clock, the workers and the queues."""
+"""migrate, doctor and doctor secrets: update the tables; check the database, the clock, the workers and the queues; search for
+values of secrets, which must not be in the database."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from argparse import Namespace
 
@@ -10,15 +12,16 @@ from rich.text import Text
 from onward.app.application import Onward
 from onward.cli.args import connect
 from onward.cli.output.screen import Screen, indented, sign, verdicts
-from onward.cli.output.text import machine_readable, safe
+from onward.cli.output.text import count, machine_readable, safe
 from onward.cli.output.timeline import Mark
-from onward.errors import SchemaMismatch, StoreUnavailable
+from onward.errors import SchemaMismatch, StoreUnavailable, UsageError
+from onward.service import secret_scan
 from onward.service.health import Check
 from onward.store.migrate import Progress
 from onward.store.shared.census import RECORDS
 from onward.store.sqlite.file import MEMORY
 
-CHECK_FAILED = 1
+CHECK_FAILED = LEAKS_FOUND = 1
 PAGES_PER_LINE = 10
 """Pages of records that a census reads between two lines about its progress."""
 
@@ -110,3 +113,41 @@ async def _examine(app: Onward, screen: Screen, *, deep: bool) -> list[Check]:
         return await app.service.health.checks(deep=deep, seen=report)
     finally:
         await app.close()
+
+
+# ── secrets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def scan_secrets(args: Namespace) -> int:
+    """`onward doctor secrets`."""
+    screen, app = Screen(args), connect.load_app(args)
+    if not app.secrets.names:
+        raise UsageError(f"{args.app} has no secrets, so there is nothing to search for; app.secret(NAME) adds one")
+    if connect.file_missing(app.store):
+        report = secret_scan.Found(secrets=sorted(app.secrets.names))
+    else:
+        await app.open(migrate=False)
+        try:
+            report = await secret_scan.find(app.store, app.service.artifacts, app.secrets)
+        finally:
+            await app.close()
+    if screen.json:
+        screen.document({"fine": not report.leaks and not report.unknown} | dataclasses.asdict(report))
+    else:
+        _print_leaks(screen, report)
+    return LEAKS_FOUND if report.leaks or report.unknown else 0
+
+
+def _print_leaks(screen: Screen, report: secret_scan.Found) -> None:
+    for leak in report.leaks:
+        owner = f"task {leak.task_id}: " if leak.task_id else ""
+        screen.say((f"{owner}{safe(leak.where)}", "red"), f" holds {safe(leak.secret)}")
+    if report.more:
+        screen.say((f"and {report.more:,} more", "red"))
+    for name, why in report.unknown.items():
+        screen.say((f"{safe(name)} was not searched for: {safe(why)}", "yellow"))
+    searched = f"{count(report.rows, 'row')} searched for {', '.join(map(safe, report.secrets))}"
+    if report.secrets:
+        screen.say((searched if report.leaks else f"{searched}: none is there", "dim"))
+    if report.leaks:
+        screen.say("Change these secrets: everyone who can read the database may have read them.")

@@ -33,7 +33,7 @@ MEANINGS = {
 QUESTIONS = (fixed("ID"), Column("TASK", drop=2), fixed("AGE", drop=1), fixed("LEFT", drop=3), Column("QUESTION", 20))
 
 
-# ── open questions and approvals ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── open questions and approvals ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def approvals(args: Namespace) -> int:
@@ -82,7 +82,7 @@ def _print_asks(screen: Screen, asks: list[Ask]) -> None:
     print_table(screen.out, QUESTIONS, rows)
 
 
-# ── answers and signals ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── answers and signals ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def approve(args: Namespace) -> int:

@@ -28,7 +28,6 @@ from onward.errors import UsageError
 from onward.service.serialize import record_json, task_json, why_json
 from onward.service.service import Service
 
-PAGE_SIZE = 1000
 MAX_VALUE_CHARS = 2000
 """Characters of an input or a result that are printed."""
 
@@ -75,7 +74,7 @@ def _waiting(tasks: Tasks) -> Tasks:
 async def open_waits(service: Service, task: Task) -> list[Open]:
     """The open waits of a task."""
     waits = OpenWaits(task.task_id)
-    for record in await journal(service, task.task_id):
+    for record in await service.journals.all(task.task_id):
         waits.read(record)
     return waits.open
 
@@ -149,7 +148,7 @@ async def show(args: Namespace) -> int:
             return await turns.show_all(screen, app.service, task)
         if args.record is not None:
             return await turns.show_record(screen, app.service, task, args.record)
-        records = await journal(app.service, task.task_id)
+        records = await app.service.journals.all(task.task_id)
         if args.turn is not None:
             return await turns.show(screen, app.service, task, records, args.turn)
     renderer = LineRenderer(task.task_id)
@@ -188,14 +187,6 @@ def _undone(task: Task, records: list[Record], waits: OpenWaits) -> dict[str, li
         "not_undone": end.get("not_undone", []),
         "in_doubt": waits.unsettled,
     }
-
-
-async def journal(service: Service, task_id: str) -> list[Record]:
-    """All records of a task."""
-    records: list[Record] = []
-    while len(page := await service.journal(task_id, records[-1].seq if records else 0, PAGE_SIZE)) == PAGE_SIZE:
-        records += page
-    return records + page
 
 
 def print_task(

@@ -183,7 +183,7 @@ _ACTIONS = {
 assert _ACTIONS.keys() | {Reason.APPROVAL, Reason.QUESTION} == ASKS_A_PERSON
 
 
-# ── the frame ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the frame ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def frame(console: Console, snapshot: Snapshot, width: int, height: int, rates: Sequence[float]) -> list[Text]:
@@ -317,10 +317,9 @@ def _stacked(sections: Sequence[Section], width: int, room: int) -> list[Text]:
     shown = [section for section in sections if section[1]]
     if not shown:
         return [Text(), Text("no unfinished tasks: onward submit NAME INPUT", "dim")]
-    wanted = [len(rows) for _, rows, _ in shown]
-    given = _shares(wanted, room - 2 * len(shown))
+    shares = _shares([len(rows) for _, rows, _ in shown], room - 2 * len(shown))
     lines: list[Text] = []
-    for (columns, rows, more), share in zip(shown, given, strict=True):
+    for (columns, rows, more), share in zip(shown, shares, strict=True):
         if share < 1:
             continue
         cut = len(rows) > share
@@ -332,14 +331,15 @@ def _stacked(sections: Sequence[Section], width: int, room: int) -> list[Text]:
     return lines
 
 
-def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    given = [0] * len(wanted)
+def _shares(row_counts: Sequence[int], room: int) -> list[int]:
+    """The number of lines for each table: equal, but no more than its rows."""
+    shares = [0] * len(row_counts)
     for _ in range(max(room, 0)):
-        short = [index for index in range(len(wanted)) if given[index] < wanted[index]]
-        if not short:
+        unfilled = [index for index, rows in enumerate(row_counts) if shares[index] < rows]
+        if not unfilled:
             break
-        given[min(short, key=lambda index: given[index])] += 1
-    return given
+        shares[min(unfilled, key=lambda index: shares[index])] += 1
+    return shares
 
 
 def _beside(left: list[Text], right: list[Text], half: int) -> list[Text]:
@@ -351,7 +351,7 @@ def _beside(left: list[Text], right: list[Text], half: int) -> list[Text]:
     return lines
 
 
-# ── the live screen ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the live screen ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Page:

@@ -103,7 +103,7 @@ def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# ── log lines and status ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── log lines and status ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _JSON = JsonLines()

@@ -20,7 +20,6 @@ from onward.agent.model import ModelUnavailable
 from onward.app.application import Onward
 from onward.cli.args import connect
 from onward.cli.commands.follow import WAITS_FOR_A_PERSON
-from onward.cli.commands.tasks import journal
 from onward.cli.demo.agent_proof import AgentProof, Moment
 from onward.cli.demo.agent_view import AgentBoard, parse_object, print_report
 from onward.cli.demo.runner import run_demo
@@ -103,10 +102,10 @@ class _Play:
                 with self._board.shown(GOAL, facts):
                     task = await self._play(handle.id)
         if task.state is not State.COMPLETED:
-            raise DemoFailed(_failure(task, await journal(self._app.service, task.task_id)))
+            raise DemoFailed(_failure(task, await self._app.service.journals.all(task.task_id)))
         return AgentProof(
             task,
-            await journal(self._app.service, task.task_id),
+            await self._app.service.journals.all(task.task_id),
             self._disk.ledger.lines(),
             self._moments,
             before,
@@ -148,7 +147,7 @@ class _Play:
 
     async def _kill(self, task_id: str, where: str, *, waiting: bool) -> None:
         kill = self._workers.kill()
-        records = await journal(self._app.service, task_id)
+        records = await self._app.service.journals.all(task_id)
         recorded = any(record.kind == STEP_DONE and step_name(record.key) == delete_logs.name for record in records)
         deleted = sum(line["what"] == "deleted" for line in self._disk.ledger.lines())
         self._moments.append(Moment(kill, waiting, deleted, recorded))

@@ -42,14 +42,14 @@ def table(width: int, columns: Sequence[Column], rows: Iterable[Sequence[Text]])
     """The lines of a table that is at most `width` wide: a header, and a line for each row."""
     lines = [[Text(column.header, "dim") for column in columns], *([*row] for row in rows)]
     widths = fitted(columns, lines, width)
-    last = max((place for place, width in enumerate(widths) if width), default=0)
+    last = max((index for index, width in enumerate(widths) if width), default=0)
     shown = []
     for line in lines:
         text = Text(no_wrap=True, overflow="ignore")
-        for place, (cell, room, column) in enumerate(zip(line, widths, columns, strict=True)):
+        for index, (cell, room, column) in enumerate(zip(line, widths, columns, strict=True)):
             if room:
-                text.append_text(_cell(cell, room, right=column.right, fill=place != last))
-                text.append(" " * GAP if place != last else "")
+                text.append_text(_cell(cell, room, right=column.right, fill=index != last))
+                text.append(" " * GAP if index != last else "")
         text.rstrip()
         shown.append(text)
     return shown
@@ -63,34 +63,34 @@ def print_table(console: Console, columns: Sequence[Column], rows: Iterable[Sequ
 
 def fitted(columns: Sequence[Column], lines: Sequence[Sequence[Text]], room: int) -> list[int]:
     """The width of each column; 0 means that it is left out."""
-    wanted = [max(line[place].cell_len for line in lines) for place in range(len(columns))]
-    if _total(wanted) <= room:
-        return wanted
-    order = sorted((place for place, column in enumerate(columns) if column.drop), key=lambda p: -columns[p].drop)
-    empty = [place for place in order if not any(line[place].cell_len for line in lines[1:])]
-    for place in [*empty, *[place for place in order if place not in empty]]:
-        widths = _shortened(columns, wanted, room)
+    full_widths = [max(line[index].cell_len for line in lines) for index in range(len(columns))]
+    if _total(full_widths) <= room:
+        return full_widths
+    order = sorted((index for index, column in enumerate(columns) if column.drop), key=lambda p: -columns[p].drop)
+    empty = [index for index in order if not any(line[index].cell_len for line in lines[1:])]
+    for index in [*empty, *[index for index in order if index not in empty]]:
+        widths = _shortened(columns, full_widths, room)
         if _total(widths) <= room:
             return widths
-        wanted[place] = 0
-    widths = _shortened(columns, wanted, room)
+        full_widths[index] = 0
+    widths = _shortened(columns, full_widths, room)
     while _total(widths) > room and max(widths) > 1:  # even the smallest widths do not fit: cut text columns further
-        soft = [place for place, column in enumerate(columns) if column.least and widths[place] > 1]
-        widest = max(soft or range(len(widths)), key=lambda place: widths[place])
+        soft = [index for index, column in enumerate(columns) if column.least and widths[index] > 1]
+        widest = max(soft or range(len(widths)), key=lambda index: widths[index])
         widths[widest] -= 1
     return widths
 
 
-def _shortened(columns: Sequence[Column], wanted: Sequence[int], room: int) -> list[int]:
+def _shortened(columns: Sequence[Column], full_widths: Sequence[int], room: int) -> list[int]:
     """The widths after shortening the widest text column again and again, until all fit or none can be shortened."""
-    widths = list(wanted)
+    widths = list(full_widths)
     excess = _total(widths) - room
     while excess > 0:
-        soft = [place for place, column in enumerate(columns) if column.least and widths[place] > column.least]
+        soft = [index for index, column in enumerate(columns) if column.least and widths[index] > column.least]
         if not soft:
             break
-        widest = max(soft, key=lambda place: widths[place])
-        floor = max([columns[widest].least, *[widths[place] for place in soft if widths[place] < widths[widest]]])
+        widest = max(soft, key=lambda index: widths[index])
+        floor = max([columns[widest].least, *[widths[index] for index in soft if widths[index] < widths[widest]]])
         cut = max(1, min(excess, widths[widest] - floor))
         widths[widest] -= cut
         excess -= cut

@@ -182,7 +182,7 @@ class LineRenderer:
     def _live(self, event: Event, text: str, *, withdrawn: bool) -> Line:
         """A piece of the text of a model. If its attempt failed, all of the text is void."""
         self.live_text = "" if withdrawn else self.live_text + text
-        return Line(event.at, Mark.TEXT, "(what it said is withdrawn)" if withdrawn else safe(" ".join(text.split())))
+        return Line(event.at, Mark.TEXT, "(the text is withdrawn)" if withdrawn else safe(" ".join(text.split())))
 
     # ── waits, messages, sagas, ends ─────────────────────────────────────────────────────────────────────────────
 

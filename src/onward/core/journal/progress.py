@@ -199,7 +199,7 @@ BREAKS: Final = frozenset(
 """Records after which the text of a model before them is no longer live. The statement `lead_lately` has the same list."""
 
 
-# ── one kind of record after the other ───────────────────────────────────────────────────────────────────────────────
+# ── the summary of each kind of record ───────────────────────────────────────────────────────────────────────────────
 
 Summary = tuple[str, str, str] | None
 """Status, tool, message."""
