@@ -264,9 +264,9 @@ async def side(url: str) -> Any:
             await service.list(limit=20, brief=True)
 
         async def overview() -> None:
-            await service.place.stats()
-            await service.place.queues()
-            await service.place.workers()
+            await service.cluster.stats()
+            await service.cluster.queues()
+            await service.cluster.workers()
             await service.messages.asks()
             await service.list(limit=8, brief=True)
             await service.list(limit=20, state="failed", brief=True)

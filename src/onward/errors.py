@@ -2,13 +2,13 @@
 
     OnwardError
     ├── UsageError            the caller asked for something that cannot be
-    │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge
+    │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge · NotSentAgain
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState ·
     │                         ArtifactNotFound
     ├── Unauthorized          no key was shown, or none that counts; Forbidden: it is not for this (OwnCall, NotForTenants)
     │   └── KeylessOutside    there is no key at all yet, and the request does not come from this machine
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
-    ├── MoreMatch             for many tasks at once: far more match than were seen (many.py)
+    ├── MoreMatch             for many tasks at once: far more match than were seen
     ├── QueueFull             come back in `retry_after` seconds
     ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly, TooSlow, FileReplaced
     │   └── SchemaMismatch    it is there, but not of this version
@@ -33,6 +33,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 
 class OnwardError(Exception):
@@ -525,3 +526,68 @@ class RetryLater(OnwardError):
     def __init__(self, message: str, *, retry_after: float) -> None:
         self.retry_after = retry_after
         super().__init__(message)
+
+
+class MoreMatch(OnwardError):
+    """Far more tasks match a filter than the caller has seen."""
+
+    code = "more_match"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, matched: int, count: int, more: bool) -> None:
+        self.matched, self.count = matched, count
+        some = f"{matched:,} or more tasks match" if more else f"{matched:,} tasks match"
+        super().__init__(f"{some} by now, and not {count:,}; nothing was done: look again, and say how many are meant")
+
+
+class NotSentAgain(UsageError):
+    """A delivery that cannot be sent again just now."""
+
+    code = "not_sent_again"
+    status = 409
+
+    def __init__(self, delivery: str, why: str) -> None:
+        super().__init__(f"delivery {delivery} is not sent again: {why}")
+
+
+class ArtifactNotFound(NotFound):
+    """The task has no artifact of that id. An artifact of another task does not count."""
+
+    code = "artifact_not_found"
+
+    def __init__(self, task_id: str, artifact_id: str, known: Iterable[str] | None = None) -> None:
+        self.task_id, self.artifact_id = task_id, artifact_id
+        advice = f"`onward artifacts {task_id}` lists what it has, and ONWARD_ARTIFACTS must say where that is kept"
+        if known is not None:
+            ids = list(known)
+            more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+            advice = f"it has {', '.join(ids[:5]) or 'none so far'}{more}"
+        super().__init__(f"task {task_id} has no artifact {artifact_id[:80]!a}; {advice}")
+
+
+class ArtifactDamaged(OnwardError):
+    """The stored bytes do not have the hash of their id: they were changed."""
+
+    code = "artifact_damaged"
+
+    def __init__(self, task_id: str, artifact_id: str) -> None:
+        self.task_id, self.artifact_id = task_id, artifact_id
+        super().__init__(
+            f"the artifact {artifact_id} of task {task_id} is not what the task left behind: its bytes were changed where they "
+            "are kept; bring them back from a copy"
+        )
+
+
+class ArtifactTooLarge(UsageError):
+    """The bytes are more than an artifact may have."""
+
+    code = "artifact_too_large"
+    status = 413
+
+    def __init__(self, size: int, most: int) -> None:
+        self.size, self.most = size, most
+        super().__init__(
+            f"an artifact may have {most:,} bytes, this has {size:,} and was not kept; leave less of it behind, in parts, or "
+            "store it elsewhere and keep its address"
+        )

@@ -12,6 +12,7 @@ from onward.agent.model import Reply, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
 from onward.core import wire
+from onward.core.views import Ask
 from onward.errors import (
     AlreadyDecided,
     AskExpired,
@@ -21,7 +22,6 @@ from onward.errors import (
     UsageError,
     Withdrawn,
 )
-from onward.service.messages import Ask
 from onward.testing import crashes, drain, memory_app
 from tests.kit import Lab, inline_app
 

@@ -24,9 +24,10 @@ from onward.agent.calls import Allowed, Calls
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
 from onward.core import wire
+from onward.core.views import Ask
 from onward.engine.context.context import Context
 from onward.errors import AlreadyDecided, Denied, OnwardError
-from onward.service.messages import Ask, Messages
+from onward.service.messages import Messages
 from tests.kit import eventually, not_memory, only_file
 
 HOUR = 3600.0

@@ -67,7 +67,7 @@ async def test_killed_anywhere_a_patch_lands_once() -> None:
         @tool
         async def call_in(n: int) -> str:
             """Somebody changes the state while this runs; what is sent again is one."""
-            await app.service.states.patch(sent[0], fact("n", n), id=f"patch {n}")
+            await app.service.agent_states.patch(sent[0], fact("n", n), id=f"patch {n}")
             return "told"
 
         model = ScriptedModel([[("call_in", {"n": 1})], [("call_in", {"n": 2}), ("call_in", {"n": 3})], "done"])

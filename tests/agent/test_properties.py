@@ -20,7 +20,7 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool, toolbox
 from onward.core import slice as slices
 from onward.core import wire
-from onward.core.slice import Said, Shown
+from onward.core.slice import MessageSize, Shown
 from onward.core.state import AgentState, StatePatch, folded
 from onward.testing import Killed, MemoryApp, drain, memory_app
 from tests.agent import test_conversation, test_state
@@ -201,7 +201,7 @@ def test_many_lives(holds: str) -> None:
 
 
 def cut_through_turns(said: Any, most: int) -> Shown:
-    kept: list[Said] = []
+    kept: list[MessageSize] = []
     for one in reversed(said):
         if kept and sum(other.bytes for other in kept) + one.bytes > most:
             break

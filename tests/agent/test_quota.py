@@ -120,9 +120,9 @@ async def test_where_nobody_says_when_they_ask_more_and_more_rarely() -> None:
         assert {(await handle.get()).state for handle in handles} == {State.COMPLETED}
     pauses = [later - sooner for sooner, later in itertools.pairwise(provider.refused)]
     assert pauses[0] < 5
-    assert max(pauses) <= quota.CAP * 1.1 + quota.MOST_SPREAD
+    assert max(pauses) <= quota.MAX_PAUSE_S * 1.1 + quota.MAX_SPREAD_S
     assert len(provider.refused) < 45, "a day without money: about one question in an hour, from all of them"
-    assert min(provider.answered) - provider.reset < quota.CAP * 1.2
+    assert min(provider.answered) - provider.reset < quota.MAX_PAUSE_S * 1.2
 
 
 async def test_another_model_is_not_waited_for(mine: MemoryApp) -> None:

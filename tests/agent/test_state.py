@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from onward.core.slice import SMALLEST, Said, conversation_slice, cut, state_slice
+from onward.core.slice import MIN_SLICE_BYTES, MessageSize, conversation_slice, cut, state_slice
 from onward.core.state import AgentState, Answer, ArtifactRef, Fact, StatePatch, folded
 
 SEED = {
@@ -114,7 +114,7 @@ def test_a_slice_is_never_over_its_budget_and_always_the_same(
 ) -> None:
     state = folded(AgentState(goal=goal), changes)
     found = state_slice(state, most, step)
-    assert len(found.text.encode()) <= max(most, SMALLEST)
+    assert len(found.text.encode()) <= max(most, MIN_SLICE_BYTES)
     assert found == state_slice(AgentState.model_validate_json(state.model_dump_json()), most, step)
     assert found.text.startswith("Goal: ")
     assert all(question in found.text for question in state.open_questions)
@@ -162,11 +162,11 @@ def test_cut(text: str, most: int) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 2)), max_size=40), st.integers(0, 20_000))
 def test_a_conversation_is_shown_in_whole_turns_from_its_end(steps: list[tuple[int, int]], most: int) -> None:
-    said: list[Said] = []
+    said: list[MessageSize] = []
     turn = 0
     for number, (size, further) in enumerate(steps):
         turn += further
-        said.append(Said(number, size, turn))
+        said.append(MessageSize(number, size, turn))
     shown, left_out = conversation_slice(said, most)
     assert shown == said[len(said) - len(shown) :], "the latest, in order"
     cut_off: set[Any] = {one.turn for one in said[: len(said) - len(shown)]}

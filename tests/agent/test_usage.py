@@ -52,7 +52,7 @@ async def test_an_agent_that_has_ended(app: Onward) -> None:
     own = Usage(2, 20, 2, pytest.approx(22.0))
     task = await handle.get()
     assert task.usage is not None
-    assert (task.usage.told(), task.usage.with_children) == (own.told(), own)
+    assert (task.usage.to_json(), task.usage.with_children) == (own.to_json(), own)
     (listed,) = (await app.list())[0]
     assert listed.usage == own
     last = (await app.service.journal(handle.id))[-1]
@@ -76,7 +76,7 @@ async def test_what_nobody_told_is_unknown_and_never_nothing(
     task_id = (await lab.run("a", "go")).task_id
     usage = (await lab.app.get(task_id)).usage
     assert usage is not None
-    assert tuple(usage.told().values()) == told
+    assert tuple(usage.to_json().values()) == told
 
 
 async def test_a_plain_task_has_none_and_pays_nothing(lab: Lab) -> None:
@@ -100,12 +100,12 @@ async def test_one_that_failed_or_is_under_way(lab: Lab) -> None:
     await lab.settled(waits)
     usage = (await lab.app.get(waits)).usage
     assert usage is not None
-    assert usage.told() == Usage(1, 10, 1, 11.0).told()
+    assert usage.to_json() == Usage(1, 10, 1, 11.0).to_json()
     assert (await lab.app.list(state="waiting"))[0][0].usage is None, "a list reads no journals"
     await lab.app.cancel(waits)
     usage = (await lab.app.get(waits)).usage
     assert usage is not None
-    assert usage.told() == Usage(1, 10, 1, 11.0).told(), "a cancel writes no sum, the journal has it"
+    assert usage.to_json() == Usage(1, 10, 1, 11.0).to_json(), "a cancel writes no sum, the journal has it"
 
 
 async def test_with_children_wherever_they_stand(app: Onward) -> None:
@@ -128,7 +128,7 @@ async def test_with_children_wherever_they_stand(app: Onward) -> None:
         assert await handle.result(timeout=60) == "done"
     task = await handle.get()
     assert task.usage is not None
-    assert (task.usage.told(), task.usage.with_children) == (Usage().told(), Usage(3, 30, 3, 33.0))
+    assert (task.usage.to_json(), task.usage.with_children) == (Usage().to_json(), Usage(3, 30, 3, 33.0))
     (branch,) = (await app.list(parent=handle.id))[0]
     assert branch.usage == Usage(2, 20, 2, 22.0)
 
@@ -146,7 +146,7 @@ async def test_too_many_to_look_at_are_unknown(lab: Lab, monkeypatch: pytest.Mon
 
     task = await lab.run(parent)
     assert (await lab.app.get(task.task_id)).usage is None
-    monkeypatch.setattr(usages, "MOST", 2)
+    monkeypatch.setattr(usages, "MAX_DESCENDANTS", 2)
     usage = (await lab.app.get(task.task_id)).usage
     assert usage is not None
     assert usage.with_children is None
@@ -161,7 +161,7 @@ async def test_killed_anywhere_it_is_the_sum_of_what_is_recorded() -> None:
         await drain(app)
         task = await app.get(handle.id)
         assert task.usage is not None
-        assert task.usage.told() == Usage(3, 30, 3, 33.0).told(), app.killed_at
+        assert task.usage.to_json() == Usage(3, 30, 3, 33.0).to_json(), app.killed_at
         assert usage_in(await app.service.journal(handle.id), handle.id) == Usage(3, 30, 3, 33.0), app.killed_at
         points += 1
     assert points > 8
@@ -179,7 +179,8 @@ async def test_across_checkpoints(options: dict[str, Any]) -> None:
         assert task.reason == "question"
         assert task.usage is not None
         assert (
-            task.usage.told() == Usage(turns + 1, 10 * (turns + 1), turns + 1, pytest.approx(11.0 * (turns + 1))).told()
+            task.usage.to_json()
+            == Usage(turns + 1, 10 * (turns + 1), turns + 1, pytest.approx(11.0 * (turns + 1))).to_json()
         )
         kinds = [record.kind for record in await app.service.journal(handle.id)]
         assert kinds.count(r.CHECKPOINT) == 2
@@ -193,8 +194,8 @@ async def test_a_fork_counts_its_own(lab: Lab) -> None:
     at = [one.seq for one in await lab.app.service.forks.places(first) if one.seq < asked][-1]
     fork = await lab.app.fork(first, at)
     await lab.ended(fork.id)
-    assert ((await fork.get()).usage or UNKNOWN).told() == Usage(1, 10, 1, 11.0).told()
-    assert ((await lab.app.get(first)).usage or UNKNOWN).told() == Usage(2, 20, 2, 22.0).told()
+    assert ((await fork.get()).usage or UNKNOWN).to_json() == Usage(1, 10, 1, 11.0).to_json()
+    assert ((await lab.app.get(first)).usage or UNKNOWN).to_json() == Usage(2, 20, 2, 22.0).to_json()
 
 
 async def test_what_a_task_took_comes_with_its_end_to_its_parent(lab: Lab) -> None:

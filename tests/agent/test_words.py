@@ -190,7 +190,7 @@ async def test_what_cannot_be_said(lab: Lab) -> None:
     lab.app.agent("devops", model=ScriptedModel(["done"]))
     task_id = await lab.submit("devops", "Look.")
     for text in ("", " \n", None, 7):
-        with pytest.raises(InvalidInput, match="a text with something in it"):
+        with pytest.raises(InvalidInput, match="a string that is not blank"):
             await lab.app.message(task_id, text)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="at most 64,000 characters, and this one 64,001"):
         await lab.app.message(task_id, "x" * 64_001)

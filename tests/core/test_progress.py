@@ -64,8 +64,8 @@ def test_no_record_is_too_much_for_it(parts: list[tuple[str, str, bytes]]) -> No
         if update is not None:
             assert update.seq == record.seq
             assert update.status in STATUSES
-            assert len(update.message) <= progress.MAX_MESSAGE
-            assert len(update.tool) <= progress.MAX_MESSAGE
+            assert len(update.message) <= progress.MAX_MESSAGE_CHARS
+            assert len(update.tool) <= progress.MAX_MESSAGE_CHARS
             assert isinstance(update.step, int)
             assert 0 <= update.step <= 2**53
             assert 0 <= update.total_step <= 2**53

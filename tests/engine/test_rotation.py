@@ -180,7 +180,7 @@ async def test_rotation_keeps_so_many_and_breaks_nothing(app: Onward, keep: int)
         assert [bool(number) for number in steps] == [True] * (6 - keep + 1) + [False] * (keep - 1)
         assert await app.store.census() == []
         assert (await app.replay(handle.id)).agrees
-        with pytest.raises(CannotFork, match=r"what came before checkpoint \d was dropped; the nearest"):
+        with pytest.raises(CannotFork, match=r"the records before checkpoint \d were dropped; the nearest"):
             await app.fork(handle.id, at=4)
         last = [record for record in records if record.kind == r.CHECKPOINT][-1]
         fork = await app.fork(handle.id, at=last.seq)

@@ -427,7 +427,7 @@ async def test_what_makes_a_secret_has_to_be_repeatable_and_long_enough(app: Onw
     assert "cannot be effect='once'" in told["once"]
     assert "no undo" in told["undo"]
     assert "fewer than 8 characters" in told["short"]
-    assert "must be a text" in told["number"]
+    assert "must be a string" in told["number"]
 
 
 async def test_killed_at_every_point_a_task_with_secrets_comes_to_the_same_end() -> None:

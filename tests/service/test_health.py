@@ -34,7 +34,7 @@ class Counts:
         return [Unfinished("default", "queued", self._tasks, 1.0)]
 
 
-@pytest.mark.parametrize(("tasks", "asked"), [(place.MANY, 10), (place.MANY + 1, 1)])
+@pytest.mark.parametrize(("tasks", "asked"), [(place.MAX_FRESH_COUNT, 10), (place.MAX_FRESH_COUNT + 1, 1)])
 async def test_many_who_look_at_many_tasks_share_a_count(clock: HandClock, tasks: int, asked: int) -> None:
     """A few are counted anew for each, so that everybody sees what they did."""
     counts = Counts(clock, tasks)
@@ -91,7 +91,7 @@ async def test_what_waits_for_people_is_counted_not_listed(app: Onward) -> None:
             await app.submit(asks)
 
         async def waits() -> bool:
-            return (await app.service.place.stats()).people == 3
+            return (await app.service.cluster.stats()).people == 3
 
         await eventually(waits)
         (people,) = [check for check in await app.service.health.checks() if check.name == "people"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from onward import Onward
 from onward.core.ids import Ids
-from onward.core.schedule import LATE, MOST, Rhythm, due, stamp
+from onward.core.schedule import LATE_S, MAX_TICKS, Rhythm, due, stamp
 from onward.core.task import State
 from onward.engine.worker.ticker import EVERY, SOME, Ticker
 from onward.errors import (
@@ -182,15 +182,15 @@ def test_what_was_missed_is_skipped_done_once_or_all_done() -> None:
 def test_who_has_just_started_may_be_a_minute_late() -> None:
     nightly = cron("0 3 * * *")
     tick = moment("2026-07-01T03:00")
-    assert due(nightly, "skip", tick, tick + LATE - 1, tick + LATE - 1).ticks == [tick]
-    assert due(nightly, "skip", tick, tick + LATE + 1, tick + LATE + 1) == ([], tick + DAY)
+    assert due(nightly, "skip", tick, tick + LATE_S - 1, tick + LATE_S - 1).ticks == [tick]
+    assert due(nightly, "skip", tick, tick + LATE_S + 1, tick + LATE_S + 1) == ([], tick + DAY)
 
 
 def test_a_year_of_minutes_is_done_in_parts_and_found_at_once() -> None:
     minutely = cron("* * * * *", BERLIN)
     first = moment("2026-01-01T00:00")
     part = due(minutely, "all", first, first + 366 * DAY, first)
-    assert (len(part.ticks), part.next_at) == (MOST, first + 60 * MOST)
+    assert (len(part.ticks), part.next_at) == (MAX_TICKS, first + 60 * MAX_TICKS)
     assert due(minutely, "once", first, first + 366 * DAY, first).ticks == [first + 366 * DAY]
 
 

@@ -193,8 +193,8 @@ def _lose_only(self: writer.Writer, holds: Any) -> None:
         pass
 
 
-async def _page_once(self: shift.Shift, after: int) -> Any:
-    return await self._desk.store.journal(self.task_id, after, shift.PAGE)
+async def _impatient_journal(self: shift.Shift, task_id: str, after: int | None, limit: int) -> Any:
+    return await self._desk.store.journal(task_id, after, limit)
 
 
 def _crash_is_attempt(self: SqliteStore, *args: Any, **kwargs: Any) -> Any:
@@ -250,7 +250,7 @@ plant("stranger-too-soon", patches=never(worker.Worker, "_asked_then", 0))
 plant("dead-and-deaf", patches=instead(worker.Worker, "_declared_dead", _nothing))
 plant("nobody-rescues", patches=instead(upkeep.Upkeep, "_rescue", _nothing_later))
 plant("replay-forgets", patches=instead(replay.Replay, "next", _nothing))
-plant("outage-is-failure", patches=instead(shift.Shift, "_page", _page_once))
+plant("outage-is-failure", patches=instead(shift.Shift, "_patient_journal", _impatient_journal))
 plant("crash-is-attempt", patches=instead(SqliteStore, "claim", _crash_is_attempt))
 plant("stop-begins-shifts", patches=_stop_begins_shifts)
 plant("restless-nap", patches=instead(worker.Worker, "_ring", lambda self, _alarm: self.wake()))

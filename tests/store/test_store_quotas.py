@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from onward.core.quota import CAP, FIRST
+from onward.core.quota import FIRST_PAUSE_S, MAX_PAUSE_S
 from onward.store.port.core import Store
 from tests.kit import Time, not_memory
 
@@ -53,11 +53,11 @@ async def test_where_nobody_says_when_the_pauses_grow(store: Store, time: Time) 
             assert (await store.shut_for("m", None, "429")).until == told.until
         pauses.append(round(told.left, 3))
         time.move(told.left + 0.01)
-    assert pauses == [min(FIRST * 2**number, CAP) for number in range(14)]
+    assert pauses == [min(FIRST_PAUSE_S * 2**number, MAX_PAUSE_S) for number in range(14)]
     found = await store.shut("m")
     assert found is not None
     await store.reopen("m", found.until)
-    assert round((await store.shut_for("m", None, "429")).left, 3) == FIRST, "it had answered since"
+    assert round((await store.shut_for("m", None, "429")).left, 3) == FIRST_PAUSE_S, "it had answered since"
 
 
 @not_memory

@@ -8,10 +8,10 @@ from typing import Any
 
 from onward.agent.reader import LINES, page
 from onward.agent.tools import Tool, tool
-from onward.artifacts.errors import ArtifactNotFound
 from onward.artifacts.keeper import beside
 from onward.core.state import Answer, Fact, StatePatch
 from onward.engine.context.context import Context
+from onward.errors import ArtifactNotFound
 
 
 def builtin(ctx: Context, most: int) -> Mapping[str, Tool]:

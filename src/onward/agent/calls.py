@@ -20,7 +20,6 @@ from onward.agent.conversation import Ref, excerpt, result_message
 from onward.agent.model import Message, ToolCall
 from onward.agent.reader import binary
 from onward.agent.tools import READ, Tool
-from onward.artifacts.errors import ArtifactTooLarge
 from onward.artifacts.keeper import beside
 from onward.core import mask, secret, wire
 from onward.core.retry import Retry
@@ -34,7 +33,7 @@ from onward.engine.context.secrets import by_default
 from onward.engine.context.sync_context import PlainContext
 from onward.engine.shift.environment import LAST
 from onward.engine.shift.scope import SCOPE
-from onward.errors import Denied, InvalidInput, StepFailed, TimeUp, TooDeep
+from onward.errors import ArtifactTooLarge, Denied, InvalidInput, StepFailed, TimeUp, TooDeep
 
 NOTHING = StatePatch()
 SHOWN = 4_000

@@ -13,7 +13,7 @@ from typing import Any
 
 from onward.agent.model import Message, ToolCall
 from onward.core import wire
-from onward.core.slice import Said, conversation_slice, cut
+from onward.core.slice import MessageSize, conversation_slice, cut
 from onward.errors import UsageError
 
 
@@ -80,7 +80,7 @@ class Conversation:
         are at most `artifacts` bytes in them, the latest; the others are told briefly."""
         brief = self._brief(artifacts) if artifacts is not None else {}
         refs = [(brief.get(ref, ref), number) for number, turn in enumerate(self.turns) for ref in turn.messages]
-        said = [Said(ref, ref.bytes, number) for ref, number in refs]
+        said = [MessageSize(ref, ref.bytes, number) for ref, number in refs]
         found = conversation_slice(said, most)
         return [one.ref for one in found.messages], found.turns_left_out
 

@@ -14,7 +14,6 @@ from typing import Any
 from onward.agent.conversation import Ref, Turn, excerpt, page_of, result_message, turns_of, turns_on
 from onward.agent.model import Message
 from onward.agent.tools import Tool, tool
-from onward.artifacts.errors import ArtifactNotFound
 from onward.core import record as r
 from onward.core import wire
 from onward.core.record import Record
@@ -23,7 +22,16 @@ from onward.core.state import AgentState, ArtifactRef, StatePatch, state_in
 from onward.core.task import Message as Sent
 from onward.core.task import Task
 from onward.engine.context.context import Context
-from onward.errors import NoState, StateConflict, TaskCancelled, TaskFailed, TaskNotFound, TooDeep, UsageError
+from onward.errors import (
+    ArtifactNotFound,
+    NoState,
+    StateConflict,
+    TaskCancelled,
+    TaskFailed,
+    TaskNotFound,
+    TooDeep,
+    UsageError,
+)
 
 DEEPEST = 5
 """How often work is handed on, from agent to agent. A model that asks itself for help would do so for ever."""

@@ -31,7 +31,7 @@ class Oversized(httpx2.StreamError, ValueError):
 
 
 def hooks(
-    most: int, *, opened: int = wire.PARTS, again: float = 0.0
+    most: int, *, opened: int = wire.MAX_VALUES, again: float = 0.0
 ) -> dict[str, list[Callable[..., Awaitable[None]]]]:
     """Hooks of a client of HTTP: `most` bytes for an answer, so many lists and objects `opened` at once, and `again` seconds between two
     requests to go on with a stream, whatever the server says."""

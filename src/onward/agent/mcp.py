@@ -411,7 +411,7 @@ def _bound_lines() -> None:
                 self.length = self.marks = 0
             self.length += len(tail)
             self.marks += sum(map(tail.count, "[{,"))
-            if self.length > LINE or self.marks > 2 * wire.PARTS:
+            if self.length > LINE or self.marks > 2 * wire.MAX_VALUES:
                 raise anyio.BrokenResourceError
             return chunk
 

@@ -26,7 +26,8 @@ from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
-from onward.core.task import Task
+from onward.core.task import SAME, Task
+from onward.core.views import Ask, Doubt, Schedule, Spent
 from onward.engine.background import Spawn, spawn
 from onward.engine.check.deploy_check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
 from onward.engine.context.secrets import Source
@@ -35,11 +36,7 @@ from onward.engine.worker.worker import Worker
 from onward.errors import BadSetting, UsageError
 from onward.server.http.metrics import exposed
 from onward.service.audit import Entries
-from onward.service.budgets import Spent
-from onward.service.forks import SAME
 from onward.service.keys import Keys
-from onward.service.messages import Ask, Doubt
-from onward.service.schedules import Schedule
 from onward.service.service import Service
 from onward.service.submission import SubmitRequest
 from onward.store.port.core import Store
@@ -166,7 +163,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
 
     def _forgets(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
         after = self.settings.prune_after_s
-        return functools.partial(self.service.prunes.forever, after, self._rng) if after else None
+        return functools.partial(self.service.pruner.run, after, self._rng) if after else None
 
     def asgi(self, *, hosts: Collection[str] | None = None, keyless: bool = False) -> Any:
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
@@ -242,7 +239,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
             self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, **more
         )
         if after is not None:
-            wish = await self.service.states.after(after, wish)
+            wish = await self.service.agent_states.after(after, wish)
         (task_id,) = await self.service.submit([wish], connection=connection)
         return Handle(self, task_id)
 
@@ -263,7 +260,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
 
     async def state(self, task_id: str) -> AgentState:
         """What an agent knows: the state of its task as it is now. Raises NoState for a task that has none."""
-        return await self.service.states.get(task_id)
+        return await self.service.agent_states.get(task_id)
 
     async def cancel(self, task_id: str) -> Task:
         """End the task wherever it stands."""

@@ -101,7 +101,7 @@ class Registry:
             offer = HandlerSpec(
                 handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets
             )
-            self._offers[title] = dataclasses.replace(offer, said=handler.said)
+            self._offers[title] = dataclasses.replace(offer, registration=handler.said)
             self.handlers[title] = handler
             return function
 
@@ -203,7 +203,7 @@ class Registry:
         self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
         self.handlers[name] = agent = dataclasses.replace(self.handlers[name], agent=True, doc=description)
         checks = {one.name: one.check for one in made.tools.values()}
-        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks, agent=True, said=agent.said)
+        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks, agent=True, registration=agent.said)
         return handler
 
     def secret(self, name: str) -> Any:

@@ -11,8 +11,8 @@ from onward.cli.args import connect
 from onward.cli.args.filters import task_filters
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import count, safe
+from onward.core.views import Acted
 from onward.errors import UsageError
-from onward.service.bulk import Acted
 
 DONE = {"cancel": "cancelled", "pause": "paused", "resume": "resumed", "prioritize": "changed", "prune": "pruned"}
 
@@ -28,8 +28,8 @@ async def on_all(args: Namespace) -> int:
         matching, more = await app.service.count(**filters)
         if matching and not args.yes and not _confirmed(screen, verb, matching, more=more):
             return UsageError.exit_status
-        ids = await app.service.many.found(action, matching, priority=priority, **filters)
-        acted = await app.service.many.act(action, ids, priority)
+        ids = await app.service.bulk.find(action, matching, priority=priority, **filters)
+        acted = await app.service.bulk.act(action, ids, priority)
     if screen.json:
         refused = [{"task_id": task.task_id, "code": task.code, "detail": task.detail} for task in acted.refused]
         screen.document(

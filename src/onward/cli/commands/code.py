@@ -21,9 +21,10 @@ from onward.cli.output.timeline import Mark
 from onward.core import record as r
 from onward.core.durations import seconds
 from onward.core.journal.cuts import Again
+from onward.core.task import SAME
 from onward.engine.check.deploy_check import HARMED, Finding, Verdict, quietly
 from onward.errors import UsageError
-from onward.service.forks import SAME, ForkPlan
+from onward.service.forks import ForkPlan
 from onward.service.serialize import task_json
 
 DISAGREES = 1

@@ -14,9 +14,9 @@ from onward.cli.args import connect
 from onward.cli.output.screen import Screen, indented, sign, verdicts
 from onward.cli.output.text import count, machine_readable, safe
 from onward.cli.output.timeline import Mark
+from onward.core.views import Check
 from onward.errors import SchemaMismatch, StoreUnavailable, UsageError
 from onward.service import secret_scan
-from onward.service.health import Check
 from onward.store.migrate import Progress
 from onward.store.shared.census import RECORDS
 from onward.store.sqlite.file import MEMORY
@@ -124,7 +124,7 @@ async def scan_secrets(args: Namespace) -> int:
     if not app.secrets.names:
         raise UsageError(f"{args.app} has no secrets, so there is nothing to search for; app.secret(NAME) adds one")
     if connect.file_missing(app.store):
-        report = secret_scan.Found(secrets=sorted(app.secrets.names))
+        report = secret_scan.ScanResult(secrets=sorted(app.secrets.names))
     else:
         await app.open(migrate=False)
         try:
@@ -138,7 +138,7 @@ async def scan_secrets(args: Namespace) -> int:
     return LEAKS_FOUND if report.leaks or report.unknown else 0
 
 
-def _print_leaks(screen: Screen, report: secret_scan.Found) -> None:
+def _print_leaks(screen: Screen, report: secret_scan.ScanResult) -> None:
     for leak in report.leaks:
         owner = f"task {leak.task_id}: " if leak.task_id else ""
         screen.say((f"{owner}{safe(leak.where)}", "red"), f" holds {safe(leak.secret)}")

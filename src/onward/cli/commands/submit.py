@@ -51,7 +51,7 @@ async def submit(args: Namespace) -> int:
     async with connect.load_app(args) as app:
         if args.after is not None:
             after = await connect.resolve_task_id(app.service, args.after)
-            request = await app.service.states.after(after, request)
+            request = await app.service.agent_states.after(after, request)
         task_id = await _submit(app, request, unchecked=args.anyway)
         if args.follow:
             if not screen.live:  # the head of the tree has the id

@@ -50,7 +50,7 @@ async def list_tasks(args: Namespace) -> int:
         filters = await task_filters(args, app.service)
         tasks, cursor = await app.service.list(**filters, key=args.key, limit=args.limit, cursor=args.cursor)
         waits = {task.task_id: await open_waits(app.service, task) for task in _waiting(tasks)}
-        explanations = await app.service.whys.of(tasks)
+        explanations = await app.service.explainer.of(tasks)
     if screen.json:
         items = [
             task_json(task) | waits_json(waits.get(task.task_id, [])) | {"why": why_json(explanations[task.task_id])}
@@ -74,7 +74,7 @@ def _waiting(tasks: Tasks) -> Tasks:
 async def open_waits(service: Service, task: Task) -> list[Open]:
     """The open waits of a task."""
     waits = OpenWaits(task.task_id)
-    for record in await service.journals.all(task.task_id):
+    for record in await service.timelines.all(task.task_id):
         waits.read(record)
     return waits.open
 
@@ -148,7 +148,7 @@ async def show(args: Namespace) -> int:
             return await turns.show_all(screen, app.service, task)
         if args.record is not None:
             return await turns.show_record(screen, app.service, task, args.record)
-        records = await app.service.journals.all(task.task_id)
+        records = await app.service.timelines.all(task.task_id)
         if args.turn is not None:
             return await turns.show(screen, app.service, task, records, args.turn)
     renderer = LineRenderer(task.task_id)
@@ -174,7 +174,7 @@ def _effective_waits(task: Task, waits: Sequence[Open]) -> list[Open]:
     if task.reason in NEEDS_A_PERSON:
         return []
     now = time.time()
-    return [wait for wait in waits if wait.kind != SLEEP or float(wait.said.get("until", math.inf)) > now]
+    return [wait for wait in waits if wait.kind != SLEEP or float(wait.payload.get("until", math.inf)) > now]
 
 
 def _undone(task: Task, records: list[Record], waits: OpenWaits) -> dict[str, list[str]]:
@@ -231,7 +231,7 @@ def print_task(
 def _usage(usage: Usage) -> str:
     """The model usage of a task in a line; with that of its children, if they have any."""
     total = usage.with_children
-    more = f" · with children {_usage_words(total)}" if total is not None and total.told() != usage.told() else ""
+    more = f" · with children {_usage_words(total)}" if total is not None and total.to_json() != usage.to_json() else ""
     return f"{_usage_words(usage)}{more}"
 
 

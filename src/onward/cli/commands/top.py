@@ -31,8 +31,8 @@ from onward.cli.output.text import age, clock, count, safe, short
 from onward.core.durations import seconds
 from onward.core.journal.explain import Explanation
 from onward.core.task import ASKS_A_PERSON, Reason, State, Task
+from onward.core.views import Queue, Stats, WorkerView
 from onward.errors import OnwardError
-from onward.service.cluster import Queue, Stats, WorkerView
 from onward.service.serialize import iso, queue_json, stats_json, why_json, worker_json
 
 TWO_COLUMNS_WIDTH = 140
@@ -148,7 +148,7 @@ async def take_snapshot(app: Onward) -> Snapshot:
         queues=await app.queues(),
         workers=await app.workers(),
         running=running,
-        explanations=await app.service.whys.of(running),
+        explanations=await app.service.explainer.of(running),
         people=await _person_waits(app),
     )
 

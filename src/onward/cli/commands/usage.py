@@ -12,7 +12,8 @@ from onward.cli.args.filters import parse_time
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, number, print_table
 from onward.cli.output.text import safe
-from onward.service.usage import REPORTED, Row
+from onward.core.views import UsageRow
+from onward.service.usage import MAX_REPORT_TASKS
 
 NUMBERS = (
     number("TASKS", drop=3),
@@ -38,12 +39,12 @@ async def usage(args: Namespace) -> int:
     else:
         screen.aside("no model was called; app.agent(…) creates agents")
     if not report.complete:
-        screen.aside(f"only the newest {REPORTED:,} tasks; use --since, or --until for older ones")
+        screen.aside(f"only the newest {MAX_REPORT_TASKS:,} tasks; use --since, or --until for older ones")
     return 0
 
 
-def _print(screen: Screen, by: str, rows: list[Row]) -> None:
-    total = Row("all")
+def _print(screen: Screen, by: str, rows: list[UsageRow]) -> None:
+    total = UsageRow("all")
     for row in rows:
         for name in ("tasks", "calls", "tokens_in", "tokens_out", "usd", "unknown"):
             setattr(total, name, getattr(total, name) + getattr(row, name))
@@ -55,13 +56,13 @@ def _print(screen: Screen, by: str, rows: list[Row]) -> None:
         screen.aside(("UNKNOWN: tasks or calls whose price or tokens are unknown; the sums do not include them", "dim"))
 
 
-def _cells(row: Row, style: str) -> tuple[Text, ...]:
+def _cells(row: UsageRow, style: str) -> tuple[Text, ...]:
     numbers = [f"{n:,}" for n in (row.tasks, row.calls, row.tokens_in, row.tokens_out)]
     unknown = f"{row.unknown:,}" if row.unknown else ""
     return tuple(Text(text, style) for text in (safe(row.group) or "(none)", *numbers, _cost(row), unknown))
 
 
-def _cost(row: Row) -> str:
+def _cost(row: UsageRow) -> str:
     """The cost, marked as a minimum or unknown if the price of a call is unknown."""
     if not row.unknown:
         return f"${row.usd:,.4f}"

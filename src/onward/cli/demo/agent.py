@@ -31,10 +31,10 @@ from onward.core.journal.reader import fields, step_name
 from onward.core.journal.turns import model_call
 from onward.core.record import STEP_DONE, STEP_FAILED, STEP_RETRY, Record
 from onward.core.task import ASKS_A_PERSON, State, Task
+from onward.core.views import Ask
 from onward.demo.agent import GOAL, SCRIPTED, TASK, delete_logs, model_words, real_model
 from onward.demo.disk import FOLDER, Disk
 from onward.errors import AlreadyDecided, OnwardError, UsageError
-from onward.service.messages import Ask
 
 APP = "onward.demo.agent:app"
 SCRIPTED_TIMEOUT_S, MODEL_TIMEOUT_S = 60.0, 300.0
@@ -102,10 +102,10 @@ class _Play:
                 with self._board.shown(GOAL, facts):
                     task = await self._play(handle.id)
         if task.state is not State.COMPLETED:
-            raise DemoFailed(_failure(task, await self._app.service.journals.all(task.task_id)))
+            raise DemoFailed(_failure(task, await self._app.service.timelines.all(task.task_id)))
         return AgentProof(
             task,
-            await self._app.service.journals.all(task.task_id),
+            await self._app.service.timelines.all(task.task_id),
             self._disk.ledger.lines(),
             self._moments,
             before,
@@ -147,7 +147,7 @@ class _Play:
 
     async def _kill(self, task_id: str, where: str, *, waiting: bool) -> None:
         kill = self._workers.kill()
-        records = await self._app.service.journals.all(task_id)
+        records = await self._app.service.timelines.all(task_id)
         recorded = any(record.kind == STEP_DONE and step_name(record.key) == delete_logs.name for record in records)
         deleted = sum(line["what"] == "deleted" for line in self._disk.ledger.lines())
         self._moments.append(Moment(kill, waiting, deleted, recorded))

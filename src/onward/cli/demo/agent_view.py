@@ -21,8 +21,8 @@ from onward.cli.output.timeline import LineRenderer, Mark
 from onward.core import record as r
 from onward.core.journal.reader import step_name
 from onward.core.journal.turns import model_call
+from onward.core.views import Ask
 from onward.demo.disk import megabytes
-from onward.service.messages import Ask
 
 SHOWN_KINDS = frozenset({r.STEP_RETRY, r.STEP_FAILED, r.DOUBTED, r.RETRY, r.PARKED, r.QUARANTINED, r.CANCELLED})
 """Records that are rare here. They are shown as in any other journal."""

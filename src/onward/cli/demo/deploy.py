@@ -59,14 +59,14 @@ class _Play:
                 workers.start()
                 await self._until_effect(FATAL_STEP)
                 kill = workers.kill()
-                recorded = [r.key for r in await self._app.service.journals.all(handle.id) if r.kind == STEP_DONE]
+                recorded = [r.key for r in await self._app.service.timelines.all(handle.id) if r.kind == STEP_DONE]
                 board.worker_killed()
                 workers.start()
                 task = await self._until_ended(handle.id)
                 await watching
             finally:
                 watching.cancel()
-        records = await self._app.service.journals.all(handle.id)
+        records = await self._app.service.timelines.all(handle.id)
         requests = self._cloud.ledger.lines()
         return DeployProof(task, records, requests, self._cloud.count(), kill.status, kill.at, recorded)
 

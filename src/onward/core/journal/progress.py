@@ -43,7 +43,7 @@ CANCELLED: Final = "cancelled"
 
 STATUSES: Final = (THINKING, TOOL_CALL, TOOL_RESULT, COMPLETED, ERROR, WAITING, UNDO, CANCELLED)
 
-MAX_MESSAGE = 500
+MAX_MESSAGE_CHARS = 500
 """Characters of a message."""
 
 
@@ -327,4 +327,4 @@ def _turn(event: Event) -> int:
 
 def _cut(text: str) -> str:
     encodable = text.encode("utf-8", "replace").decode()
-    return encodable if len(encodable) <= MAX_MESSAGE else f"{encodable[: MAX_MESSAGE - 1]}…"
+    return encodable if len(encodable) <= MAX_MESSAGE_CHARS else f"{encodable[: MAX_MESSAGE_CHARS - 1]}…"

@@ -23,7 +23,7 @@ from onward.core.record import Record
 from onward.core.task import SAID
 from onward.core.text import safe, short
 
-MAX_TEXT = 200
+MAX_TEXT_CHARS = 200
 """Characters of the text of a bar or a mark."""
 
 KILLED = "the worker was killed or lost its lease"
@@ -155,7 +155,7 @@ class Waterfall:
         deep = 0 if inside is None else inside.depth + 1
         depth = deep + len(split_key(event.key)[0])
         parent = None if inside is None else inside.seq
-        bar = Bar(kind, short(name, MAX_TEXT), event.seq, event.seq, start, None, state, 1, parent, depth, **more)
+        bar = Bar(kind, short(name, MAX_TEXT_CHARS), event.seq, event.seq, start, None, state, 1, parent, depth, **more)
         self.bars.append(bar)
         return bar
 
@@ -164,7 +164,7 @@ class Waterfall:
         bar.state, bar.last = state, event.seq
 
     def _mark(self, event: Event, kind: str, text: object = "") -> None:
-        self.marks.append(Point(kind, event.at, event.seq, short(text or "", MAX_TEXT)))
+        self.marks.append(Point(kind, event.at, event.seq, short(text or "", MAX_TEXT_CHARS)))
 
     # ── shifts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -330,7 +330,7 @@ class Waterfall:
     def _doubted(self, event: Event) -> None:
         bar = self._open.get(str(event.fields.get("step", "")))
         if bar is not None:
-            bar.state, bar.last, bar.text = "in_doubt", event.seq, short(event.fields.get("reason", ""), MAX_TEXT)
+            bar.state, bar.last, bar.text = "in_doubt", event.seq, short(event.fields.get("reason", ""), MAX_TEXT_CHARS)
         self._end_shift(event, "ok")
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -347,7 +347,9 @@ class Waterfall:
         if known is not None and known.state in OPEN_STATES:
             self._close(known, event, "ok" if known.state == "waiting" else "retried")
         until = event.time("until" if "until" in fields else "due_at")
-        self._open[event.key] = self._bar(event, kind, str(name), "waiting", text=short(text, MAX_TEXT), until=until)
+        self._open[event.key] = self._bar(
+            event, kind, str(name), "waiting", text=short(text, MAX_TEXT_CHARS), until=until
+        )
 
     def _waited(self, event: Event) -> None:
         bar = self._open.pop(event.key, None)
@@ -363,7 +365,7 @@ class Waterfall:
             case "child" if name in self._children:
                 bar = self._children[name]
                 self._close(bar, event, "ok" if value.get("state") == "completed" else "failed")
-                bar.text = short(error_words(value), MAX_TEXT)
+                bar.text = short(error_words(value), MAX_TEXT_CHARS)
             case "decision" if isinstance(ref, int):
                 self._decisions[ref] = "denied" if value.get("decision") == "deny" else "ok"
                 self._mark(event, "message", decision_words(value))
@@ -414,4 +416,4 @@ def _name(key: str) -> str:
 
 
 def _error(event: Event) -> str:
-    return short(event.error, MAX_TEXT)
+    return short(event.error, MAX_TEXT_CHARS)

@@ -18,6 +18,7 @@ from onward.engine.handlers import Handler
 from onward.engine.shift.threads import Threads
 from onward.errors import OnwardError, TaskNotFound, UnknownTask
 from onward.store.port.core import Store
+from onward.store.port.paging import whole_journal
 
 PAGE = 1000
 PATIENCE = 5.0
@@ -129,9 +130,7 @@ class Checker:
         return await rehearse(self._handlers[task.task], task, records, self._threads, self._library, self._patience)
 
     async def _journal(self, task_id: str) -> list[Record]:
-        records: list[Record] = []
-        while page := await self._store.journal(task_id, records[-1].seq if records else 0, PAGE):
-            records += page
+        records = await whole_journal(self._store.journal, task_id)
         return [record for record in records if not record.dropped]  # what a checkpoint after them stands for
 
     # ── one task, whole ──────────────────────────────────────────────────────────────────────────────────────────

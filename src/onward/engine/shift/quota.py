@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from onward.core.control import NotNow
-from onward.core.quota import Shut, said, spread, why
+from onward.core.quota import Shut, of_error, spread, why
 from onward.core.task import Reason
 from onward.engine.context.context import Context
 from onward.engine.shift.journal import ShiftJournal
@@ -34,7 +34,7 @@ async def ask_within(desk: WorkerServices, pen: ShiftJournal, name: str, ask: Ca
     try:
         answer = await ask()
     except Exception as error:
-        used_up, after = said(error)
+        used_up, after = of_error(error)
         if not used_up:
             raise
         words = why(error)

@@ -20,6 +20,7 @@ from onward.engine.shift.scope import SCOPE
 from onward.engine.shift.services import WorkerServices
 from onward.errors import UsageError
 from onward.store.port.core import Claimed
+from onward.store.port.paging import whole_journal
 from onward.store.writer import Hold
 
 if TYPE_CHECKING:
@@ -129,18 +130,15 @@ class TaskResources:
 
     def _used(self) -> dict[str, Any]:
         """How the data of a last record begins."""
-        return {} if self.usage is None else {"usage": self.usage.told()}
+        return {} if self.usage is None else {"usage": self.usage.to_json()}
 
     # ── journals and time ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _page(self, after: int | None, of: str | None = None) -> list[r.Record]:
-        return await self._pen.patiently(lambda: self._desk.store.journal(of or self.task_id, after, PAGE))
+    async def _patient_journal(self, task_id: str, after: int | None, limit: int) -> list[r.Record]:
+        return await self._pen.patiently(lambda: self._desk.store.journal(task_id, after, limit))
 
     async def _since_checkpoint(self, task_id: str) -> list[r.Record]:
-        records: list[r.Record] = []
-        while len(page := await self._page(records[-1].seq if records else None, task_id)) == PAGE:
-            records += page
-        return records + page
+        return await whole_journal(self._patient_journal, task_id, None, PAGE)
 
     def _time_of(self, part: float) -> float:
         """When this part of the task's time is gone."""

@@ -31,7 +31,7 @@ from onward.engine.shift.environment import LAST
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.reads import PatientSteps
 from onward.engine.shift.replay import Replay
-from onward.engine.shift.resources import TaskResources
+from onward.engine.shift.resources import PAGE, TaskResources
 from onward.engine.shift.saga import Saga
 from onward.engine.shift.scope import SCOPE, Scope
 from onward.engine.shift.services import WorkerServices
@@ -51,6 +51,7 @@ from onward.errors import (
     UsageError,
 )
 from onward.store.port.core import SUSPECT_AFTER, Claimed, End, Wait
+from onward.store.port.paging import journal_pages
 from onward.store.port.trimming import Trimming
 from onward.store.writer import Hold
 from onward.telemetry import DOING
@@ -289,11 +290,10 @@ class Shift(TaskResources):
     async def _idle_shifts(self) -> int:
         """Shifts in a row before this one that left nothing behind. The store's count may be too high: a worker that was taken
         for dead can still write until another has claimed. Nothing is kept or decoded: the journal may be what kills."""
-        idle, after = -1, 0
-        while page := await self._page(after):
+        idle = -1
+        async for page in journal_pages(self._patient_journal, self.task_id, 0, PAGE):
             for record in page:
                 idle = idle + 1 if record.kind == r.SHIFT else idle if record.kind in r.NEWS else 0
-            after = page[-1].seq
         return idle - 1
 
     def _in_time(self) -> Coroutine[Any, Any, Any]:

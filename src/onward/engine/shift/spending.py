@@ -37,7 +37,7 @@ class Spending:
     @property
     def told(self) -> dict[str, Any]:
         """The budgets that a child of this task spends from, as an option of its submit."""
-        return {holder: budget.told() for holder, budget in self.budgets.items()}
+        return {holder: budget.to_json() for holder, budget in self.budgets.items()}
 
     def __bool__(self) -> bool:
         return bool(self.budgets)

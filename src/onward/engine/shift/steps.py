@@ -209,7 +209,7 @@ class Steps:
     async def _not_now(self, key: str, attempt: int, why: NotNow) -> int:
         """It could not begin: wait, and try the same attempt again."""
         until = {} if why.until == NEVER else {"due_at": why.until}
-        self._pen.mention(r.STEP_WAITS, key, {"reason": why.reason, "why": why.why, **until, **why.said})
+        self._pen.mention(r.STEP_WAITS, key, {"reason": why.reason, "why": why.why, **until, **why.details})
         await self._waits.pause(why.until, Reason(why.reason))
         await self._pen.may_go_on()
         return attempt

@@ -24,11 +24,11 @@ from onward.engine.shift.branches import Branches
 from onward.engine.shift.shift import Shift
 from onward.engine.shift.steps import Steps
 from onward.store.port.core import Batch, Store, Wait
+from onward.store.port.paging import journal_pages
 from onward.telemetry import DOING
 
 OURS = str(Path(__file__).parents[2])
 LIBRARY = sysconfig.get_paths()["stdlib"]
-PAGE = 1000
 LOST = 2.0
 """A gap of more than so many pauses between two looks is time in which the watchdog itself did not run."""
 
@@ -115,7 +115,7 @@ async def let_go(store: Store, worker: str, shift: Shift, why: str, now: float) 
 async def _quarantine(store: Store, worker: str, shift: Shift, why: str, now: float) -> None:
     """Write the last record of the shift in its place; nothing where another worker has gone on with the task."""
     hold, last = shift.hold, shift.hold.shift
-    while page := await store.journal(hold.id, last, PAGE):
+    async for page in journal_pages(store.journal, hold.id, last):
         if page[-1].shift not in {0, hold.shift}:
             return
         last = page[-1].seq

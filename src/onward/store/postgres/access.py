@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onward.core.audit import BEGINNING, AuditEvent, Entry, entered
+from onward.core.audit import BEGINNING, AuditEvent, Entry, to_entry
 from onward.core.key import KeyRow
 from onward.core.task import Message
 from onward.store.port.access import Entries, Keys, Kin, audit_statement, seen_by
@@ -70,7 +70,7 @@ async def write_down(connection: Any, deed: AuditEvent) -> None:
         BEGINNING,
     )  # a statement of its own: it sees who was before
     now = (await first(connection, "now"))["now"]
-    await run(connection, "audit_add", **entered(deed, number + 1, before, now)._asdict())
+    await run(connection, "audit_add", **to_entry(deed, number + 1, before, now)._asdict())
 
 
 async def resolve_ended(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.core.quota import CAP, FIRST, Shut
+from onward.core.quota import FIRST_PAUSE_S, MAX_PAUSE_S, Shut
 
 
 class PostgresQuotas:
@@ -18,7 +18,9 @@ class PostgresQuotas:
         return Shut(*found[0]) if found else None
 
     async def shut_for(self, name: str, seconds: float | None, why: str) -> Shut:
-        (row,) = await self._fetch("shut_quota", name=name, seconds=seconds, why=why, first=FIRST, cap=CAP)
+        (row,) = await self._fetch(
+            "shut_quota", name=name, seconds=seconds, why=why, first=FIRST_PAUSE_S, cap=MAX_PAUSE_S
+        )
         return Shut(*row)
 
     async def reopen(self, name: str, until: float) -> None:

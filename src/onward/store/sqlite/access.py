@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from onward.core.audit import BEGINNING, AuditEvent, Entry, entered
+from onward.core.audit import BEGINNING, AuditEvent, Entry, to_entry
 from onward.core.key import KeyRow
 from onward.core.task import Message
 from onward.store.port.access import Entries, Keys, Kin, audit_statement, seen_by
@@ -70,7 +70,7 @@ def write_down(connection: apsw.Connection, deed: AuditEvent) -> None:
     """The next entry of the audit."""
     number, before = first(connection, "audit_head") or (0, BEGINNING)
     ((now,),) = run(connection, "now")
-    run(connection, "audit_add", **entered(deed, number + 1, before, now)._asdict())
+    run(connection, "audit_add", **to_entry(deed, number + 1, before, now)._asdict())
 
 
 def resolve_ended(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.core.quota import CAP, FIRST, Shut
+from onward.core.quota import FIRST_PAUSE_S, MAX_PAUSE_S, Shut
 from onward.store.sqlite.execute import first, run
 
 
@@ -19,7 +19,7 @@ class SqliteQuotas:
         return None if found is None else Shut(*found)
 
     async def shut_for(self, name: str, seconds: float | None, why: str) -> Shut:
-        asked = {"name": name, "seconds": seconds, "why": why, "first": FIRST, "cap": CAP}
+        asked = {"name": name, "seconds": seconds, "why": why, "first": FIRST_PAUSE_S, "cap": MAX_PAUSE_S}
         (row,) = await self._writing(lambda c: list(run(c, "shut_quota", **asked)))
         return Shut(*row)
 
