@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.core.journal.progress import Teller
+from onward.core.journal.progress import ProgressReader
 from onward.server.live import render as telling
 from onward.server.live import sse as stream
 from onward.server.live.render import update_json
@@ -98,8 +98,8 @@ async def expected(app: Onward, ids: list[str], *, records: bool) -> dict[str, l
         journal = await app.service.journal(task_id, limit=1000)
         while len(journal) % 1000 == 0:
             journal += await app.service.journal(task_id, journal[-1].seq, 1000)
-        teller = Teller(task_id)
-        told = [update_json(update) for one in journal if (update := teller.tell(one)) is not None]
+        teller = ProgressReader(task_id)
+        told = [update_json(update) for one in journal if (update := teller.read(one)) is not None]
         found[task_id] = [{"task_id": task_id, **record_json(one)} for one in journal] if records else told
     return found
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from onward.core.journal.progress import ModelText, Teller, Update
+from onward.core.journal.progress import ModelText, ProgressReader, Update
 from onward.core.record import ENDS, Record
 from onward.errors import OnwardError
 from onward.service.serialize import iso, record_json
@@ -47,7 +47,7 @@ class View:
         self,
         encoder: Encoder,
         cursors: Mapping[str, int],
-        tellers: Mapping[str, Teller] | None,
+        tellers: Mapping[str, ProgressReader] | None,
         ended: Iterable[str] = (),
     ) -> None:
         self.encoder, self.cursors, self._tellers = encoder, dict(cursors), None if tellers is None else dict(tellers)
@@ -64,7 +64,7 @@ class View:
         """Whether all of its tasks have ended."""
         return len(self.ended) == len(self.cursors)
 
-    def add(self, task_id: str, teller: Teller, after: int = 0) -> None:
+    def add(self, task_id: str, teller: ProgressReader, after: int = 0) -> None:
         """Add a task."""
         assert self._tellers is not None
         self.cursors[task_id], self._tellers[task_id] = after, teller
@@ -84,7 +84,7 @@ class View:
             yield self.encoder.record(task_id, record, self.cursor)
             return
         teller = self._tellers[task_id]
-        update = teller.tell(record)
+        update = teller.read(record)
         for withdrawn in teller.withdrawn():
             yield self.encoder.text(withdrawn)
         if update is not None:
@@ -100,7 +100,7 @@ class View:
     def texts(self) -> Iterator[bytes]:
         """The text that models are generating, since the last call."""
         for teller in (self._tellers or {}).values():
-            if (piece := teller.said()) is not None:
+            if (piece := teller.new_text()) is not None:
                 yield self.encoder.text(piece)
 
 

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from onward.core.clock import Clock
-from onward.core.journal.progress import Teller
+from onward.core.journal.progress import ProgressReader
 from onward.core.record import ENDS
 from onward.errors import StoreUnavailable, TaskNotFound
 from onward.server.access.service import AuthorizedService
@@ -82,10 +82,11 @@ async def heads_of(service: AuthorizedService, feed: Feed, ids: Sequence[str]) -
     return {task_id: heads[task_id] for task_id in ids}
 
 
-async def tellers(feed: Feed, cursors: Mapping[str, int]) -> dict[str, Teller]:
+async def tellers(feed: Feed, cursors: Mapping[str, int]) -> dict[str, ProgressReader]:
     """For each task, the teller of its progress after this record."""
     return {
-        task_id: Teller(task_id, await feed.store.lead(task_id, seq), again=seq > 0) for task_id, seq in cursors.items()
+        task_id: ProgressReader(task_id, await feed.store.lead(task_id, seq), again=seq > 0)
+        for task_id, seq in cursors.items()
     }
 
 
