@@ -160,7 +160,7 @@ def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:
     app = MemoryApp(**settings)
     if like is not None:
         app.handlers |= like.handlers
-        app._offers |= like._offers
+        app._handler_specs |= like._handler_specs
         app._queue_limits |= like._queue_limits
         app._models += like._models
         app.secrets = app.secrets.like(like.secrets, own="secrets" in settings)

@@ -20,8 +20,8 @@ from onward.core.clock import Clock, SystemClock
 from onward.core.control import Control, Park
 from onward.core.record import Record
 from onward.core.task import Task
-from onward.engine.context.arguments import standing_in
-from onward.engine.context.secrets import StandIns
+from onward.engine.context.arguments import with_placeholders
+from onward.engine.context.secrets import PlaceholderSecrets
 from onward.engine.handlers import Handler
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.mail import Message
@@ -123,7 +123,7 @@ class _BareDesk:
 
     def __init__(self, threads: Threads, clock: Clock, library: Library) -> None:
         self.threads, self.clock, self.rng = threads, clock, random.Random(0)  # noqa: S311 -- nothing is drawn
-        self.library, self.secrets = library, StandIns()
+        self.library, self.secrets = library, PlaceholderSecrets()
 
     def now(self) -> float:
         return self.clock.now()
@@ -178,7 +178,7 @@ class DryRun(Shift):
             self._begin_at(self._pen.replay.checkpoint)
         self._pen.plain = False
         try:
-            self._handler.arguments(standing_in(wire.decode(self._claimed.input)))
+            self._handler.arguments(with_placeholders(wire.decode(self._claimed.input)))
         except BaseException as error:
             return Walk(error=error, left=self._pen.replay.leftover(), begun=False)
         try:

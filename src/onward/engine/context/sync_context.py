@@ -1,11 +1,11 @@
-"""The context of a handler that is a plain function: it runs in a thread, and waits where another would await."""
+"""The context of a handler that is a plain function, which runs in a thread: its methods block where those of `Context` are awaited."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from onward.engine.context.child import Child
@@ -15,7 +15,7 @@ from onward.engine.shift.scope import SCOPE
 T = TypeVar("T")
 
 
-class PlainContext:
+class SyncContext:
     """The same for a handler that is a plain function: its methods wait instead of being awaited, and `with` takes the
     place of `async with`."""
 
@@ -23,45 +23,41 @@ class PlainContext:
         self._context, self._loop = context, loop
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._context, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self._context, name)
+        if not callable(attribute):
+            return attribute
 
-        @functools.wraps(found)
-        def wait(*args: Any, **kwargs: Any) -> Any:
-            answer = found(*args, **kwargs)
-            if hasattr(answer, "__aenter__"):
-                return _PlainBlock(answer, self._loop)
-            return self._settled(answer) if inspect.isawaitable(answer) and not isinstance(answer, Child) else answer
+        @functools.wraps(attribute)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            value = attribute(*args, **kwargs)
+            if hasattr(value, "__aenter__"):
+                return _SyncBlock(value, self._loop)
+            if inspect.isawaitable(value) and not isinstance(value, Child):
+                return _wait(value, self._loop)
+            return value
 
-        return wait
-
-    def _settled(self, answer: Any) -> Any:
-        return _settled(answer, self._loop)
+        return call
 
 
-class _PlainBlock:
-    """An asynchronous block of a plain function. The scope that it opens is that of the function's own thread."""
+class _SyncBlock:
+    """An asynchronous block as a `with` block. The scope that it opens becomes the scope of the function's thread."""
 
     def __init__(self, block: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._block, self._loop = block, loop
 
     def __enter__(self) -> Any:
-        return self._run(self._block.__aenter__())
+        return _wait(self._block.__aenter__(), self._loop)
 
     def __exit__(self, *exc: object) -> Any:
-        return self._run(self._block.__aexit__(*exc))
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return _settled(work, self._loop)
+        return _wait(self._block.__aexit__(*exc), self._loop)
 
 
-def _settled(work: Awaitable[T], loop: asyncio.AbstractEventLoop) -> T:
-    """The answer, and the scope that it left, which is now that of the function's own thread."""
+def _wait(work: Awaitable[T], loop: asyncio.AbstractEventLoop) -> T:
+    """Block until the loop has done the work, and return its result. The scope that it left becomes the scope of this thread."""
 
-    async def there() -> tuple[T, Any]:
+    async def result_and_scope() -> tuple[T, Any]:
         return await work, SCOPE.get()
 
-    answer, scope = asyncio.run_coroutine_threadsafe(there(), loop).result()
+    result, scope = asyncio.run_coroutine_threadsafe(result_and_scope(), loop).result()
     SCOPE.set(scope)
-    return answer
+    return result
