@@ -85,8 +85,8 @@ class Onward(Events, Mcp, Registry, Queries):
         self._join(store or open_store(self.settings.db, self._clock, self.settings.connections))
 
     def _join(self, store: Store) -> None:
-        self.store = store
-        self.service = Service(
+        self.store: Store = store
+        self.service: Service = Service(
             store,
             self._handler_specs,
             queue_limit=self.settings.queue_limit,
@@ -441,7 +441,8 @@ class Handle(Generic[T_co]):
     """A submitted task."""
 
     def __init__(self, app: Onward, task_id: str) -> None:
-        self._app, self.id = app, task_id
+        self._app = app
+        self.id: str = task_id
 
     def __repr__(self) -> str:
         return f"<task {self.id}>"

@@ -44,7 +44,7 @@ class Registry:
         self._agents: dict[str, str] = {}
         """The agents by name, with their descriptions."""
         self._models: list[LazyModel | McpServer] = []
-        self.secrets = Secrets()
+        self.secrets: Secrets = Secrets()
         self._listeners: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {}
         """The event functions by name, with the event types that each gets."""
         self.hooks: dict[str, Hook] = {}

@@ -122,20 +122,27 @@ class Arguments:
     """The parameters of a function, without its first `skipped` ones. `what` names the function in errors."""
 
     def __init__(self, function: Callable[..., Any], what: str, skipped: int = 0) -> None:
-        self.function, self.what = function, what
+        self.function: Callable[..., Any] = function
+        self.what: str = what
         parameters = list(inspect.signature(function).parameters.values())[skipped:]
         try:
             hints = typing.get_type_hints(function)
         except Exception:
             hints = {}
-        self.parameters = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in parameters]
-        self.secrets = {p.name: p.default for p in self.parameters if isinstance(p.default, secret.Secret)}
+        self.parameters: list[inspect.Parameter] = [
+            p.replace(annotation=hints.get(p.name, p.annotation)) for p in parameters
+        ]
+        self.secrets: dict[str, secret.Secret] = {
+            p.name: p.default for p in self.parameters if isinstance(p.default, secret.Secret)
+        }
         """Parameters that have a secret as their default. Callers cannot give them a value, and the schema does not show them."""
         self.parameters = [p for p in self.parameters if p.name not in self.secrets]
-        self.named = {p.name: p for p in self.parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        self.named: dict[str, inspect.Parameter] = {
+            p.name: p for p in self.parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        }
         """Parameters that take a value of their own."""
-        self.needed = frozenset(name for name, p in self.named.items() if p.default is p.empty)
-        self.open_ended = any(p.kind is p.VAR_KEYWORD for p in self.parameters)
+        self.needed: frozenset[str] = frozenset(name for name, p in self.named.items() if p.default is p.empty)
+        self.open_ended: bool = any(p.kind is p.VAR_KEYWORD for p in self.parameters)
         """Whether it takes any keyword argument (`**kwargs`)."""
         self._positional_only = [p for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
 

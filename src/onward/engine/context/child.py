@@ -18,7 +18,9 @@ class Child(Generic[T_co]):
     """A child task: await it for its result."""
 
     def __init__(self, host: Host, task_id: str, task: str) -> None:
-        self._host, self.id, self.task = host, task_id, task
+        self._host = host
+        self.id: str = task_id
+        self.task: str = task
 
     def __repr__(self) -> str:
         return f"<child task {self.id}>"

@@ -27,6 +27,10 @@ class Call:
     cancels a running attempt at that time and does not repeat it; a step without a `timeout` is not cancelled.
     """
 
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
     retry: Retry = NO_RETRY
     timeout: float | None = None
     mark: str = ""

@@ -36,7 +36,7 @@ a function of the name that returns None when there is no such secret."""
 class Secrets:
     """The secrets that an app declares, and the source of their values."""
 
-    quick = True
+    quick: bool = True
     """Whether reading a value takes next to no time, so that it needs no thread."""
     _read_value: Callable[[str], str | None]
 
