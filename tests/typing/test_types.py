@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from onward import Context
+from onward.engine.context import sync_context
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -76,6 +80,14 @@ def test_mypy_accepts_the_application_and_finds_each_mistake(tmp_path: Path) -> 
 @needs_pyright
 def test_pyright_accepts_the_application_and_finds_each_mistake() -> None:
     assert by_pyright().keys() == marked(MISTAKES)
+
+
+def test_the_context_of_plain_functions_declares_each_method_of_the_other() -> None:
+    tree = ast.parse(inspect.getsource(sync_context))
+    (typed,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "SyncContext"]
+    (block,) = [node for node in typed.body if isinstance(node, ast.If)]
+    declared = {node.name for node in block.body if isinstance(node, ast.FunctionDef)}
+    assert declared == {name for name in vars(Context) if not name.startswith("_")}
 
 
 def public_classes_and_functions() -> set[str]:

@@ -13,6 +13,8 @@ from typing import Any, assert_type
 from pydantic import BaseModel
 
 from onward import Client, Context, Handle, Onward, Retry, SyncClient
+from onward.core.event import Event
+from onward.engine.context.sync_context import SyncContext
 from onward.testing import drain, memory_app
 
 app = Onward("sqlite://:memory:")
@@ -93,8 +95,15 @@ async def fulfil(ctx: Context, order: Order) -> Receipt:
 
 
 @app.task
-def plainly(ctx: Any, image: str) -> float:
-    return float(ctx.step(len, image))
+def plainly(ctx: SyncContext, image: str) -> float:
+    assert_type(ctx.step(build, image, retry=2), str)
+    assert_type(ctx.step(send, image, subject="done"), bool)
+    assert_type(ctx.map(count_hosts, ["eu", "us"]), list[int])
+    assert_type(ctx.gather(ctx.submit(roll_out, image)), list[int])
+    assert_type(ctx.transaction(pay, 7), int)
+    ctx.sleep("2s")
+    with ctx.saga():
+        return float(ctx.step(len, image, name="length"))
 
 
 @app.task
@@ -181,6 +190,16 @@ async def pay(connection: Any, amount: int, currency: str = "USD") -> int:
 # ── outside ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 agent = app.agent("helper", model="openai:gpt-5")
+
+
+@app.on("task.completed", name="log")
+async def on_completed(event: Event) -> None:
+    assert_type(event.task_id, str)
+
+
+@app.on("task.failed")
+def on_failed(event: Event) -> None:
+    del event
 
 
 async def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onward import Context, Onward
+from onward.engine.context.sync_context import SyncContext
 from tests.typing.typed_app import Order, build, count_hosts, fulfil, move, pay, plainly, roll_out, send, tidy, total
 
 app = Onward("sqlite://:memory:")
@@ -59,6 +60,20 @@ async def children(ctx: Context, service: str) -> int:
     del image
     child = await ctx.submit(tidy)
     return await child.result()  # wrong
+
+
+@app.task
+def plain(ctx: SyncContext, service: str) -> str:
+    ctx.step(build, 7)  # wrong
+    ctx.step(build, service, retries=2)  # wrong
+    ctx.submit(roll_out, 7)  # wrong
+    ctx.stepp(build, service)  # wrong
+    return ctx.step(count_hosts, "eu")  # wrong
+
+
+@app.on("task.completed")  # wrong
+def not_of_events(count: int) -> None:
+    del count
 
 
 async def outside() -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from onward.core.durations import Duration, seconds
 from onward.core.event import Event, known_types
+from onward.core.hook import Event as HookEvent
 from onward.core.hook import Hook, hook
 from onward.core.journal.checkpoint import Checkpoints, checkpoints
 from onward.core.limit import Limit
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from onward.engine.context.context import Context
 
 F = TypeVar("F", bound=Callable[..., Any])
+EventF = TypeVar("EventF", bound=Callable[[Event], Any])
+HookF = TypeVar("HookF", bound=Callable[[HookEvent], Any])
 
 
 class Registry:
@@ -135,7 +138,7 @@ class Registry:
         retry: Retry | int | None = None,
         queue: str = "default",
         checkpoint: str | Checkpoints | None = None,
-    ) -> Callable[..., Any]:
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
         """Register an agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer. The input
         can also be a whole AgentState: the agent begins with its plan, facts, questions, artifacts and flags, and keeps its own
         constraints and budget.
@@ -221,7 +224,7 @@ class Registry:
 
     def hook(
         self, name: str, *, secret: str | Sequence[str], scheme: str = "standard", timeout: Duration = 10
-    ) -> Callable[[F], F]:
+    ) -> Callable[[HookF], HookF]:
         """Register a function that receives signed requests at `POST /api/hooks/NAME`: it gets an `Event` and submits a task or
         sends a signal, with `event.id` as key, so that a request that comes twice counts once.
 
@@ -233,7 +236,7 @@ class Registry:
         by any of them is accepted, for the time in which you replace one by another.
         """
 
-        def register(function: F) -> F:
+        def register(function: HookF) -> HookF:
             if name in self.hooks:
                 raise UsageError(f"two hooks are named {name!r}; give one of them another name")
             self.hooks[name] = hook(name, function, secret, scheme, timeout)
@@ -247,7 +250,7 @@ class Registry:
             return tool
         return next((name for name in self._agents if self.handlers[name].function is tool), None)
 
-    def on(self, *types: str, name: str | None = None) -> Callable[[F], F]:
+    def on(self, *types: str, name: str | None = None) -> Callable[[EventF], EventF]:
         """Register a function that is called with events of these types (`task.completed`, `tool.executed`, `task.*`, `*`; the list
         is in the guide) of all tasks, of all workers: at least once, and in order for each task.
 
@@ -255,7 +258,7 @@ class Registry:
         process with the function runs. A function that raises is called again later. The function may be async.
         """
 
-        def register(function: F) -> F:
+        def register(function: EventF) -> EventF:
             listener = name or function.__qualname__
             if not listener.isascii() or not listener.isprintable() or not 0 < len(listener) <= 200:
                 raise UsageError(
