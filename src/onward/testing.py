@@ -50,7 +50,7 @@ __all__ = ["Killed", "MemoryApp", "MovableClock", "crashes", "drain", "memory_ap
 START = 1_800_000_000.0
 """Where a movable clock stands at first: a moment in January 2027, the same in every run."""
 
-log = logging.getLogger("onward.testing")
+log: logging.Logger = logging.getLogger("onward.testing")
 
 KILLED_WITHIN = 10.0
 """Real seconds in which the tasks of a worker that was killed must have ended."""
@@ -84,7 +84,7 @@ class MovableClock:
         self._start, self._elapsed = start, 0.0
         self._sleepers: list[_Sleeper] = []
         self._numbers = itertools.count()
-        self.slept = 0
+        self.slept: int = 0
 
     def now(self) -> float:
         """Seconds since 1970."""
@@ -146,7 +146,7 @@ class MemoryApp(Onward):
     """The point at which its worker was killed (`crashes`)."""
 
     def __init__(self, **settings: Any) -> None:
-        self.clock = MovableClock()
+        self.clock: MovableClock = MovableClock()
         self._dead = False
         self._point: Callable[[str], None] | None = None
         store = SqliteStore(MEMORY, clock=self.clock, inline=True)

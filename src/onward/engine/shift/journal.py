@@ -19,8 +19,9 @@ from onward.core.control import Cancel, Control, Fenced, Park
 from onward.engine.shift.replay import Known, Replay, failure_of
 from onward.engine.shift.scope import SCOPE, Scope, refuse
 from onward.engine.shift.services import WorkerServices
+from onward.engine.worker.lease import Lease
 from onward.errors import DeadlineExceeded, OnwardError, StoreUnavailable
-from onward.store.writer import MOST_UNSAVED, Hold
+from onward.store.writer import MOST_UNSAVED, Hold, Writer
 
 T = TypeVar("T")
 log = logging.getLogger("onward.shift")
@@ -32,7 +33,7 @@ STILL = 100
 class ShiftJournal:
     """The one hand that writes for a shift."""
 
-    plain = True
+    plain: bool = True
     """Whether the next step is new and may begin, for all that stands below: the one thing that every step asks."""
     why: Control | OnwardError | None = None
     """What the worker or the clock had to say from outside."""
@@ -48,9 +49,12 @@ class ShiftJournal:
     """Whether nothing more of the journal can be told before something new begins."""
 
     def __init__(self, desk: WorkerServices, hold: Hold) -> None:
-        self.desk, self.hold, self.replay = desk, hold, Replay()
-        self.writer, self.lease = desk.writer, desk.lease
-        self.monotonic = desk.clock.monotonic
+        self.desk: WorkerServices = desk
+        self.hold: Hold = hold
+        self.replay: Replay = Replay()
+        self.writer: Writer = desk.writer
+        self.lease: Lease = desk.lease
+        self.monotonic: Callable[[], float] = desk.clock.monotonic
         self.aborts: dict[str, dict[str, Any]] = {}
         """Sagas that the journal knows as being undone, by the path of their scope, and the error that they died of."""
         self.undone: list[str] = []

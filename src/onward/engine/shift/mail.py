@@ -41,9 +41,9 @@ class Mail:
         """The numbers at each address, in order. Numbers that were taken since are passed over."""
         self._copies: dict[int, Message] = _NONE
         """Messages that a journal of old has more than once: several branches read the inbox at the same time."""
-        self.last = last
+        self.last: int = last
         """The number of the last message that was copied into the journal."""
-        self.raised = 0
+        self.raised: int = 0
         """The number of the last message that told of more budget. No wait takes such a message: it is for all of them."""
         for message in messages:
             self._put(message)

@@ -101,37 +101,37 @@ class Replay:
     """What a journal has, scope by scope."""
 
     started_at: float | None = None
-    unread = 0
-    forked = 0
+    unread: int = 0
+    forked: int = 0
     """The number of the record that says that this task is a fork."""
     approvals: Sequence[int] = ()
     """The numbers of the approvals of the task that this one is a fork of."""
-    undoing = 0
+    undoing: int = 0
     """Of a fork that only undoes an effect in doubt of a task that has ended: the number of the record that announced it."""
-    origin = ""
+    origin: str = ""
     """The task that such a fork undoes something of."""
-    undone = ""
+    undone: str = ""
     """The step that it has undone."""
     undo_error: Exception | None = None
     """Why it could not."""
-    stop = ""
+    stop: str = ""
     """The record that asked for an end (a cancel, a deadline), when there is one."""
     versions: AbstractSet[str] = frozenset()
     """Changes of the code that this task came to with the new code."""
     open_sagas: AbstractSet[str] = frozenset()
-    begins = 0
+    begins: int = 0
     """The number of the record of the last checkpoint: the next shift reads on from there."""
-    checkpoint = 0
+    checkpoint: int = 0
     """The number of the last checkpoint; 0 when there is none."""
     restored: Any = None
     """What the last checkpoint holds."""
-    fresh_at = 0.0
+    fresh_at: float = 0.0
     """When the last checkpoint was saved, or somebody said after that to go on from it."""
     decided: Mapping[str, bool] = MappingProxyType({})
     """Which way the task went at changes of the code before its last checkpoint."""
 
     def __init__(self, records: Sequence[Record] = ()) -> None:
-        self.mail = Mail()
+        self.mail: Mail = Mail()
         self._lines: dict[str, collections.deque[Known]] = {} if records else _NOTHING
         self._unread: dict[str, int] = {} if records else _NOTHING
         """How much is unread in each scope with all below it, and in each gather."""

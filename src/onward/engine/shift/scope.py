@@ -25,20 +25,21 @@ class Scope:
     __slots__ = ("_seen", "announced", "key", "last", "path", "prefix", "resumed", "saga", "since", "told", "up")
 
     def __init__(self, path: str = "", up: Scope | None = None, saga: Any = None) -> None:
-        self.path, self.up = path, up
-        self.saga = saga
+        self.path: str = path
+        self.up: Scope | None = up
+        self.saga: Any = saga
         """The innermost saga around it."""
-        self.prefix = f"[{path}]" if path else ""
+        self.prefix: str = f"[{path}]" if path else ""
         self.key: str | None = None
         """What runs here now."""
-        self.last = ""
+        self.last: str = ""
         """What the code asked for last."""
-        self.since = 0.0
-        self.told = True
+        self.since: float = 0.0
+        self.told: bool = True
         """Whether those who watch know of it."""
-        self.announced = False
+        self.announced: bool = False
         """Whether the journal says that what runs here was about to begin."""
-        self.resumed = False
+        self.resumed: bool = False
         """Whether the next new step may have been begun by an earlier shift."""
         self._seen: dict[str, int] = {}
 

@@ -123,7 +123,7 @@ class Relay:
         self._subscribed = self._woken = self._unswept = False
         self._after, self._quiet = "", poll
         self._next_sweep = clock.monotonic() + SWEEP
-        self.stopping = False
+        self.stopping: bool = False
 
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
 
