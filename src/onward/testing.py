@@ -50,7 +50,7 @@ __all__ = ["Killed", "MemoryApp", "MovableClock", "crashes", "drain", "memory_ap
 START_TIME = 1_800_000_000.0
 """The time at which a movable clock begins, in seconds since 1970: a moment in January 2027, the same in every run."""
 
-log = logging.getLogger("onward.testing")
+log: logging.Logger = logging.getLogger("onward.testing")
 
 KILL_TIMEOUT_S = 10.0
 """Real seconds in which the tasks of a killed worker must have ended."""
@@ -147,7 +147,7 @@ class MemoryApp(Onward):
     """The point at which `crashes` killed its worker."""
 
     def __init__(self, **settings: Any) -> None:
-        self.clock = MovableClock()
+        self.clock: MovableClock = MovableClock()
         self._dead = False
         self._point: Callable[[str], None] | None = None
         store = SqliteStore(MEMORY, clock=self.clock, inline=True)
@@ -161,7 +161,7 @@ def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:
     app = MemoryApp(**settings)
     if like is not None:
         app.handlers |= like.handlers
-        app._offers |= like._offers
+        app._handler_specs |= like._handler_specs
         app._queue_limits |= like._queue_limits
         app._models += like._models
         app.secrets = app.secrets.like(like.secrets, own="secrets" in settings)

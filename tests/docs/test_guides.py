@@ -69,7 +69,7 @@ async def test_effects() -> None:
 async def test_writes_in_the_same_database(url: str) -> None:
     app = Onward(url)
     app.handlers |= (names := code_of("effects.md", "stock.py"))["app"].handlers
-    app._offers |= names["app"]._offers
+    app._handler_specs |= names["app"]._handler_specs
     async with app.worker():
         await sql(app.store, "DROP TABLE IF EXISTS stock")
         await sql(app.store, "CREATE TABLE stock (item TEXT, n INTEGER)")
@@ -126,7 +126,7 @@ async def test_the_deploy_of_the_examples(service: str, decision: str | None, ex
 
     async for app in crashes(deploy.app):
         deploy.WORLD.clear()
-        for known in (app.handlers, app._offers):  # drain would let ten minutes pass before anybody decides
+        for known in (app.handlers, app._handler_specs):  # drain would let ten minutes pass before anybody decides
             known["deploy"] = dataclasses.replace(known["deploy"], deadline=None)
         task = await app.submit("deploy", {"service": service})
         await drain(app)
@@ -212,7 +212,7 @@ async def test_budgets() -> None:
 
 async def test_approvals() -> None:
     names = code_of("approvals.md", "refunds.py")
-    assert names["app"]._offers["clerk"].tools.keys() == {"refund", "note"}
+    assert names["app"]._handler_specs["clerk"].tools.keys() == {"refund", "note"}
     calls = [("refund", {"order": order, "cents": cents}) for order, cents in ((6, 100), (7, 5000), (8, 5000))]
     model = ScriptedModel([calls, [("note", {"text": "three refunds"})], "done"])
     app = memory_app()

@@ -184,7 +184,7 @@ async def test_cut_off_readers_and_killed_servers(url: str, prove: bool) -> None
     cuts, steps = (1000, 250) if prove else (60, 25)
     app = Onward(url)
     app.handlers.update(shop.handlers)
-    app._offers.update(shop._offers)
+    app._handler_specs.update(shop._handler_specs)
     async with app:
         servers = Servers(url)
         worker = Child.module("onward", "--db", url, "worker", "tests.server.shop:app", cwd=ROOT)

@@ -167,7 +167,7 @@ async def test_one_that_cannot_be_forgotten_is_in_nobodys_way(
 async def test_nothing_is_forgotten_unless_it_is_asked_for() -> None:
     async with Onward("sqlite://:memory:") as app:
         assert app.settings.prune_after_s == 0
-        assert app._forgets() is None
+        assert app._pruning() is None
     with pytest.raises(BadSetting, match="ONWARD_PRUNE_AFTER_S is -1"):
         Onward("sqlite://:memory:", prune_after_s=-1)
 

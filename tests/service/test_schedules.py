@@ -442,7 +442,7 @@ async def test_a_worker_does_not_start_with_a_schedule_that_cannot_work(lab: Lab
     lab.app.schedule("s", "wrok", every="1h")
     with pytest.raises(UnknownTask, match="no task is named 'wrok'"):
         await lab.app.make_worker().start()
-    lab.app._plans.clear()
+    lab.app._schedule_specs.clear()
 
     @lab.app.task
     async def strict(ctx: Any, number: int) -> None: ...
@@ -568,4 +568,4 @@ async def test_the_example_of_the_guide_is_true() -> None:
     names: dict[str, Any] = {}
     exec(compile(code, "docs/guides/schedules.md", "exec"), names)
     await names["test_the_digest_goes_out_each_monday"]()
-    assert set(names["app"]._plans) == {"digest", "probe"}
+    assert set(names["app"]._schedule_specs) == {"digest", "probe"}

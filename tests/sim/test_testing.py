@@ -129,7 +129,7 @@ async def test_what_needs_somebody_else_is_left_over() -> None:
     async with app:
         await app.submit(known)
         app.handlers["other"] = app.handlers["known"]
-        app._offers["other"] = app._offers["known"]
+        app._handler_specs["other"] = app._handler_specs["known"]
         await app.submit("other")
         del app.handlers["other"]
         left = await drain(app)

@@ -27,11 +27,11 @@ from onward.core.retry import Retry
 from onward.core.secret import UnknownSecret
 from onward.core.state import ArtifactRef, StatePatch
 from onward.engine.context.arguments import is_async
-from onward.engine.context.artifacts import leave, taken
+from onward.engine.context.artifacts import save_artifact, take_refs
 from onward.engine.context.context import Context
 from onward.engine.context.host import takes_result
-from onward.engine.context.secrets import by_default
-from onward.engine.context.sync_context import PlainContext
+from onward.engine.context.secrets import has_secret_default
+from onward.engine.context.sync_context import SyncContext
 from onward.engine.shift.environment import LAST_ANSWER_SHARE
 from onward.engine.shift.scope import SCOPE
 from onward.errors import ArtifactTooLarge, Denied, InvalidInput, StepFailed, TimeUp, TooDeep
@@ -259,9 +259,9 @@ class Calls:
         tool, call_id = allowed.tool, allowed.call.id
         if tool.makes is not None or tool.takes.secrets or _has_secrets(allowed.arguments):
             return self._secret_step(allowed)
-        plain = PlainContext(self._ctx, asyncio.get_running_loop())
+        plain = SyncContext(self._ctx, asyncio.get_running_loop())
 
-        def bound(arguments: dict[str, Any], ctx: Context | PlainContext) -> tuple[list[Any], dict[str, Any]]:
+        def bound(arguments: dict[str, Any], ctx: Context | SyncContext) -> tuple[list[Any], dict[str, Any]]:
             args, kwargs = tool.takes.by_name(arguments)
             return ([ctx, *args] if tool.wants_context else args), kwargs
 
@@ -304,7 +304,7 @@ class Calls:
         args, kwargs = tool.takes.by_name(await keyring.given(arguments))
         if tool.wants_context:
             plain = not is_async(function)
-            args = [PlainContext(self._ctx, asyncio.get_running_loop()) if plain else self._ctx, *args]
+            args = [SyncContext(self._ctx, asyncio.get_running_loop()) if plain else self._ctx, *args]
         if tool.makes is not None:
             function = keyring.making(function, tool.makes)
         return await keyring.call(function, *args, **kwargs)
@@ -319,7 +319,7 @@ class Calls:
 
     def _reveal_secrets(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:
         """An undo or a reconcile that gets the arguments of its tool with the values of secrets in them."""
-        if not _has_secrets(arguments) and not by_default(function):
+        if not _has_secrets(arguments) and not has_secret_default(function):
             return function
         keyring = self._ctx.host.keyring
 
@@ -365,7 +365,7 @@ class Calls:
         recorded: dict[str, Any] = {"id": self._ctx.keep(message), "bytes": len(message)}
         if whole:
             recorded["output"] = wire.decode(data) if kind == "json" and len(data) <= MAX_UNDO_BYTES else text
-        if artifacts := taken(self._ctx):
+        if artifacts := take_refs(self._ctx):
             recorded["artifacts"] = [artifact.model_dump(mode="json") for artifact in artifacts]
         if self._keeps_brief and (large or tool == "read_artifact"):
             where = f", kept as {artifacts[-1].artifact_id}" if large and artifacts else " of an artifact"
@@ -381,7 +381,7 @@ class Calls:
         summary = f"output of {tool}" if kind == "binary" else f"output of {tool}, {lines:,} lines"
         about = {"type": f"tool_result.{kind}", "summary": summary, "step": tool}
         try:
-            ref = await leave(self._ctx, data, about)
+            ref = await save_artifact(self._ctx, data, about)
         except ArtifactTooLarge as refused:  # the tool has run, and must not be run again for this
             return f"error: {tool} has run, but its output is lost: {type(refused).__name__}: {refused}"
         if kind == "binary":

@@ -34,7 +34,7 @@ from onward.core.journal.checkpoint import EVERY_ITERATION, EVERY_STEP
 from onward.core.retry import Retry
 from onward.core.slice import cut, state_slice
 from onward.core.state import BUDGET_PRESSURE, AgentState, ArtifactRef, Constraints, HumanInTheLoop, StatePatch
-from onward.engine.context.artifacts import leave
+from onward.engine.context.artifacts import save_artifact
 from onward.engine.context.context import Context
 from onward.engine.shift.environment import HURRY_SHARE, LAST_ANSWER_SHARE
 from onward.engine.shift.quota import within_quota
@@ -425,7 +425,7 @@ class _Run:
         read."""
         max_bytes = self._agent.context_bytes
         text = compaction.transcript(await self._messages([ref for turn in old for ref in turn.messages]))
-        artifact = await leave(self._ctx, text, {"type": "transcript", "summary": f"{len(old)} earlier turns"})
+        artifact = await save_artifact(self._ctx, text, {"type": "transcript", "summary": f"{len(old)} earlier turns"})
         goal = f"{compaction.SUMMARISE}\n\nThe goal: {cut(self._state.goal, STATE_BYTES)}"
         transcript = compaction.transcript_message(text, max_bytes)
         refs = [self._write({"role": "system", "content": goal}), self._write(transcript)]

@@ -20,7 +20,7 @@ from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
 from onward.core.secret import check_name
 from onward.core.state import StatePatch
-from onward.engine.context.arguments import Arguments, standing_in
+from onward.engine.context.arguments import Arguments, with_placeholders
 from onward.errors import BadSetting, InvalidInput, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -130,7 +130,7 @@ class Tool:
             raise InvalidInput(f"the arguments of {self.name!r} are an object, not {type(arguments).__name__}")
         # This refuses lone surrogates, which no record can hold.
         data = wire.encode(arguments, f"what {self.name!r} was given")
-        self.takes.by_name(standing_in(arguments) if secret.MARK in data else arguments)
+        self.takes.by_name(with_placeholders(arguments) if secret.MARK in data else arguments)
         return arguments
 
 

@@ -1,4 +1,4 @@
-"""Onward: the one place that names the concrete parts and joins them."""
+"""The class `Onward`: the only place that names the concrete parts and joins them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import importlib.util
 import logging
 import random
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeVar, Unpack, overload
 
 from onward.app.events import Events
-from onward.app.mcp import McpDoor
-from onward.app.queries import Verbs
+from onward.app.mcp import Mcp
+from onward.app.queries import Queries
 from onward.app.registry import Registry
 from onward.artifacts.keeper import Artifacts, Shelf
 from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, to_display
@@ -31,6 +31,7 @@ from onward.core.views import Ask, Doubt, Schedule, Spent
 from onward.engine.background import Spawn, spawn
 from onward.engine.check.deploy_check import HANDLER_TIMEOUT_S, Checker, Finding, Progress, Replayed, show_no_progress
 from onward.engine.context.secrets import Source
+from onward.engine.context.signatures import JsonObject, SubmitManyOptions, SubmitOptions, T_co, Untyped
 from onward.engine.worker.ticker import Ticker
 from onward.engine.worker.worker import Worker
 from onward.errors import BadSetting, UsageError
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 
 VERSION = "0.1.0"
 
+T = TypeVar("T")
+InputT = TypeVar("InputT")
+
 Asks = list[Ask]
 Refs = list["ArtifactRef"]
 Doubts = list[Doubt]
@@ -55,7 +59,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Events, McpDoor, Registry, Verbs):
+class Onward(Events, Mcp, Registry, Queries):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -81,10 +85,10 @@ class Onward(Events, McpDoor, Registry, Verbs):
         self._join(store or open_store(self.settings.db, self._clock, self.settings.connections))
 
     def _join(self, store: Store) -> None:
-        self.store = store
-        self.service = Service(
+        self.store: Store = store
+        self.service: Service = Service(
             store,
-            self._offers,
+            self._handler_specs,
             queue_limit=self.settings.queue_limit,
             clock=self._clock,
             ids=self._ids,
@@ -93,7 +97,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
         )
 
     def move(self, db: str) -> None:
-        """Use another database than the one named so far; not while the app is open."""
+        """Use another database. Raises UsageError while the app is open."""
         if self._users:
             raise UsageError("an app that is open cannot move to another database; close it first")
         self.settings = dataclasses.replace(self.settings, db=db)
@@ -102,12 +106,12 @@ class Onward(Events, McpDoor, Registry, Verbs):
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self, *, migrate: bool | None = None) -> None:
-        """Connect. `async with app:` does it for you."""
+        """Connect to the database. `async with app:` does it for you."""
         self.secrets.learn()
         await self.store.open(migrate=migrate)
 
     async def close(self) -> None:
-        """Let go of the database, and of what the models of agents hold open."""
+        """Close the connections to the database and those of the models of agents."""
         for model in self._models:
             await model.close()
         await self.store.close()
@@ -125,7 +129,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
 
     @contextlib.asynccontextmanager
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
-        """Work in this process while the block lasts."""
+        """Run a worker in this process while the block lasts."""
         async with self, exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
             worker = self.make_worker(slots=slots, queues=queues)
             await worker.start()
@@ -154,27 +158,27 @@ class Onward(Events, McpDoor, Registry, Verbs):
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules, spawn),
             relay=self.make_relay(spawn),
-            prune=self._forgets(),
+            prune=self._pruning(),
             artifacts=self.service.artifacts,
             secrets=self.secrets,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
 
-    def _forgets(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
+    def _pruning(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
         after = self.settings.prune_after_s
         return functools.partial(self.service.pruner.run, after, self._rng) if after else None
 
     def asgi(self, *, hosts: Collection[str] | None = None, keyless: bool = False) -> Any:
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
-        lifespan then has `async with app:`. `hosts` are the names under which it answers; None answers under any. With `keyless`,
-        programs on this machine may do everything as long as there is no key; without it, every call needs a key."""
+        lifespan then has `async with app:`. It answers only requests for the host names in `hosts`; None accepts any. With
+        `keyless`, programs on this machine may do everything as long as there is no key; without it, every call needs a key."""
         if keyless:
             logging.getLogger("onward.http").warning("%s", KEYLESS)
         return self.make_asgi(hosts=hosts, keyless=keyless)
 
     def make_asgi(self, *, hosts: Collection[str] | None, keyless: bool) -> Any:
-        """The same, for a server that says by itself that there is no key."""
+        """The same without the warning about keys, for a server that shows its own."""
         try:
             from onward.server.access import auth  # noqa: PLC0415 -- an extra
             from onward.server.http import app as http  # noqa: PLC0415 -- an extra
@@ -199,19 +203,36 @@ class Onward(Events, McpDoor, Registry, Verbs):
 
     @property
     def keys(self) -> Keys:
-        """The keys of those who come over HTTP: `create`, `list`, `revoke`. Without any, only this machine is answered."""
+        """The keys for HTTP: `create`, `list`, `revoke`. Without any key, only programs on this machine are answered."""
         return self.service.keys
 
     async def audit(self, *, after: int = 0, limit: int = 100) -> Entries:
-        """Who did what, in order, after a number (`service.audit.verify` looks whether it is as it was)."""
+        """The entries of the audit log after a number, in order (`service.audit.verify` checks that they are unchanged)."""
         return await self.service.audit.list(after, limit)
 
     # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    # fmt: off
+    # by name; without input; with the handler's one argument; with its arguments by name. Then the same for plain functions.
+    @overload
+    async def submit(self, handler: str, input: Any = None, **options: Unpack[SubmitOptions]) -> Handle[Any]: ...
+    @overload
+    async def submit(self, handler: Callable[[Any], Awaitable[T]], input: None = None, **options: Unpack[SubmitOptions]) -> Handle[T]: ...
+    @overload
+    async def submit(self, handler: Callable[[Any, InputT], Awaitable[T]], input: InputT, **options: Unpack[SubmitOptions]) -> Handle[T]: ...
+    @overload
+    async def submit(self, handler: Callable[Concatenate[Any, ...], Awaitable[T]], input: Mapping[str, Any], **options: Unpack[SubmitOptions]) -> Handle[T]: ...
+    @overload
+    async def submit(self, handler: Callable[[Any], T], input: None = None, **options: Unpack[SubmitOptions]) -> Handle[T]: ...
+    @overload
+    async def submit(self, handler: Callable[[Any, InputT], T], input: InputT, **options: Unpack[SubmitOptions]) -> Handle[T]: ...
+    @overload
+    async def submit(self, handler: Callable[Concatenate[Any, ...], T], input: Mapping[str, Any], **options: Unpack[SubmitOptions]) -> Handle[T]: ...
+    # fmt: on
     async def submit(
         self,
         handler: Callable[..., Any] | str,
-        input: Any = None,  # noqa: A002 -- the word of the contract, at every door
+        input: Any = None,  # noqa: A002 -- the name in every interface
         *,
         key: str | None = None,
         priority: int = 0,
@@ -225,28 +246,48 @@ class Onward(Events, McpDoor, Registry, Verbs):
         after: str | None = None,
         webhook: str | None = None,
         connection: Any = None,
-    ) -> Handle:
-        """Ask for a task; the answer comes after the commit.
+    ) -> Handle[Any]:
+        """Submit a task, and return its handle after the commit.
 
-        The same `key` with the same everything gives the same task, however often and from wherever it is sent. With
+        The same `key` with the same request gives the same task, however often and from wherever it is sent. With
         `connection` (asyncpg, psycopg, SQLAlchemy; on SQLite apsw) the task becomes part of the caller's own transaction. `group`
         (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. `webhook` is a URL that gets
-        a signed POST when the task ends. `budget` is what the task and its children may spend on models, instead of the agent's own.
-        `after` is the id of an agent's task that has ended: this one goes on where that one was, with its state and what was said.
+        a signed POST when the task ends. `budget` limits what the task and its children may spend on models, in place of the agent's
+        own budget. `after` is the id of an ended task of an agent: this task continues it, with its state and its conversation.
+
+        With the handler itself (and not its name) type checkers know the input and the result. The input is the handler's one
+        argument, or a mapping of its arguments by name. The result is JSON: of a dataclass or a pydantic model it is a dict.
         """
         more: dict[str, Any] = {"group": group, "budget": budget, "webhook": webhook}
-        wish = SubmitRequest(
+        request = SubmitRequest(
             self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, **more
         )
         if after is not None:
-            wish = await self.service.agent_states.after(after, wish)
-        (task_id,) = await self.service.submit([wish], connection=connection)
+            request = await self.service.agent_states.after(after, request)
+        (task_id,) = await self.service.submit([request], connection=connection)
         return Handle(self, task_id)
 
+    # fmt: off
+    # as for submit
+    @overload
+    async def submit_many(self, handler: str, inputs: Sequence[Any], **options: Unpack[SubmitManyOptions]) -> list[Handle[Any]]: ...
+    @overload
+    async def submit_many(self, handler: Callable[[Any], Awaitable[T]], inputs: Sequence[None], **options: Unpack[SubmitManyOptions]) -> list[Handle[T]]: ...
+    @overload
+    async def submit_many(self, handler: Callable[[Any, InputT], Awaitable[T]], inputs: Sequence[InputT], **options: Unpack[SubmitManyOptions]) -> list[Handle[T]]: ...
+    @overload
+    async def submit_many(self, handler: Callable[Concatenate[Any, ...], Awaitable[T]], inputs: Sequence[Mapping[str, Any]], **options: Unpack[SubmitManyOptions]) -> list[Handle[T]]: ...
+    @overload
+    async def submit_many(self, handler: Callable[[Any], T], inputs: Sequence[None], **options: Unpack[SubmitManyOptions]) -> list[Handle[T]]: ...
+    @overload
+    async def submit_many(self, handler: Callable[[Any, InputT], T], inputs: Sequence[InputT], **options: Unpack[SubmitManyOptions]) -> list[Handle[T]]: ...
+    @overload
+    async def submit_many(self, handler: Callable[Concatenate[Any, ...], T], inputs: Sequence[Mapping[str, Any]], **options: Unpack[SubmitManyOptions]) -> list[Handle[T]]: ...
+    # fmt: on
     async def submit_many(
         self, handler: Callable[..., Any] | str, inputs: Sequence[Any], **options: Any
-    ) -> list[Handle]:
-        """One task for each input, in one commit: all or none. Options as for submit, but for `key`."""
+    ) -> list[Handle[Any]]:
+        """Submit one task for each input, in one commit: all or none. Options as for `submit`, except `key`."""
         name = self.name_of(handler)
         connection = options.pop("connection", None)
         ids = await self.service.submit(
@@ -254,38 +295,38 @@ class Onward(Events, McpDoor, Registry, Verbs):
         )
         return [Handle(self, task_id) for task_id in ids]
 
-    def handle(self, task_id: str) -> Handle:
-        """A handle for a task by its id; nothing is looked up yet."""
+    def handle(self, task_id: str) -> Handle[Any]:
+        """A handle for a task by its id. Does not look the task up."""
         return Handle(self, task_id)
 
     async def state(self, task_id: str) -> AgentState:
-        """What an agent knows: the state of its task as it is now. Raises NoState for a task that has none."""
+        """The state of an agent's task as it is now. Raises NoState for a task that has none."""
         return await self.service.agent_states.get(task_id)
 
     async def cancel(self, task_id: str) -> Task:
-        """End the task wherever it stands."""
+        """Cancel the task and its children."""
         return await self.service.cancel(task_id)
 
     async def pause(self, task_id: str) -> Task:
-        """Let nobody go on with the task and its children until `resume`. After the answer no step of them begins; one that
-        runs comes to its end and is recorded."""
+        """Pause the task and its children until `resume`. After this returns no step of them begins; a running step runs to its
+        end and is recorded."""
         return await self.service.pause(task_id)
 
     async def resume(self, task_id: str) -> Task:
-        """Go on with a failed, parked or quarantined task from the step where it stands."""
+        """Go on with a paused, failed, parked or quarantined task from the step where it stands."""
         return await self.service.resume(task_id)
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
-        """Send a signal to a task (`ctx.signal`); one that nobody waits for yet is kept. With `id`, twice is once."""
+        """Send a signal to a task (`ctx.signal`). The store keeps it until the task waits for it. The same `id` sent twice counts once."""
         await self.service.messages.signal(task_id, name, value, id=id)
 
     async def asks(self, kind: str | None = None) -> Asks:
-        """Questions and approvals that wait for people, the oldest first."""
+        """Open questions and approvals, the oldest first."""
         return await self.service.messages.asks(kind)
 
     async def answer(self, question_id: str, answer: Any) -> None:
-        """Answer a question (`ctx.ask`). Raises AlreadyDecided (AskExpired) when somebody, or the time, was quicker, and
-        Withdrawn when nobody waits for it any more."""
+        """Answer a question (`ctx.ask`). Raises AlreadyDecided when it is answered already (AskExpired when its time is up), and
+        Withdrawn when the task no longer waits for it."""
         await self.service.messages.answer(question_id, answer)
 
     async def decide(
@@ -297,35 +338,35 @@ class Onward(Events, McpDoor, Registry, Verbs):
         by: str = "",
         arguments: dict[str, Any] | None = None,
         always: bool = False,
-        hash: str | None = None,  # noqa: A002 -- the word for it at every door
+        hash: str | None = None,  # noqa: A002 -- the name in every interface
     ) -> None:
-        """Approve or deny (`ctx.approve`, an agent's tool call), once. `by` says who; a denied agent reads the `reason`.
+        """Approve or deny (`ctx.approve`, an agent's tool call), once. `by` names the person; a denied agent reads the `reason`.
 
-        For a tool call, `arguments` approves it with these instead of its own, and `always` lets the tool run without an
-        approval in this task from now on. With `hash` (`Ask.hash`) the decision counts only for what you saw. Raises
-        AlreadyDecided (AskExpired) when somebody, or the time, was quicker, StaleDecision for another hash, Withdrawn when
-        nobody waits for it any more, and InvalidInput for arguments that the tool does not take.
+        For a tool call, `arguments` approves it with these arguments in place of its own, and `always` lets the tool run without
+        an approval in this task from now on. With `hash` (`Ask.hash`) the decision counts only for the request that you saw.
+        Raises AlreadyDecided when it is decided already (AskExpired when its time is up), StaleDecision for another hash,
+        Withdrawn when the task no longer waits for it, and InvalidInput for arguments that the tool does not take.
         """
         await self.service.messages.decide(
             approval_id, decision, reason=reason, by=by, arguments=arguments, always=always, hash=hash
         )
 
     async def doubts(self, task_id: str) -> Doubts:
-        """The effects of a task of which nobody knows whether they happened."""
+        """The effects of a task that are in doubt: it is unknown whether they happened."""
         return await self.service.messages.doubts(task_id)
 
     async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> None:
-        """Say what became of an effect in doubt: "happened" (with this result), "not_happened" or "undo"."""
+        """Resolve an effect in doubt: "happened" (with this result), "not_happened" or "undo"."""
         await self.service.messages.resolve(task_id, verdict, result, step=step)
 
-    async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Handle:  # noqa: A002
-        """A new task that begins with records 1…`at` of another and goes on from there; with another `input`, from the first
-        record. What was done before is inherited and never undone by it; what came after (`service.forks.plan` lists it) is
-        done anew, under new effect keys. Raises CannotFork where something is open."""
+    async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Handle[Any]:  # noqa: A002
+        """Submit a new task that begins with records 1…`at` of another and goes on from there; with another `input`, from the first
+        record. It inherits the steps before that record and never undoes them; it runs the later steps (`service.forks.plan` lists
+        them) again, under new effect keys. Raises CannotFork where a step, saga or branch is open at that record."""
         return Handle(self, await self.service.forks.fork(task_id, at, input=input))
 
     async def budget(self, task_id: str) -> Spent:
-        """The budget that a task spends from, its own or the nearest above it, and what of it is gone."""
+        """The budget of a task, its own or the nearest above it, and how much of it is spent."""
         return await self.service.budgets.get(task_id)
 
     async def raise_budget(
@@ -337,7 +378,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
         max_llm_tokens: int | None = None,
         max_cost_usd: float | None = None,
     ) -> Spent:
-        """Set limits of that budget (absolute: the same call twice is the same). Tasks that wait for it go on."""
+        """Set limits of that budget. They are absolute: a second equal call changes nothing. Tasks that wait for it go on."""
         return await self.service.budgets.raise_(
             task_id,
             max_steps=max_steps,
@@ -347,7 +388,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
         )
 
     async def artifacts(self, task_id: str) -> Refs:
-        """What a task has left behind (`ctx.artifact`, large outputs of tools). Raises TaskNotFound."""
+        """The artifacts of a task (`ctx.artifact`, large outputs of tools). Raises TaskNotFound."""
         return await self.service.artifacts.of(task_id)
 
     async def artifact(self, task_id: str, artifact_id: str) -> bytes:
@@ -355,12 +396,12 @@ class Onward(Events, McpDoor, Registry, Verbs):
         return await self.service.artifacts.read(task_id, artifact_id)
 
     async def check(self, progress: Progress = show_no_progress, *, patience: Duration = HANDLER_TIMEOUT_S) -> Findings:
-        """What would become of each unfinished task if the code of this app were deployed. No step is run, nothing is
-        written. `patience` is for the code of one handler, which has nothing to wait for."""
+        """Return a finding for each unfinished task: whether the code of this app could go on with it. Runs no step and writes
+        nothing. `patience` is the time for the code of one handler, which waits for nothing in a dry run."""
         return await self._checker(patience).check(progress)
 
     async def replay(self, task_id: str, *, patience: Duration = HANDLER_TIMEOUT_S) -> Replayed:
-        """Whether the code of this app, run over the journal of a task with no effects, does what the journal says."""
+        """Run the code of this app over the journal of a task, without effects, and compare the two."""
         return await self._checker(patience).replay(task_id)
 
     def _checker(self, patience: Duration) -> Checker:
@@ -371,62 +412,71 @@ class Onward(Events, McpDoor, Registry, Verbs):
         return await self.service.prioritize(task_id, priority)
 
     async def save_schedules(self) -> None:
-        """Write the schedules that this app declares to the store, as a worker does when it starts. One that was changed
-        is changed there; one that is no longer declared stays until `remove_schedule`."""
-        await self.service.save_schedules(list(self._plans.values()))
+        """Write the schedules that this app declares to the store, as a worker does when it starts. A changed schedule replaces
+        the stored one; a schedule that is no longer declared stays until `remove_schedule`."""
+        await self.service.save_schedules(list(self._schedule_specs.values()))
 
     async def schedules(self) -> Schedules:
         """All schedules in the store, by name."""
         return await self.service.schedules.list()
 
     async def pause_schedule(self, name: str) -> Schedule:
-        """No tick until it is unpaused. Raises ScheduleNotFound."""
+        """Stop the ticks of a schedule until `unpause_schedule`. Raises ScheduleNotFound."""
         return await self.service.schedules.pause(name)
 
     async def unpause_schedule(self, name: str) -> Schedule:
-        """Go on with its next tick from now."""
+        """Go on with the next tick from now."""
         return await self.service.schedules.unpause(name)
 
     async def remove_schedule(self, name: str) -> None:
-        """Remove it; its tasks stay. Where code still declares it, the next worker that starts brings it back."""
+        """Remove a schedule; its tasks stay. When the code still declares it, the next worker that starts writes it again."""
         await self.service.schedules.remove(name)
 
-    async def trigger(self, name: str) -> Handle:
-        """Submit the task of a schedule now, beside its ticks."""
+    async def trigger(self, name: str) -> Handle[Any]:
+        """Submit the task of a schedule now, in addition to its ticks."""
         return Handle(self, await self.service.schedules.trigger(name))
 
 
-class Handle:
+class Handle(Generic[T_co]):
     """A submitted task."""
 
     def __init__(self, app: Onward, task_id: str) -> None:
-        self._app, self.id = app, task_id
+        self._app = app
+        self.id: str = task_id
 
     def __repr__(self) -> str:
         return f"<task {self.id}>"
 
+    @overload
+    async def result(self: Handle[Untyped], timeout: Duration | None = None, *, partial: bool = False) -> Any: ...
+    @overload
+    async def result(
+        self: Handle[JsonObject], timeout: Duration | None = None, *, partial: bool = False
+    ) -> dict[str, Any]: ...
+    @overload
+    async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> T_co: ...
     async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Any:
-        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. TaskParked (a
-        ResultTimeout) comes at once where nothing will go on before a person has seen to it. With
-        `partial`, a task that failed gives the best result that it had by then, where it had one: an agent that ran out of time."""
-        within = None if timeout is None else seconds(timeout, "timeout")
-        return await self._app.service.result(self.id, within, partial=partial)
+        """Wait for the result and return it. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on after a timeout.
+        Raises TaskParked (a ResultTimeout) at once when the task waits for a person to resume it. With `partial`, a failed task
+        gives its best result so far, where it has one: an agent that ran out of time."""
+        timeout_s = None if timeout is None else seconds(timeout, "timeout")
+        return await self._app.service.result(self.id, timeout_s, partial=partial)
 
     async def get(self) -> Task:
         """The task as it is now."""
         return await self._app.get(self.id)
 
     async def cancel(self) -> Task:
-        """End the task."""
+        """Cancel the task and its children."""
         return await self._app.service.cancel(self.id)
 
     def tail(self, after: int = 0) -> AsyncIterator[Record]:
-        """Its records as they come, until it has ended."""
+        """The records of the task as they come, until it has ended."""
         return self._app.service.tail(self.id, after)
 
 
 def open_store(url: str, clock: Clock | None = None, connections: int = DEFAULT_CONNECTIONS) -> Store:
-    """The store that a URL names; not opened yet. `connections` are the most that this process opens to a PostgreSQL server."""
+    """The store that a URL names, not opened yet. This process opens at most `connections` connections to a PostgreSQL server."""
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
         if rest in {"", ":memory:", "/:memory:"}:
@@ -448,7 +498,7 @@ def open_store(url: str, clock: Clock | None = None, connections: int = DEFAULT_
 
 
 def open_shelf(place: str) -> Shelf | None:
-    """Where artifacts are kept outside the database; None when they are not."""
+    """The place for artifacts outside the database; None when the database keeps them."""
     scheme, mark, rest = place.partition("://")
     if place == "database":
         return None
@@ -460,7 +510,7 @@ def open_shelf(place: str) -> Shelf | None:
         bucket, _, prefix = rest.partition("/")
         return Bucket(bucket, prefix)
     if (scheme == "file" and rest.startswith("/")) or (not mark and "/" in place):
-        from onward.artifacts.directory import Directory  # noqa: PLC0415 -- what only some platforms can do
+        from onward.artifacts.directory import Directory  # noqa: PLC0415 -- does not work on all platforms
 
         return Directory(Path(urllib.parse.unquote(rest) if mark else place).expanduser())
     raise BadSetting("artifacts", place, "'database', a folder (/PATH, ./PATH or file:///PATH) or s3://BUCKET/PREFIX")

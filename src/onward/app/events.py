@@ -1,4 +1,4 @@
-"""Events, as an app has them: what its functions hear of, who else does, and what came of it. Part of `Onward`."""
+"""Events of an app: the functions that get them, the subscriptions, and the deliveries. Part of `Onward`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Events:
-    """What goes out."""
+    """The methods of `Onward` for events."""
 
     store: Store
     service: Service
@@ -37,14 +37,14 @@ class Events:
 
     @functools.cached_property
     def webhooks(self) -> Webhooks:
-        """The way out to URLs."""
+        """The sink that sends events to URLs."""
         from onward.sinks.webhook import Webhooks  # noqa: PLC0415 -- most programs send none
 
         return Webhooks(self.settings.webhook_secret, self.settings.webhook_allow_private, self._clock)
 
     @contextlib.asynccontextmanager
     async def relay(self) -> AsyncIterator[Relay]:
-        """Tell of events in this process while the block lasts, without doing tasks. Every worker does so as well."""
+        """Deliver events in this process while the block lasts, without doing tasks. Every worker delivers events too."""
         async with self:
             relay = self.make_relay()
             await relay.start()
@@ -68,21 +68,21 @@ class Events:
         )
 
     async def save_subscriptions(self) -> None:
-        """Write what this app declares with `@app.on` to the store, as a worker does when it starts. Events are kept from
-        then on."""
+        """Write the subscriptions that `@app.on` declares to the store, as a worker does when it starts. The store keeps events for
+        them from then on."""
         await self.service.subscriptions.save([Declared(name, types) for name, (types, _) in self._listeners.items()])
 
     @property
     def subscriptions(self) -> Subscriptions:
-        """Who hears of what: `make(url, types)`, `list()`, `remove(id)`."""
+        """The subscriptions: `make(url, types)`, `list()`, `remove(id)`."""
         return self.service.subscriptions
 
     async def deliveries(
         self, *, state: str | None = None, task: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> tuple[Deliveries, str | None]:
-        """Events on their way out, newest first, and the cursor for the next page: pending, delivered, or failed for good."""
+        """Deliveries, newest first, and the cursor for the next page. A delivery is pending, delivered, or failed for good."""
         return await self.service.subscriptions.deliveries(state=state, task=task, limit=limit, cursor=cursor)
 
     async def redeliver(self, delivery_id: str) -> Delivery:
-        """Send an event again now: the same id, the same bytes."""
+        """Send an event again now, with the same id and the same bytes."""
         return await self.service.subscriptions.redeliver(delivery_id)

@@ -1,6 +1,6 @@
 """The part of an app that speaks MCP: as a server of the official SDK, and as a path of the HTTP server.
 
-The SDK is an extra, and takes a while to import: it is not touched before somebody asks for it.
+The SDK is an extra and slow to import: it is imported at the first use.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 PATH = "/mcp"
 
 
-class McpDoor:
-    """What `Onward` has for MCP."""
+class Mcp:
+    """The methods of `Onward` for MCP."""
 
     service: Service
     store: Store
@@ -36,34 +36,34 @@ class McpDoor:
     _agents: dict[str, str]
 
     def mcp(self, *, expose: Collection[str] = (), local: Caller | None = ANYBODY, **options: Any) -> Any:
-        """An MCP server (the official SDK's `MCPServer`) with all verbs as tools and what agents know as resources; the handlers and
-        agents that `expose` names are tools as well. `local` is who asks where nobody can show a key: over stdio. Add tools, prompts
-        and resources of your own to it as to any other."""
+        """An MCP server (the official SDK's `MCPServer`) with all verbs as tools and the states of agents as resources; the handlers
+        and agents that `expose` names are tools as well. `local` is the caller over stdio, where a client cannot show a key. You can
+        add tools, prompts and resources of your own, as to any other server."""
         build = _sdk("onward.server.mcp.server").build
-        said = {"handlers": self.handlers, "agents": self._agents or None, "version": _version()}
+        about = {"handlers": self.handlers, "agents": self._agents or None, "version": _version()}
         feed = options.pop("feed", None)
         if feed is None:
-            made = _sdk("onward.server.live.feed").Feed
-            feed = made(self.store, self._clock, streams=self.settings.streams, closing=asyncio.Event())
-        return build(self.service, feed, expose=expose, local=local, **said, **options)
+            feed_class = _sdk("onward.server.live.feed").Feed
+            feed = feed_class(self.store, self._clock, streams=self.settings.streams, closing=asyncio.Event())
+        return build(self.service, feed, expose=expose, local=local, **about, **options)
 
     def _mcp_route(self, edge: Any) -> Any:
         from starlette.routing import Route  # noqa: PLC0415 -- an extra
 
-        return Route(PATH, endpoint=_Later(self, edge))
+        return Route(PATH, endpoint=_LazyEndpoint(self, edge))
 
 
-class _Later:
-    """The path `/mcp`, which imports what it needs when it is first asked."""
+class _LazyEndpoint:
+    """The endpoint of `/mcp`, which imports the SDK at its first request."""
 
-    def __init__(self, app: McpDoor, edge: Any) -> None:
+    def __init__(self, app: Mcp, edge: Any) -> None:
         self._app, self._edge = app, edge
         self._endpoint: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._endpoint is None:
             try:
-                found = await asyncio.to_thread(_sdk, "onward.server.mcp.http")
+                module = await asyncio.to_thread(_sdk, "onward.server.mcp.http")
             except UsageError as error:
                 from onward.server.http import problem  # noqa: PLC0415 -- an extra
 
@@ -71,7 +71,7 @@ class _Later:
                 return
             if self._endpoint is None:
                 server = self._app.mcp(local=None, feed=self._edge.feed, expose=self._app.settings.mcp_expose.split())
-                self._endpoint = found.Endpoint(self._edge, server)
+                self._endpoint = module.Endpoint(self._edge, server)
         await self._endpoint(scope, receive, send)
 
 

@@ -1,7 +1,4 @@
-"""Verbs of an app that look at tasks and at the place as a whole, and a word to a task under way.
-
-A part of `Onward`, in a file of its own because that one is long.
-"""
+"""Verbs of an app that read tasks, queues and workers, and those that change a running task. Part of `Onward`."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ if TYPE_CHECKING:
 
 Queues = list[Queue]
 Workers = list[WorkerView]
-"""For a class that has a verb named `list`."""
+"""Names for list types in a class whose method `list` hides the builtin."""
 
 
-class Verbs:
-    """See `Onward`."""
+class Queries:
+    """The methods of `Onward` that read tasks, queues and workers."""
 
     service: Service
 
@@ -47,11 +44,11 @@ class Verbs:
         key: str | None = None,
         text: str | None = None,
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page (None at the end). Of several values of one name each will do.
-        `text` stands in the name, the key, the labels or the beginning of the input, whatever the case of its letters, or the id
-        begins or ends with it. `created_after` and `created_before` go by the times in the ids. A look that no index helps (for a
-        text, labels, names) goes through some 100,000 tasks at a time: a page may have few tasks, or none, and a cursor from
-        which to go on."""
+        """Tasks, newest first, and the cursor for the next page (None at the end). Where an option has several values, a task
+        matches with any of them. `text` matches in the name, the key, the labels or the beginning of the input, in upper or lower
+        case, and at the beginning or the end of the id. `created_after` and `created_before` compare the times in the ids. A query
+        that no index helps (by text, labels, names) reads some 100,000 tasks for a page: the page may have few tasks, or none, and
+        a cursor to go on from."""
         return await self.service.list(
             state=state,
             task=task,
@@ -68,46 +65,46 @@ class Verbs:
         )
 
     async def patch(self, task_id: str, change: StatePatch | dict[str, Any], *, by: str = "") -> None:
-        """Change what an agent knows, while it works: whoever reads its state sees it at once, and the task takes it in at its next turn,
-        or where its handler calls `ctx.patch`. Raises StateConflict when it has ended, NoState when it works without one."""
+        """Change the state of a running agent. Readers of the state see the change at once; the task applies it at its next turn, or
+        where its handler calls `ctx.patch`. Raises StateConflict when the task has ended, NoState when it has no state."""
         await self.service.agent_states.patch(task_id, change, by=by)
 
     async def message(self, task_id: str, text: str, *, id: str | None = None) -> None:  # noqa: A002
-        """Say something to a task while it is under way. With `id`, twice is once.
+        """Send a message to an unfinished task. The same `id` sent twice counts once.
 
-        An agent reads it before its next turn, as words of a person; one that was about to answer goes on instead. It wakes
-        nobody and answers nothing: who waits for an approval, an answer, a budget or a child goes on waiting, and reads it
-        then. A handler that is no agent gets it as the signal "message" (`ctx.signal("message")`), or from `ctx.messages()`;
-        where it asks for neither, nobody reads it. Raises StateConflict when the task has ended, and TaskNotFound.
+        An agent reads it before its next turn, as words of a person; an agent that was about to give its result goes on instead.
+        A message ends no wait: a task that waits for an approval, an answer, a budget or a child goes on waiting, and reads the
+        message after that. A handler that is not an agent gets it as the signal "message" (`ctx.signal("message")`), or from
+        `ctx.messages()`; without either call it is never read. Raises StateConflict when the task has ended, and TaskNotFound.
         """
         await self.service.messages.message(task_id, text, id=id)
 
     async def prune(self, task_id: str) -> int:
-        """Forget an ended task and all that it started, with everything that there is of them; how many tasks that were. What they kept
-        on a shelf goes too. Its key may be used again, and then starts a new task. Raises StateConflict while anything of the tree
-        has not ended, or only just, or somebody has yet to be told of it; for a child, which goes with its root; and TaskNotFound.
-        `prune_after_s` does it by itself."""
+        """Delete an ended task and all tasks below it, with their records and artifacts, and return how many tasks that were. The
+        key can be used again, for a new task. Raises StateConflict while a task of the tree has not ended, or ended only just now,
+        or has events that are not delivered yet; StateConflict for a child, which is deleted with its root; and TaskNotFound. The
+        setting `prune_after_s` prunes automatically."""
         return await self.service.pruner.prune(task_id)
 
     async def queues(self) -> Queues:
-        """All queues with what is unfinished in them, by name."""
+        """All queues with counts of their unfinished tasks, by name."""
         return await self.service.cluster.queues()
 
     async def pause_queue(self, name: str) -> Queue:
-        """Let nobody start anything of a queue until `unpause_queue`, over all workers and restarts; what runs goes on. Every
-        claim that begins after this has returned keeps it."""
+        """Have no worker start a task of this queue until `unpause_queue`, also after restarts; running tasks go on. Every claim
+        that begins after this has returned respects it."""
         return await self.service.cluster.pause_queue(name)
 
     async def unpause_queue(self, name: str) -> Queue:
-        """Let a queue go on."""
+        """Have workers start tasks of this queue again."""
         return await self.service.cluster.unpause_queue(name)
 
     async def workers(self) -> Workers:
-        """All workers that were not declared dead."""
+        """All workers that are not declared dead."""
         return await self.service.cluster.workers()
 
     async def stats(self) -> Stats:
-        """How many tasks there are, by state and reason, and what the workers manage."""
+        """Counts of tasks by state and reason, and the throughput of the workers."""
         return await self.service.cluster.stats()
 
 

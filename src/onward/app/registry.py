@@ -1,13 +1,14 @@
-"""What an app offers: its handlers, its agents, its schedules, and the limits of its queues. Said once, when the code is loaded."""
+"""The registry of an app: its handlers, agents, schedules, event functions, and the limits of its queues, declared when the code is loaded."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from onward.core.durations import Duration, seconds
 from onward.core.event import Event, known_types
+from onward.core.hook import Event as HookEvent
 from onward.core.hook import Hook, hook
 from onward.core.journal.checkpoint import Checkpoints, checkpoints
 from onward.core.limit import Limit
@@ -31,22 +32,24 @@ if TYPE_CHECKING:
     from onward.engine.context.context import Context
 
 F = TypeVar("F", bound=Callable[..., Any])
+EventF = TypeVar("EventF", bound=Callable[[Event], Any])
+HookF = TypeVar("HookF", bound=Callable[[HookEvent], Any])
 
 
 class Registry:
-    """Everything that can be said before a database is opened."""
+    """The declarations of an app, which need no database."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
-        self._offers: dict[str, HandlerSpec] = {}
-        self._plans: dict[str, ScheduleSpec] = {}
+        self._handler_specs: dict[str, HandlerSpec] = {}
+        self._schedule_specs: dict[str, ScheduleSpec] = {}
         self._queue_limits: dict[str, Limit | None] = {}
         self._agents: dict[str, str] = {}
-        """The agents, and what each is for."""
+        """The agents by name, with their descriptions."""
         self._models: list[LazyModel | McpServer] = []
-        self.secrets = Secrets()
+        self.secrets: Secrets = Secrets()
         self._listeners: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {}
-        """The functions that are called with events, and with which."""
+        """The event functions by name, with the event types that each gets."""
         self.hooks: dict[str, Hook] = {}
 
     @overload
@@ -80,29 +83,33 @@ class Registry:
         limit: Limit | None = None,
         checkpoint: str | Checkpoints | None = None,
     ) -> Any:
-        """Make a function the handler of tasks of its name.
+        """Register a function as the handler of tasks of its name. The function itself is returned unchanged.
 
         `retry` (a Retry, or a number of attempts; 4 by default) is for the task as a whole: finished steps are not run
         again. `deadline` is for the whole task, from its first start and across restarts. `group` names the argument whose
         value is the group of a task (a tenant, a service): groups of a queue get their turns one after the other. `limit`
-        is for each group, or for all tasks of this name where they have none. `checkpoint` says when the results of reads
+        is for each group, or for all tasks of this name where they have none. `checkpoint` sets when the results of reads
         are written, and which checkpoints are kept (see `Checkpoints`).
         """
 
         def register(function: F) -> F:
-            title = name or function.__name__
-            if title in self.handlers:
-                raise UsageError(f"two handlers are named {title!r}; give one of them another name: @app.task(name=…)")
+            task_name = name or function.__name__
+            if task_name in self.handlers:
+                raise UsageError(
+                    f"two handlers are named {task_name!r}; give one of them another name: @app.task(name=…)"
+                )
             policy = Retry(attempts=retry) if isinstance(retry, int) else retry or DEFAULT_RETRY
-            allowed = None if deadline is None else seconds(deadline, "deadline")
-            keep = checkpoints(checkpoint)
-            handler = Handler(title, function, policy, allowed, queue, group, limit, keep, secrets=self.secrets.names)
-            handler.takes  # noqa: B018 -- a handler without a context is refused here, not when its first task comes
-            offer = HandlerSpec(
+            deadline_s = None if deadline is None else seconds(deadline, "deadline")
+            checkpointing = checkpoints(checkpoint)
+            handler = Handler(
+                task_name, function, policy, deadline_s, queue, group, limit, checkpointing, secrets=self.secrets.names
+            )
+            handler.takes  # noqa: B018 -- refuses a handler without a context here, and not at its first task
+            spec = HandlerSpec(
                 handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets
             )
-            self._offers[title] = dataclasses.replace(offer, registration=handler.said)
-            self.handlers[title] = handler
+            self._handler_specs[task_name] = dataclasses.replace(spec, registration=handler.said)
+            self.handlers[task_name] = handler
             return function
 
         return register if function is None else register(function)
@@ -131,26 +138,27 @@ class Registry:
         retry: Retry | int | None = None,
         queue: str = "default",
         checkpoint: str | Checkpoints | None = None,
-    ) -> Callable[..., Any]:
-        """An agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer. A whole AgentState is
-        an input too: the agent begins with its plan, facts, questions, artifacts and flags, under the constraints and the budget of its own.
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Register an agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer. The input
+        can also be a whole AgentState: the agent begins with its plan, facts, questions, artifacts and flags, and keeps its own
+        constraints and budget.
 
-        `model` is "openai:NAME" (with OPENAI_API_KEY, or OPENAI_BASE_URL for any server that speaks the same), or a model of
-        your own; `max_tokens` bounds one answer of it. `budget` is for a task and its children together; at its end the task
-        waits for a raise (`app.raise_budget`, `onward budget`), or ends with what it has. Tools whose risk is one of
-        `approve` wait for a person, for at most `approval_timeout`; when nobody has decided then, `approval_default` ("deny"
-        or "approve") holds. With `result`, a pydantic model, the answer has that form, and is asked for again when it does not.
+        `model` is "openai:NAME" (with OPENAI_API_KEY, or OPENAI_BASE_URL for any server with the same API), or a model of
+        your own; `max_tokens` bounds one answer of it. `budget` is for a task and its children together; when it is used up, the
+        task waits for a raise (`app.raise_budget`, `onward budget`), or ends with its best result. Tools whose risk is one of
+        `approve` wait for a person, for at most `approval_timeout`; without a decision by then, `approval_default` ("deny"
+        or "approve") decides. With `result`, a pydantic model, the answer has that form; the agent asks the model again when it does not.
 
-        Of an output of a tool the model is shown `shown_bytes` (4,000); what is longer is an artifact, of which it sees both
-        ends and can read more. A conversation that outgrows `context_bytes` is summed up by the same model, by the one that
-        `compact` names, or (False) shown as far as it fits.
+        The model sees `shown_bytes` (4,000) of each output of a tool; a longer output becomes an artifact, of which the model sees
+        both ends and can read more. A conversation that outgrows `context_bytes` is summarised by the same model, by the model that
+        `compact` names, or (False) cut to what fits.
 
-        A `McpServer` among the tools (`onward.agents`) brings those of another program. An agent among them (what this returned, or its
-        name) is called as a child task; `description` is what others are told of this one. `secrets` are those of the app that the
-        model may name in arguments of its tools. With `undo`, a task that fails, is cancelled or passes its deadline takes back what its
-        tools did: the `undo` of each finished call is run, the last first. Such a task has no checkpoints. `policy` decides what to do next instead of the usual one. `checkpoint` is "every_step",
-        "every_iteration" or "on_state_change", and says what may have to be read again after a crash, or a `Checkpoints`,
-        which also says which are kept.
+        A `McpServer` among the tools (`onward.agents`) adds the tools of another program. An agent among the tools (the returned handler,
+        or its name) is called as a child task; other agents see the `description` of this one. `secrets` are the secrets of the app that
+        the model may name in arguments of its tools. With `undo`, a task that fails, is cancelled or passes its deadline runs the `undo`
+        of each finished tool call, the last first; such a task has no checkpoints. `policy` replaces the default policy, which decides
+        the next action. `checkpoint` is "every_step", "every_iteration" or "on_state_change", and sets which reads may be repeated after
+        a crash, or a `Checkpoints`, which also sets which checkpoints are kept.
         """
         from onward.agent.calls import MIN_SHOWN_BYTES, SHOWN_BYTES  # noqa: PLC0415 -- pydantic, which most programs do not need
         from onward.agent.checkpoint import signature_with_state  # noqa: PLC0415
@@ -164,69 +172,71 @@ class Registry:
             raise BadSetting("shown_bytes", shown_bytes, f"{MIN_SHOWN_BYTES} or more")
         if budget is not None and not isinstance(budget, type(NO_LIMITS)):
             raise BadSetting("budget", budget, "a Budget, such as Budget(max_steps=20)")
-        given = check_list("tools", tools)
-        servers = tuple(one for one in given if isinstance(one, McpServer))
-        known = [(one, self._agent_named(one)) for one in given if not isinstance(one, McpServer)]
-        box = tools_by_name(one for one, named in known if named is None)
-        asked = LazyModel(model)
-        summing = None if compact is False else asked if compact is True else LazyModel(compact)
-        self._models += {asked} if summing is None else {asked, summing}
+        items = check_list("tools", tools)
+        servers = tuple(item for item in items if isinstance(item, McpServer))
+        named = [(item, self._agent_named(item)) for item in items if not isinstance(item, McpServer)]
+        box = tools_by_name(item for item, agent_name in named if agent_name is None)
+        main_model = LazyModel(model)
+        summary_model = None if compact is False else main_model if compact is True else LazyModel(compact)
+        self._models += {main_model} if summary_model is None else {main_model, summary_model}
         self._models += servers
-        made = Agent(
+        agent = Agent(
             name,
-            asked,
+            main_model,
             instructions,
             box,
-            risk_levels(approve, box, *(one.risks for one in servers)),
+            risk_levels(approve, box, *(server.risks for server in servers)),
             budget or NO_LIMITS,
             result,
             CONTEXT_BYTES if context_bytes is None else context_bytes,
             max_tokens,
-            summing,
+            summary_model,
             policy or usual,
-            {named: self._agents.get(named, "") for _, named in known if named is not None},
+            {agent_name: self._agents.get(agent_name, "") for _, agent_name in named if agent_name is not None},
             None if approval_timeout is None else seconds(approval_timeout, "approval_timeout"),
             check_default(approval_default),
             shown_bytes or SHOWN_BYTES,
             checkpoints(checkpoint).strategy,
-            frozenset(self.secrets.known(one) for one in check_list("secrets", secrets)),
+            frozenset(self.secrets.known(declared) for declared in check_list("secrets", secrets)),
             servers,
             undo,
         )
 
         async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0, **state: Any) -> Any:
-            return await made.handler(ctx, goal, after, depth, **state)
+            return await agent.handler(ctx, goal, after, depth, **state)
 
-        handler.__signature__ = taken = signature_with_state(handler)  # type: ignore[attr-defined]
-        handler.__annotations__ = {one.name: one.annotation for one in taken.parameters.values()}
+        handler.__signature__ = signature = signature_with_state(handler)  # type: ignore[attr-defined]
+        handler.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
         self._agents[name] = description or instructions
         self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
-        self.handlers[name] = agent = dataclasses.replace(self.handlers[name], agent=True, doc=description)
-        checks = {one.name: one.check for one in made.tools.values()}
-        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks, agent=True, registration=agent.said)
+        self.handlers[name] = registered = dataclasses.replace(self.handlers[name], agent=True, doc=description)
+        checks = {tool.name: tool.check for tool in agent.tools.values()}
+        self._handler_specs[name] = dataclasses.replace(
+            self._handler_specs[name], tools=checks, agent=True, registration=registered.said
+        )
         return handler
 
     def secret(self, name: str) -> Any:
-        """Declare a secret, and name it: in an argument of a step, as the default of a parameter of a handler or a tool, or as
-        `{"$secret": NAME}` in inputs. The value is put in by the worker right before the function is called, and is written
-        nowhere: not to the journal, not to logs. Where it comes from is `Onward(secrets=…)`, by default the environment."""
+        """Declare a secret. Use the returned object as an argument of a step, or as the default of a parameter of a handler or a
+        tool; inputs name it as `{"$secret": NAME}`. The worker inserts the value right before it calls the function, and writes it
+        nowhere: not to the journal, not to logs. `Onward(secrets=…)` is the source of the value, by default the environment."""
         return self.secrets.declare(name)
 
     def hook(
         self, name: str, *, secret: str | Sequence[str], scheme: str = "standard", timeout: Duration = 10
-    ) -> Callable[[F], F]:
-        """Make a function the receiver of signed requests at `POST /api/hooks/NAME`: it gets an `Event` and submits a task or
+    ) -> Callable[[HookF], HookF]:
+        """Register a function that receives signed requests at `POST /api/hooks/NAME`: it gets an `Event` and submits a task or
         sends a signal, with `event.id` as key, so that a request that comes twice counts once.
 
             @app.hook("payments", secret=os.environ["PAYMENTS_SECRET"], scheme="stripe")
             async def paid(event):
                 await app.signal(event.data["task_id"], "paid", event.data, id=event.id)
 
-        `scheme` is how it is signed: "standard" (Standard Webhooks), "github" or "stripe". Several secrets count while one is
-        being replaced by another.
+        `scheme` is the kind of signature: "standard" (Standard Webhooks), "github" or "stripe". With several secrets, a signature
+        by any of them is accepted, for the time in which you replace one by another.
         """
 
-        def register(function: F) -> F:
+        def register(function: HookF) -> HookF:
             if name in self.hooks:
                 raise UsageError(f"two hooks are named {name!r}; give one of them another name")
             self.hooks[name] = hook(name, function, secret, scheme, timeout)
@@ -235,44 +245,44 @@ class Registry:
         return register
 
     def _agent_named(self, tool: object) -> str | None:
-        """The name of the agent that is meant; None for a tool of any other kind."""
+        """The name of the agent, when the tool is one; else None."""
         if isinstance(tool, str):
             return tool
         return next((name for name in self._agents if self.handlers[name].function is tool), None)
 
-    def on(self, *types: str, name: str | None = None) -> Callable[[F], F]:
-        """Have a function called with events of these types (`task.completed`, `tool.executed`, `task.*`, `*`; the list is in the
-        guide) of all tasks, whoever does them: at least once, and those of one task in their order.
+    def on(self, *types: str, name: str | None = None) -> Callable[[EventF], EventF]:
+        """Register a function that is called with events of these types (`task.completed`, `tool.executed`, `task.*`, `*`; the list
+        is in the guide) of all tasks, of all workers: at least once, and in order for each task.
 
-        A subscription of that name is in the store from the first start of a worker or relay on, and events wait there until a
-        process that has the function is there. One that raises is called again later. The function may be async.
+        The first start of a worker or relay writes a subscription of this name to the store, and the store keeps the events until a
+        process with the function runs. A function that raises is called again later. The function may be async.
         """
 
-        def register(function: F) -> F:
-            title = name or function.__qualname__
-            if not title.isascii() or not title.isprintable() or not 0 < len(title) <= 200:
+        def register(function: EventF) -> EventF:
+            listener = name or function.__qualname__
+            if not listener.isascii() or not listener.isprintable() or not 0 < len(listener) <= 200:
                 raise UsageError(
-                    f"a name for events is 1 to 200 printable ASCII characters, not {title!r:.80}; give it one: name=…"
+                    f"a name for events is 1 to 200 printable ASCII characters, not {listener!r:.80}; give it one: name=…"
                 )
-            if title in self._listeners:
+            if listener in self._listeners:
                 raise UsageError(
-                    f"two functions for events are named {title!r}; give one of them another name: @app.on(name=…)"
+                    f"two functions for events are named {listener!r}; give one of them another name: @app.on(name=…)"
                 )
-            self._listeners[title] = (known_types(types), function)
+            self._listeners[listener] = (known_types(types), function)
             return function
 
         return register
 
     def limit_queue(self, name: str, *, concurrency: int | None) -> None:
-        """At most so many tasks of a queue at once, over all workers; None lifts it. In force when a worker starts."""
+        """Limit the tasks of a queue that run at once, over all workers; None removes the limit. A worker applies it when it starts."""
         self._queue_limits[name] = None if concurrency is None else Limit(concurrency=concurrency)
 
     def name_of(self, handler: Callable[..., Any] | str) -> str:
         """The name under which a handler was registered."""
         if isinstance(handler, str):
             return handler
-        for name, known in self.handlers.items():
-            if known.function is handler:
+        for name, registered in self.handlers.items():
+            if registered.function is handler:
                 return name
         raise UsageError(
             f"{getattr(handler, '__name__', handler)!r} is not a handler of this app; decorate it with @app.task"
@@ -282,7 +292,7 @@ class Registry:
         self,
         name: str,
         handler: Callable[..., Any] | str,
-        input: Any = None,  # noqa: A002 -- the word of the contract, at every door
+        input: Any = None,  # noqa: A002 -- the name in every interface
         *,
         cron: str | None = None,
         every: Duration | None = None,
@@ -293,19 +303,20 @@ class Registry:
         deadline: Duration | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Have a task submitted by the clock: at `cron` in a time zone, or `every` so long (whole multiples since 1970).
+        """Declare a schedule, which submits tasks: at the times of `cron` in a time zone, or `every` duration (whole multiples
+        since 1970).
 
         Workers write it to the store when they start, or `save_schedules` does; each tick then submits one task, however
-        many workers there are. `missed` says what becomes of ticks at which there was no worker: "skip" them, "once" for
-        all of them, or "all", one task for each. Options as for submit; a schedule passes the bound of a full queue.
+        many workers there are. `missed` is for ticks at which no worker ran: "skip" them, "once" submits one task for all of
+        them, "all" submits one task for each. Options as for submit; a schedule submits also when its queue is full.
         """
-        if name in self._plans:
+        if name in self._schedule_specs:
             raise UsageError(f"two schedules are named {name!r}; give one of them another name")
         if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
-            raise UsageError(f"the name of a schedule is a text of 1 to 200 printable characters, not {name!r:.80}")
+            raise UsageError(f"the name of a schedule is a string of 1 to 200 printable characters, not {name!r:.80}")
         if missed not in MISSED:
             raise BadSetting("missed", missed, f"one of {', '.join(MISSED)}")
         rhythm = Rhythm(cron, None if every is None else seconds(every, "every"), timezone)
         rhythm.check()
-        wish = SubmitRequest(self.name_of(handler), input, None, priority, queue, deadline, labels=labels)
-        self._plans[name] = ScheduleSpec(name, wish, rhythm, missed)
+        request = SubmitRequest(self.name_of(handler), input, None, priority, queue, deadline, labels=labels)
+        self._schedule_specs[name] = ScheduleSpec(name, request, rhythm, missed)

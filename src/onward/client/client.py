@@ -202,17 +202,37 @@ class _Handle:
 class Handle(_Handle):
     """A submitted task."""
 
+    _client: Client
+
     def __init__(self, client: Client, task_id: str) -> None:
-        self._client, self.id = client, task_id
-        self.run, self.each = client.run, client.each
+        self._client = client
+        self.id: str = task_id
+
+    async def run(self, script: Script[T]) -> T:
+        """See `Client.run`."""
+        return await self._client.run(script)
+
+    def each(self, script: Stream[T]) -> AsyncIterator[T]:
+        """See `Client.each`."""
+        return self._client.each(script)
 
 
 class SyncHandle(_Handle):
     """A submitted task."""
 
+    _client: SyncClient
+
     def __init__(self, client: SyncClient, task_id: str) -> None:
-        self._client, self.id = client, task_id
-        self.run, self.each = client.run, client.each
+        self._client = client
+        self.id: str = task_id
+
+    def run(self, script: Script[T]) -> T:
+        """See `SyncClient.run`."""
+        return self._client.run(script)
+
+    def each(self, script: Stream[T]) -> Iterator[T]:
+        """See `SyncClient.each`."""
+        return self._client.each(script)
 
 
 # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,9 @@ class Unreachable(OnwardError):
     exit_status = 6
 
     def __init__(self, url: str, tries: int, why: str, in_doubt: bool) -> None:
-        self.url, self.tries, self.in_doubt = url, tries, in_doubt
+        self.url: str = url
+        self.tries: int = tries
+        self.in_doubt: bool = in_doubt
         times = "once" if tries == 1 else f"{tries} times"
         advice = (
             "the request was sent and may have been carried out: look, before you ask again"

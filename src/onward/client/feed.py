@@ -35,7 +35,8 @@ class Feed(Generic[T]):
     """A feed, and the number of the last item that came."""
 
     def __init__(self, client: BaseClient, path: str, query: Mapping[str, Any], after: int) -> None:
-        self._client, self._path, self._query, self.after = client, path, query, after
+        self._client, self._path, self._query = client, path, query
+        self.after: int = after
 
     def read(self, parse: Parse[T]) -> Generator[Step | Item[T], Any, Outcome]:
         """All items that come over one connection."""

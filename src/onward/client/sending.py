@@ -37,10 +37,12 @@ class BaseClient:
     def __init__(self, url: str, timeout: Duration, patience: Duration) -> None:
         if not url.lower().startswith(("http://", "https://")):
             raise UsageError(f"the address of a server begins with http:// or https://, and {url!r:.80} does not")
-        self.url = url.rstrip("/")
-        self.timeout, self.patience = seconds(timeout, "timeout"), seconds(patience, "patience")
-        self.clock, self._rng = SystemClock(), random.SystemRandom()
-        self.ids = Ids(self.clock.now, self._rng)
+        self.url: str = url.rstrip("/")
+        self.timeout: float = seconds(timeout, "timeout")
+        self.patience: float = seconds(patience, "patience")
+        self._rng = random.SystemRandom()
+        self.clock: SystemClock = SystemClock()
+        self.ids: Ids = Ids(self.clock.now, self._rng)
 
     def call(
         self, method: str, path: str, body: Any = NO_BODY, *, patience: float | None = None, **options: Any

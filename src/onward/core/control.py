@@ -16,7 +16,9 @@ class Suspend(Control):
     more, it does not wait."""
 
     def __init__(self, due_at: float, reason: str, inbox: int | None = None) -> None:
-        self.due_at, self.reason, self.inbox = due_at, reason, inbox
+        self.due_at: float = due_at
+        self.reason: str = reason
+        self.inbox: int | None = inbox
         super().__init__(reason)
 
 
@@ -36,7 +38,9 @@ class Doubt(Control):
     """An effect is in doubt; a person has to say whether it happened."""
 
     def __init__(self, key: str, why: str, inbox: int) -> None:
-        self.key, self.why, self.inbox = key, why, inbox
+        self.key: str = key
+        self.why: str = why
+        self.inbox: int = inbox
         super().__init__(why)
 
 
@@ -49,7 +53,10 @@ class NotNow(Exception):
     until a message wakes it; then the step is tried again. This does not count as an attempt. `details` go into the record."""
 
     def __init__(self, reason: str, until: float, why: str, **details: object) -> None:
-        self.reason, self.until, self.why, self.details = reason, until, why, details
+        self.reason: str = reason
+        self.until: float = until
+        self.why: str = why
+        self.details: dict[str, object] = details
         super().__init__(why)
 
 

@@ -94,9 +94,11 @@ class Room:
     def __init__(self, bound: Bound, held: int, full_at: float | None, now: float) -> None:
         self.slots: float = math.inf if bound.concurrency is None else bound.concurrency - held
         self._now, self._pace, self._burst = now, bound.pace, bound.burst or 1
-        self.spent = False
+        self.spent: bool = False
         # A later time than that of an empty bucket comes from a clock that was set back.
-        self.full_at = now if bound.pace is None else min(max(full_at or now, now), now + self._burst * bound.pace)
+        self.full_at: float = (
+            now if bound.pace is None else min(max(full_at or now, now), now + self._burst * bound.pace)
+        )
 
     @property
     def starts(self) -> float:

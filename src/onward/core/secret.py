@@ -32,7 +32,8 @@ class Secret:
     def __init__(self, name: str, read: Callable[[str], str]) -> None:
         global used  # noqa: PLW0603 -- one for the process
         used = True
-        self.name, self._read = name, read
+        self._read = read
+        self.name: str = name
 
     def get_secret_value(self) -> str:
         """The value. Raises SecretMissing."""

@@ -12,7 +12,7 @@ from typing import Any
 from onward.core.journal.checkpoint import DEFAULT, Checkpoints
 from onward.core.limit import Limit
 from onward.core.retry import Retry
-from onward.engine.context.arguments import Arguments, standing_in
+from onward.engine.context.arguments import Arguments, with_placeholders
 from onward.errors import UsageError
 
 DEFAULT_RETRY = Retry(attempts=4)
@@ -52,7 +52,7 @@ class Handler:
 
     def check(self, value: Any) -> None:
         """Raises InvalidInput when the handler does not take it, whatever the secrets that it names may be."""
-        self.takes.of(standing_in(value) if self.secrets else value)
+        self.takes.of(with_placeholders(value) if self.secrets else value)
 
     @functools.cached_property
     def grouping(self) -> tuple[str, bool] | None:

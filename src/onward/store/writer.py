@@ -173,7 +173,7 @@ class Writer:
         """What part of the most that a commit may hold is sent now: halved when a commit took too long."""
         self._closed = False
         self.worker = ""
-        self.commits = 0
+        self.commits: int = 0
 
     # ── what shifts call ─────────────────────────────────────────────────────────────────────────────────────────
 

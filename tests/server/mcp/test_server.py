@@ -315,7 +315,7 @@ async def test_the_guide(app: Onward, monkeypatch: Any) -> None:
         assert (await client.call_tool("motto", {})).content[0].text == "On and on."
     relay = code_of("mcp.md", "relay.py")
     app.handlers |= relay["app"].handlers
-    app._offers |= relay["app"]._offers
+    app._handler_specs |= relay["app"]._handler_specs
     async with app.worker(), Client(app.mcp()) as client:
         handle = await app.submit("scout", "look around")
         (ask,) = await eventually(lambda: app.asks("question"))

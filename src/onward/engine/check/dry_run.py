@@ -21,8 +21,8 @@ from onward.core.clock import Clock, SystemClock
 from onward.core.control import Control, Park
 from onward.core.record import Record
 from onward.core.task import Task
-from onward.engine.context.arguments import standing_in
-from onward.engine.context.secrets import StandIns
+from onward.engine.context.arguments import with_placeholders
+from onward.engine.context.secrets import PlaceholderSecrets
 from onward.engine.handlers import Handler
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.mail import Message
@@ -133,7 +133,7 @@ class DryRun(Shift):
             self._begin_at(self._journal.replay.checkpoint)
         self._journal.fast_path = False
         try:
-            self._handler.arguments(standing_in(wire.decode(self._claimed.input)))
+            self._handler.arguments(with_placeholders(wire.decode(self._claimed.input)))
         except BaseException as error:
             return DryRunResult(error=error, unread=self._journal.replay.first_unread(), begun=False)
         try:
@@ -193,7 +193,7 @@ class _DryRunServices:
 
     def __init__(self, threads: Threads, clock: Clock, access: StoreAccess) -> None:
         self.threads, self.clock, self.rng = threads, clock, random.Random(0)  # noqa: S311 -- nothing is drawn
-        self.access, self.secrets = access, StandIns()
+        self.access, self.secrets = access, PlaceholderSecrets()
 
     def now(self) -> float:
         return self.clock.now()

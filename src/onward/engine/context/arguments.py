@@ -1,6 +1,6 @@
-"""Arguments: how a JSON value becomes the arguments of a function, and what its annotations have to say about that.
+"""Arguments: turns a JSON value into the arguments of a function and checks them against its annotations.
 
-Also how its result comes back from JSON. Handlers and tools are called this way.
+Also turns a recorded result back into the type that the function returns. Handlers and tools are called this way.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ def adapter(annotation: Any) -> Any:
 
 
 @functools.cache
-def _lent() -> Any:
+def _secret_str_type() -> Any:
     from pydantic import SecretStr  # noqa: PLC0415 -- as above
 
-    class Lent(SecretStr):
-        """A SecretStr that was made of a reference, and not of a clear text. Pydantic lets it through as it is."""
+    class Resolved(SecretStr):
+        """A SecretStr that stands for a reference to a secret, and not for clear text. Pydantic leaves it as it is."""
 
-    Lent.__name__ = "SecretStr"
-    return Lent
-
-
-def lent(value: str) -> Any:
-    """The value of a secret as functions are given it."""
-    return _lent()(value)
+    Resolved.__name__ = "SecretStr"
+    return Resolved
 
 
-def standing_in(value: Any) -> Any:
-    """JSON with something in the place of each reference that its annotations can be compared with."""
+def secret_str(value: str) -> Any:
+    """The value of a secret as functions get it: a SecretStr."""
+    return _secret_str_type()(value)
+
+
+def with_placeholders(value: Any) -> Any:
+    """The JSON value with a placeholder for each reference to a secret, so that annotations can be checked without the secrets."""
     return secret.replaced(
-        value, lambda one: None if (name := secret.name_in(one)) is None else lent(f"[secret {name}]")
+        value, lambda item: None if (name := secret.name_in(item)) is None else secret_str(f"[secret {name}]")
     )
 
 
@@ -56,116 +56,125 @@ def _bears_secrets(annotation: Any) -> bool:
     return "Secret" in repr(adapter(annotation).core_schema)
 
 
-def _clear(value: Any) -> bool:
-    """Whether there is a secret in it that was given as a clear text."""
+def _has_clear_text(value: Any) -> bool:
+    """Whether the value has a secret that was given as clear text and not as a reference."""
     if hasattr(value, "get_secret_value"):
-        return not isinstance(value, (_lent(), secret.Secret))
+        return not isinstance(value, (_secret_str_type(), secret.Secret))
     if isinstance(value, list | tuple | set | frozenset):
-        return any(_clear(item) for item in value)
-    inside = value if isinstance(value, dict) else getattr(value, "__dict__", None)
+        return any(_has_clear_text(item) for item in value)
+    fields = value if isinstance(value, dict) else getattr(value, "__dict__", None)
     if extra := getattr(value, "__pydantic_extra__", None):
-        inside = {**(inside or {}), **extra}
-    if inside is None and dataclasses.is_dataclass(value):
-        inside = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return isinstance(inside, dict) and any(_clear(item) for item in inside.values())
+        fields = {**(fields or {}), **extra}
+    if fields is None and dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return isinstance(fields, dict) and any(_has_clear_text(item) for item in fields.values())
 
 
 _COROUTINE = inspect.CO_COROUTINE
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call gives a coroutine. Looks at the code's flags first: this is asked once for every step."""
+    """Whether a call returns a coroutine. Looks at the flags of the code first, because each step calls this."""
     code = getattr(function, "__code__", None)
     if code is not None:
         return code.co_flags & _COROUTINE != 0  # type: ignore[no-any-return]
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-_kinds: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""Weak, because a step is often a closure made for the occasion, and would keep alive all that it captured."""
+_return_types: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""Weak, because a step is often a closure for one call: a strong reference would keep alive all that it captured."""
 
 
 def rich_return(function: Callable[..., Any]) -> Any:
-    """The return type that turns JSON back into a value of its own (a pydantic model, a dataclass), or None."""
+    """The return type, when results have to be built from JSON (a pydantic model, a dataclass); else None."""
     if "return" not in getattr(function, "__annotations__", ()):
         return None
     key = getattr(function, "__func__", function)
     try:
-        if key not in _kinds:
-            _kinds[key] = _rich_return(function)
-        return _kinds[key]
+        if key not in _return_types:
+            _return_types[key] = _rich_return(function)
+        return _return_types[key]
     except TypeError:  # not hashable, or without weak references
         return _rich_return(function)
 
 
-def revived(function: Callable[..., Any], value: Any, ask: Callable[[str], str]) -> Any:
-    """A JSON value as the function would return it; `ask` gives the values of secrets in it."""
-    kind = rich_return(function)
-    if kind is None or value is None:
+def from_json(function: Callable[..., Any], value: Any, secret_value: Callable[[str], str]) -> Any:
+    """A recorded result in the type that the function returns; `secret_value` gives the values of secrets in it."""
+    return_type = rich_return(function)
+    if return_type is None or value is None:
         return value
-    if _bears_secrets(kind):
-        value = secret.replaced(value, lambda one: None if (name := secret.name_in(one)) is None else lent(ask(name)))
-    return adapter(kind).validate_python(value)
+    if _bears_secrets(return_type):
+        value = secret.replaced(
+            value, lambda item: None if (name := secret.name_in(item)) is None else secret_str(secret_value(name))
+        )
+    return adapter(return_type).validate_python(value)
 
 
 def _rich_return(function: Callable[..., Any]) -> Any:
     try:
-        kind = typing.get_type_hints(function).get("return")
+        return_type = typing.get_type_hints(function).get("return")
     except Exception:
         return None
-    return kind if hasattr(kind, "model_validate") or dataclasses.is_dataclass(kind) else None
+    return return_type if hasattr(return_type, "model_validate") or dataclasses.is_dataclass(return_type) else None
 
 
 class Arguments:
-    """What a function takes, without its first `skipped` parameters. `what` names it in errors."""
+    """The parameters of a function, without its first `skipped` ones. `what` names the function in errors."""
 
     def __init__(self, function: Callable[..., Any], what: str, skipped: int = 0) -> None:
-        self.function, self.what = function, what
-        found = list(inspect.signature(function).parameters.values())[skipped:]
+        self.function: Callable[..., Any] = function
+        self.what: str = what
+        parameters = list(inspect.signature(function).parameters.values())[skipped:]
         try:
             hints = typing.get_type_hints(function)
         except Exception:
             hints = {}
-        self.parameters = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in found]
-        self.secrets = {p.name: p.default for p in self.parameters if isinstance(p.default, secret.Secret)}
-        """Parameters that have a secret as their default. Nobody else may say what they are, or sees them."""
+        self.parameters: list[inspect.Parameter] = [
+            p.replace(annotation=hints.get(p.name, p.annotation)) for p in parameters
+        ]
+        self.secrets: dict[str, secret.Secret] = {
+            p.name: p.default for p in self.parameters if isinstance(p.default, secret.Secret)
+        }
+        """Parameters that have a secret as their default. Callers cannot give them a value, and the schema does not show them."""
         self.parameters = [p for p in self.parameters if p.name not in self.secrets]
-        self.named = {p.name: p for p in self.parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        self.named: dict[str, inspect.Parameter] = {
+            p.name: p for p in self.parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        }
         """Parameters that take a value of their own."""
-        self.needed = frozenset(name for name, p in self.named.items() if p.default is p.empty)
-        self.open_ended = any(p.kind is p.VAR_KEYWORD for p in self.parameters)
-        """Whether it takes names that it does not name."""
-        self._placeful = [p for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
+        self.needed: frozenset[str] = frozenset(name for name, p in self.named.items() if p.default is p.empty)
+        self.open_ended: bool = any(p.kind is p.VAR_KEYWORD for p in self.parameters)
+        """Whether it takes any keyword argument (`**kwargs`)."""
+        self._positional_only = [p for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
 
     @property
     def first(self) -> str:
-        """The parameter that gets an input which is no object."""
+        """The parameter that gets an input that is not an object."""
         return call.first(self.named, self.needed)
 
     def of(self, value: Any) -> tuple[list[Any], dict[str, Any]]:
         """A JSON value as the arguments of the function (see `core/call.py`), checked against its annotations."""
-        given = call.arrange(value, self.named, self.needed, open_ended=self.open_ended)
-        if given is None:
+        arguments = call.arrange(value, self.named, self.needed, open_ended=self.open_ended)
+        if arguments is None:
             quiet = any(_bears_secrets(p.annotation) for p in self.parameters if p.annotation not in _UNCHECKED)
             raise call.refusal(self.what, self._parts, value, quiet=quiet)
-        return self._placed({name: self._check(self.named.get(name), item) for name, item in given.items()})
+        return self._split({name: self._check(self.named.get(name), item) for name, item in arguments.items()})
 
     def by_name(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The same for an object that can be nothing but keyword arguments."""
-        strange = [] if self.open_ended else sorted(values.keys() - self.named.keys())
+        """The same for an object that is always the keyword arguments."""
+        unknown = [] if self.open_ended else sorted(values.keys() - self.named.keys())
         if missing := sorted(self.needed - values.keys()):
             raise InvalidInput(f"{self.what} needs {', '.join(map(repr, missing))}; it takes {self.usage}")
-        if strange:
-            raise InvalidInput(f"{self.what} has no {', '.join(map(repr, strange))}; it takes {self.usage}")
+        if unknown:
+            raise InvalidInput(f"{self.what} has no {', '.join(map(repr, unknown))}; it takes {self.usage}")
         return self.of(values)
 
-    def _placed(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """By name, but for parameters that have only a place."""
-        return [values.pop(p.name, p.default) for p in self._placeful], {**values, **self.secrets}
+    def _split(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Positional arguments for positional-only parameters, keyword arguments for the others."""
+        return [values.pop(p.name, p.default) for p in self._positional_only], {**values, **self.secrets}
 
     @property
     def usage(self) -> str:
-        """The arguments as a person would write them."""
+        """The arguments for an error message."""
         return call.usage(self._parts)
 
     @property
@@ -184,7 +193,7 @@ class Arguments:
             raise InvalidInput(
                 f"{self.what}: the input for {parameter.name!r} {_first_problem(error, quiet)}"
             ) from None
-        if _bears_secrets(parameter.annotation) and _clear(checked):
+        if _bears_secrets(parameter.annotation) and _has_clear_text(checked):
             raise InvalidInput(f"{self.what}: {secret.in_clear_text(parameter.name)}")
         return checked
 
@@ -203,7 +212,7 @@ def _property(parameter: inspect.Parameter) -> dict[str, Any]:
         return {}
     try:
         return secret.in_schema(adapter(parameter.annotation).json_schema())  # type: ignore[no-any-return]
-    except Exception:  # a type that JSON schema has no words for
+    except Exception:  # a type that JSON schema cannot describe
         return {}
 
 

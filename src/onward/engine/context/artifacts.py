@@ -1,4 +1,4 @@
-"""Leaving an artifact behind: in the handler's own line it is a step of its own, in a step it is part of that step."""
+"""Saving an artifact: in the handler itself this is a step of its own, inside a step it is part of that step."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from onward.engine.shift.scope import SCOPE
 from onward.errors import ArtifactTooLarge
 
 
-async def leave(ctx: Context, data: bytes | str, about: dict[str, Any]) -> ArtifactRef:
-    """Keep it, and tell of it. Raises ArtifactTooLarge."""
+async def save_artifact(ctx: Context, data: bytes | str, about: dict[str, Any]) -> ArtifactRef:
+    """Store the bytes and return the ref, which the record of the step names. Raises ArtifactTooLarge."""
     raw = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else bytes(data)
     if len(raw) > MAX_ARTIFACT_BYTES:
         raise ArtifactTooLarge(len(raw), MAX_ARTIFACT_BYTES)
-    inside = SCOPE.get().key
+    step_key = SCOPE.get().key
 
     async def keep() -> dict[str, Any]:
         return await ctx._host.save_artifact(raw, about)
 
-    if inside is not None:
+    if step_key is not None:
         ref = ArtifactRef.model_validate(await keep())
-        ctx._left = {**ctx._left, inside: [*ctx._left.get(inside, ()), ref]}
+        ctx._saved_refs = {**ctx._saved_refs, step_key: [*ctx._saved_refs.get(step_key, ()), ref]}
         return ref
     ref = ArtifactRef.model_validate(await ctx._run(Call("artifact", keep)))
     if ctx.state is not None:
@@ -32,9 +32,9 @@ async def leave(ctx: Context, data: bytes | str, about: dict[str, Any]) -> Artif
     return ref
 
 
-def taken(ctx: Context) -> list[ArtifactRef]:
-    """What the step that runs now has left behind; asked once, at its end."""
+def take_refs(ctx: Context) -> list[ArtifactRef]:
+    """The artifacts of the running step, removed from the context. Call it once, at the end of the step."""
     key = SCOPE.get().key
-    found = ctx._left.get(key or "", [])
-    ctx._left = {other: refs for other, refs in ctx._left.items() if other != key}
-    return found
+    refs = ctx._saved_refs.get(key or "", [])
+    ctx._saved_refs = {other: of_other for other, of_other in ctx._saved_refs.items() if other != key}
+    return refs

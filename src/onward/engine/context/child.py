@@ -1,37 +1,52 @@
-"""A child task, as the handler that started it has it."""
+"""A child task, for the handler that started it."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from onward.core import record as r
 from onward.core.durations import Duration, seconds
+from onward.engine.context.signatures import JsonObject, T_co, Untyped
 from onward.errors import TaskCancelled, TaskFailed, WaitTimeout
 
 if TYPE_CHECKING:
     from onward.engine.context.host import Host
 
 
-class Child:
+class Child(Generic[T_co]):
     """A child task: await it for its result."""
 
     def __init__(self, host: Host, task_id: str, task: str) -> None:
-        self._host, self.id, self.task = host, task_id, task
+        self._host = host
+        self.id: str = task_id
+        self.task: str = task
 
     def __repr__(self) -> str:
         return f"<child task {self.id}>"
 
+    @overload
+    def __await__(self: Child[Untyped]) -> Generator[Any, Any, Any]: ...
+    @overload
+    def __await__(self: Child[JsonObject]) -> Generator[Any, Any, dict[str, Any]]: ...
+    @overload
+    def __await__(self) -> Generator[Any, Any, T_co]: ...
     def __await__(self) -> Generator[Any, Any, Any]:
         return self.result().__await__()
 
+    @overload
+    async def result(self: Child[Untyped], timeout: Duration | None = None, *, partial: bool = False) -> Any: ...
+    @overload
+    async def result(
+        self: Child[JsonObject], timeout: Duration | None = None, *, partial: bool = False
+    ) -> dict[str, Any]: ...
+    @overload
+    async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> T_co: ...
     async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Any:
-        """Its result; raises TaskFailed or TaskCancelled, as it ended, or WaitTimeout. With `partial`, a child that failed gives
-        the best result that it had by then, where it had one (`TaskFailed.partial`)."""
-        said = {"child": self.id}
-        message = await self._host.wait(
-            r.CHILD, f"child {self.task}", said, None if timeout is None else seconds(timeout, "timeout")
-        )
+        """Wait for the result and return it. Raises TaskFailed, TaskCancelled or WaitTimeout. With `partial`, a failed child gives
+        its best result so far, where it has one (`TaskFailed.partial`)."""
+        timeout_s = None if timeout is None else seconds(timeout, "timeout")
+        message = await self._host.wait(r.CHILD, f"child {self.task}", {"child": self.id}, timeout_s)
         if message is None:
             raise WaitTimeout(f"child task {self.id} ({self.task}) had not ended in time")
         ended = message["value"]

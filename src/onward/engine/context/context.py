@@ -1,7 +1,7 @@
-"""The context: what a handler sees of the engine.
+"""The context: the interface of the engine for handlers.
 
-It names things and nothing more. Everything that happens goes through the small `Host` beneath it (run a step, wait, mark
-a place, mention, start a child, now), so that another engine can host the same handlers.
+It names steps and checks options. All work is done by the small `Host` beneath it (run a step, wait, write a record, start a
+child, now), so that another engine can host the same handlers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import functools
 import inspect
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from onward.core import record as r
 from onward.core import secret, wire
@@ -18,7 +19,8 @@ from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
 from onward.engine.context.child import Child
 from onward.engine.context.host import Call, Host
-from onward.engine.context.secrets import making, with_secrets
+from onward.engine.context.secrets import make_secret, resolve_secrets
+from onward.engine.context.signatures import ChildOptions, StepOptions, TransactionOptions
 from onward.engine.shift.scope import SCOPE
 from onward.errors import BadSetting, Denied, InvalidInput, UsageError, WaitTimeout
 
@@ -28,16 +30,24 @@ if TYPE_CHECKING:
     from onward.engine.shift.spending import Spending
 
 T = TypeVar("T")
-_NOTHING: Mapping[str, Any] = {}
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+T5 = TypeVar("T5")
+InputT = TypeVar("InputT")
+P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
+_EMPTY: Mapping[str, Any] = {}
 EFFECTS = ("read", "idempotent", "once")
 RAISE: Any = object()
-"""The default of a wait that has none: when its time is up, it raises."""
+"""The default of a wait without one: the wait raises when its time is up."""
 
 
 class Context:
-    """Handed to every handler as its first argument."""
+    """The first argument of every handler."""
 
-    _left: Mapping[str, list[ArtifactRef]] = _NOTHING
+    _saved_refs: Mapping[str, list[ArtifactRef]] = _EMPTY
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -51,18 +61,18 @@ class Context:
 
     @property
     def host(self) -> Host:
-        """The engine beneath, for what is built on top of a context."""
+        """The engine beneath, for libraries that build on a context."""
         return self._host
 
     @property
     def attempt(self) -> int:
-        """1 at first, one more after each failure of the task. Crashes, sleeps and waits leave it alone."""
+        """1 at first, one more after each failure of the task. Crashes, sleeps and waits do not count."""
         return self._host.attempt
 
     @property
     def key(self) -> str:
-        """The effect key of the step that runs now: the same in every attempt of this step and of no other, so that an
-        outside service can recognise a call it has seen before."""
+        """The effect key of the running step: the same in every attempt of this step and different from that of every other, so that
+        an outside service can recognise a call that it has seen before."""
         running = SCOPE.get().key
         if running is None:
             raise UsageError("ctx.key names the effect of a running step: use it inside the function given to ctx.step")
@@ -70,7 +80,34 @@ class Context:
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    # The overloads return Coroutine[object, None, T]: mypy finds a call of ctx.gather ambiguous when an argument has Any in its type.
+    @overload
     def step(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        makes: str,
+        name: str | None = None,
+        retry: Retry | int | None = None,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, Any]: ...
+    @overload
+    def step(
+        self, function: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Unpack[StepOptions]
+    ) -> Coroutine[object, None, T]: ...
+    @overload
+    def step(
+        self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[object, None, T]: ...
+    @overload
+    def step(
+        self, function: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[StepOptions]
+    ) -> Coroutine[object, None, T]: ...
+    @overload
+    def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, T]: ...
+    def step(  # type: ignore[misc]  # mypy compares the options with P.kwargs
         self,
         function: Callable[..., Any],
         /,
@@ -84,19 +121,22 @@ class Context:
         makes: str | None = None,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
-        """Run the function and keep its result; after a crash, hand out the kept result instead of running it again.
+        """Run the function and record its result; after a crash, return the recorded result and do not run it again.
 
-        Until its result is recorded the function may run again after a crash: give the outside `ctx.key` to recognise
-        it. Where that is not enough, say so: `effect="once"` is announced before it starts and never repeated unless a
-        person says that it did not happen; `reconcile` (called with the same arguments; None means that it did not
-        happen, anything else is its result) is asked before it is repeated. `undo` (the same arguments, and `result`
-        where it has a parameter of that name) takes it back when the saga around it fails.
+        Until its result is recorded the function may run again after a crash: give `ctx.key` to the outside service, so that it
+        recognises the second call. Where that is not enough: `effect="once"` is announced before it starts and never repeated
+        unless a person says that it did not happen; `reconcile` (called with the same arguments; None means that it did not
+        happen, any other value is its result) is called before a repetition. `undo` (called with the same arguments, and with
+        `result` where it has a parameter of that name) undoes the step when the saga around it fails.
 
         `retry` (a Retry, or a number of attempts) is for failures of this step alone; a task's own retry comes back
         to the failed step as well. `timeout` is for one attempt. Plain functions run in a thread.
 
-        A secret (`app.secret`) among the arguments is put in right before the call, and never recorded. `makes` says that the
-        result is a secret, and names it: what comes back is for other steps, and after a crash it is made again.
+        The engine inserts the value of a secret (`app.secret`) among the arguments right before the call, and never records it.
+        `makes` names a secret that the function returns: the step returns a `Secret` for other steps, and makes it again after a crash.
+
+        Type checkers know the arguments and the result. With options, they take the function's arguments by position only.
+        The result is JSON, or the dataclass or pydantic model that the function's annotation names.
         """
         call = Call(name or _name(function), function, args, kwargs)
         if retry is not None:
@@ -110,17 +150,30 @@ class Context:
         if effect is not None or reconcile is not None:
             call.effect, call.reconcile = _effect(effect), reconcile
         if makes is not None:
-            return making(self._host, call, makes)
+            return make_secret(self._host, call, makes)
         if secret.used:
-            with_secrets(self._host.keyring, call)
+            resolve_secrets(self._host.keyring, call)
         return self._run(call)
 
-    def saga(self, name: str = "saga") -> Any:
+    def saga(self, name: str = "saga") -> AbstractAsyncContextManager[Any, None]:
         """`async with ctx.saga():` When the block fails, is cancelled or runs out of time, its finished steps with an `undo`
-        are undone, the last first. Sagas may lie in each other."""
-        return self._host.saga(name)
+        are undone, the last first. Sagas can be nested."""
+        block: AbstractAsyncContextManager[Any, None] = self._host.saga(name)
+        return block
 
+    @overload
     def transaction(
+        self, function: None = None, /, *, name: str | None = None
+    ) -> AbstractAsyncContextManager[Any, None]: ...
+    @overload
+    def transaction(
+        self, function: Callable[[Any, *Ts], Awaitable[T]], /, *args: *Ts, **options: Unpack[TransactionOptions]
+    ) -> Coroutine[object, None, T]: ...
+    @overload
+    def transaction(
+        self, function: Callable[Concatenate[Any, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[object, None, T]: ...
+    def transaction(  # type: ignore[misc]  # as for step
         self,
         function: Callable[..., Any] | None = None,
         /,
@@ -129,45 +182,45 @@ class Context:
         retry: Retry | int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Your writes and the record of the step commit together, or not at all: exactly once.
+        """Commit your writes and the record of the step together: exactly once.
 
-        `await ctx.transaction(function, …)` calls it with a connection of the store's own database and the arguments, and
-        keeps its result. `async with ctx.transaction() as connection:` does the same for a block; after a crash the block's
-        statements are not sent again but answered from the record. `retry` (a Retry, or a number of attempts) calls the function again in
-        a new transaction when it fails; a block cannot be run again, so it takes none.
+        `await ctx.transaction(function, …)` calls the async function with a connection of the store's own database and the
+        arguments, and records its result. `async with ctx.transaction() as connection:` does the same for a block; after a crash
+        the block's statements are not sent again but answered from the record. `retry` (a Retry, or a number of attempts) calls
+        the function again in a new transaction when it fails; a block cannot be run again, so it takes no `retry`.
         """
         if function is None:
             if retry is not None:
                 raise UsageError(
                     "a block cannot be run again: `ctx.transaction(retry=…)` takes a function, `await ctx.transaction(function, …, retry=3)`"
                 )
-            return self._host.transaction(Call(name or "transaction", _nobody))
+            return self._host.transaction(Call(name or "transaction", _no_function))
         call = Call(name or _name(function), function, args, kwargs)
         if retry is not None:
             call.retry = Retry(attempts=retry) if isinstance(retry, int) else retry
         if args or kwargs:
             call.mark = _mark(args, kwargs)
         if secret.used:
-            with_secrets(self._host.keyring, call)
+            resolve_secrets(self._host.keyring, call)
         return self._host.transaction(call).run()
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def sleep(self, duration: Duration, *, name: str = "sleep") -> None:
-        """Wait without holding a slot, across restarts, until `duration` after this line was first reached."""
+        """Wait without using a slot, across restarts, until `duration` after this line was first reached."""
         await self._host.wait(r.SLEEP, name, {"for": seconds(duration, "sleep")}, seconds(duration, "sleep"))
 
     async def signal(self, name: str, *, timeout: Duration | None = None, default: Any = RAISE) -> Any:
-        """The value of the next signal of that name (`app.signal(id, name, value)`); one that came before is kept."""
+        """Wait for the next signal of that name (`app.signal(id, name, value)`) and return its value. A signal that came earlier counts."""
         message = await self._host.wait(r.SIGNAL, f"signal {name}", {"signal": name}, _timeout(timeout))
         return message["value"] if message is not None else _default(default, f"no signal {name!r} came in time")
 
     async def messages(self, *, last: bool = False) -> list[Any]:
-        """What people said to this task (`app.message`) since this was asked last, in order; nothing is waited for. An agent
-        reads it before every turn.
+        """The messages to this task (`app.message`) since the last call, in order. Does not wait. An agent reads them before
+        every turn.
 
-        With `last` there is no message that the task could complete without having read: when one comes before its result is
-        written, it is not, and the handler begins anew as after a crash.
+        With `last` the task cannot complete with an unread message: when one comes before the result is written, the engine does
+        not write the result, and the handler begins again as after a crash.
         """
         return await self._host.messages(last=last)
 
@@ -175,9 +228,9 @@ class Context:
         self, question: str, *, choices: Iterable[str] = (), timeout: Duration | None = None, default: Any = RAISE
     ) -> Any:
         """Ask a person, and return the answer (`app.answer`, `onward answer`)."""
-        said = {"question": str(question), "choices": list(choices)} if choices else {"question": str(question)}
-        message = await self._host.wait(r.QUESTION, "question", said, _timeout(timeout))
-        return message["value"] if message is not None else _default(default, f"nobody answered in time: {question}")
+        data = {"question": str(question), "choices": list(choices)} if choices else {"question": str(question)}
+        message = await self._host.wait(r.QUESTION, "question", data, _timeout(timeout))
+        return message["value"] if message is not None else _default(default, f"no answer came in time: {question}")
 
     async def approve(
         self,
@@ -188,52 +241,52 @@ class Context:
         timeout: Duration | None = None,
         default: str = "deny",
     ) -> dict[str, Any]:
-        """Go on only when a person approves (`app.decide`, `onward approve`); raises Denied, with the reason, when not. When
-        nobody decides in time, `default` does."""
+        """Go on only when a person approves (`app.decide`, `onward approve`); raises Denied, with the reason, otherwise. Without
+        a decision in time, `default` decides."""
         if default not in {"approve", "deny"}:
             raise BadSetting("default", default, "'approve' or 'deny'")
-        said = {"what": str(what), "risk": risk, "data": data, "default": None if timeout is None else default}
-        said = {name: value for name, value in said.items() if value is not None}
-        message = await self._host.wait(r.APPROVAL, "approval", said, _timeout(timeout))
-        late = {"decision": default, "reason": "nobody decided in time"}
-        decided: dict[str, Any] = late if message is None else message["value"]
-        if decided["decision"] != "approve":
-            raise Denied(str(what), decided.get("reason") or "")
-        return decided
+        request = {"what": str(what), "risk": risk, "data": data, "default": None if timeout is None else default}
+        request = {name: value for name, value in request.items() if value is not None}
+        message = await self._host.wait(r.APPROVAL, "approval", request, _timeout(timeout))
+        by_default = {"decision": default, "reason": "nobody decided in time"}
+        decision: dict[str, Any] = by_default if message is None else message["value"]
+        if decision["decision"] != "approve":
+            raise Denied(str(what), decision.get("reason") or "")
+        return decision
 
-    # ── what a long task keeps ───────────────────────────────────────────────────────────────────────────────────
+    # ── contents and state ───────────────────────────────────────────────────────────────────────────────────────
 
     def keep(self, data: bytes | str) -> str:
-        """Keep bytes or a text outside the journal, once however often it is kept; its name, for a step's result. It is
-        durable with the next record, which may refer to it."""
+        """Keep bytes or a string outside the journal, and return its name, for a step's result. Equal contents are stored once. They
+        are durable with the next record, which may refer to them."""
         return self._host.keep(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
 
     async def kept(self, *names: str) -> list[bytes]:
-        """What was kept under these names."""
-        found = await self._host.contents(list(dict.fromkeys(names)))
-        if missing := [name for name in names if name not in found]:
+        """The contents that `keep` stored under these names."""
+        contents = await self._host.contents(list(dict.fromkeys(names)))
+        if missing := [name for name in names if name not in contents]:
             raise UsageError(f"this task keeps nothing under {', '.join(map(repr, missing))}")
-        return [found[name] for name in names]
+        return [contents[name] for name in names]
 
     async def artifact(self, data: bytes | str, *, type: str = "text", summary: str = "") -> ArtifactRef:  # noqa: A002
-        """Leave bytes or a text behind (`app.artifacts`, `onward artifacts`): durable before the record that tells of it. In the
-        handler's own line it is a step, and the state, where there is one, gets the ref. In a step it is part of the step."""
-        from onward.engine.context.artifacts import leave  # noqa: PLC0415 -- pydantic, as below
+        """Save bytes or a string as an artifact (`app.artifacts`, `onward artifacts`), durable before the record that names it. In
+        the handler itself this is a step, and the state, where there is one, gets the ref. In a step it is part of the step."""
+        from onward.engine.context.artifacts import save_artifact  # noqa: PLC0415 -- pydantic, as below
 
-        return await leave(self, data, {"type": type, "summary": summary})
+        return await save_artifact(self, data, {"type": type, "summary": summary})
 
     async def read_artifact(self, artifact: ArtifactRef | str) -> bytes:
         """The bytes of an artifact of this task, by its ref or its id. Raises ArtifactNotFound."""
         return await self._host.read_artifact(artifact if isinstance(artifact, str) else artifact.artifact_id)
 
     async def checkpoint(self, value: Any) -> None:
-        """From now on the task goes on from here: after a crash the handler begins anew with `ctx.restored` as this value, and
-        what came before is not replayed. So what the code does after a checkpoint must be what it does when it begins with
-        one, as in a loop over what is left. Only where nothing is open: no step, saga, branch or child."""
+        """Make this the place from which the task goes on: after a crash the handler begins again with this value as `ctx.restored`,
+        and earlier records are not replayed. So the code after a checkpoint must do the same as code that begins with it, as in a
+        loop over the remaining items. Only where nothing is open: no step, saga, branch or child."""
         await self._host.checkpoint(wire.decode(wire.encode(value, "the checkpoint")))
 
     async def flush(self) -> None:
-        """Until all that this task has recorded is durable; the results of reads may wait (`checkpoint=` of the handler)."""
+        """Wait until all records of this task are durable; results of reads may be written later (`checkpoint=` of the handler)."""
         await self._host.flush()
 
     @property
@@ -247,20 +300,20 @@ class Context:
         return self._state
 
     async def patch(self, change: StatePatch | AgentState | None = None) -> AgentState:
-        """Change the state of this task, with the next commit; a whole state begins it. What it is now. What others have sent
-        (`app.patch`) comes first; without a change of its own this takes only that."""
+        """Change the state of this task, with the next commit, and return the new state. A whole state starts it. Patches from
+        `app.patch` are applied first; without a change, only those."""
         from onward.core.state import AgentState, StatePatch  # noqa: PLC0415 -- pydantic, which most tasks do not need
 
         if not isinstance(change, AgentState):
             await self._take_patches()
         if change is not None:
             kind = "state" if isinstance(change, AgentState) else "patch"
-            said = {kind: change.model_dump(mode="json", exclude_defaults=True)}
-            told = await self._host.note(r.PATCHED, "patch", said)
-            if "state" in told:
-                self._state = AgentState.model_validate(told["state"])
+            data = {kind: change.model_dump(mode="json", exclude_defaults=True)}
+            recorded = await self._host.note(r.PATCHED, "patch", data)
+            if "state" in recorded:
+                self._state = AgentState.model_validate(recorded["state"])
             elif self._state is not None:
-                self._state = self._state.patched(StatePatch.model_validate(told["patch"]))
+                self._state = self._state.patched(StatePatch.model_validate(recorded["patch"]))
         if self._state is None:
             raise UsageError(
                 "this task has no state to patch yet; begin with a whole one: ctx.patch(AgentState(goal=…))"
@@ -271,33 +324,103 @@ class Context:
         if self._state is not None:
             from onward.core.state import StatePatch  # noqa: PLC0415 -- as above
 
-            for sent in await self._host.patches():
-                self._state = self._state.patched(StatePatch.model_validate(sent["patch"]))
+            for message in await self._host.patches():
+                self._state = self._state.patched(StatePatch.model_validate(message["patch"]))
 
     def spending(self, budget: Budget) -> Spending:
-        """What this task may spend: by this budget, or the one it was submitted with, and by those of the tasks above it."""
+        """What this task may spend: by this budget, or the budget it was submitted with, and by the budgets of the tasks above it."""
         return self._host.spending(budget)
 
     # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def submit(self, handler: Callable[..., Any] | str, input: Any = None, /, **options: Any) -> Child:  # noqa: A002
-        """Start a child task, once, whatever crashes. Options as for `app.submit`. Await the answer for its result."""
+    # fmt: off
+    # by name; without input; with the handler's one argument; with its arguments by name. Then the same for plain functions.
+    @overload
+    async def submit(self, handler: str, input: Any = None, /, **options: Unpack[ChildOptions]) -> Child[Any]: ...
+    @overload
+    async def submit(self, handler: Callable[[Any], Awaitable[T]], input: None = None, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+    @overload
+    async def submit(self, handler: Callable[[Any, InputT], Awaitable[T]], input: InputT, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+    @overload
+    async def submit(self, handler: Callable[Concatenate[Any, ...], Awaitable[T]], input: Mapping[str, Any], /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+    @overload
+    async def submit(self, handler: Callable[[Any], T], input: None = None, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+    @overload
+    async def submit(self, handler: Callable[[Any, InputT], T], input: InputT, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+    @overload
+    async def submit(self, handler: Callable[Concatenate[Any, ...], T], input: Mapping[str, Any], /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+    # fmt: on
+    async def submit(
+        self,
+        handler: Callable[..., Any] | str,
+        input: Any = None,  # noqa: A002
+        /,
+        **options: Any,
+    ) -> Child[Any]:
+        """Start a child task, exactly once, also across crashes. Options as for `app.submit`. Await the returned child for its result."""
         name = handler if isinstance(handler, str) else _name(handler)
         return Child(self._host, await self._host.child(name, input, options), name)
 
-    async def gather(
-        self, *work: Awaitable[Any], limit: int | None = None, return_exceptions: bool = False
-    ) -> list[Any]:
+    # fmt: off
+    # as for asyncio.gather: type checkers see a tuple where they can count, though it is a list
+    @overload
+    async def gather(self, w1: Awaitable[T1], /, *, limit: int | None = None, return_exceptions: Literal[False] = False) -> tuple[T1]: ...  # type: ignore[overload-overlap]
+    @overload
+    async def gather(self, w1: Awaitable[T1], w2: Awaitable[T2], /, *, limit: int | None = None, return_exceptions: Literal[False] = False) -> tuple[T1, T2]: ...  # type: ignore[overload-overlap]
+    @overload
+    async def gather(self, w1: Awaitable[T1], w2: Awaitable[T2], w3: Awaitable[T3], /, *, limit: int | None = None, return_exceptions: Literal[False] = False) -> tuple[T1, T2, T3]: ...  # type: ignore[overload-overlap]
+    @overload
+    async def gather(self, w1: Awaitable[T1], w2: Awaitable[T2], w3: Awaitable[T3], w4: Awaitable[T4], /, *, limit: int | None = None, return_exceptions: Literal[False] = False) -> tuple[T1, T2, T3, T4]: ...  # type: ignore[overload-overlap]
+    @overload
+    async def gather(self, w1: Awaitable[T1], w2: Awaitable[T2], w3: Awaitable[T3], w4: Awaitable[T4], w5: Awaitable[T5], /, *, limit: int | None = None, return_exceptions: Literal[False] = False) -> tuple[T1, T2, T3, T4, T5]: ...  # type: ignore[overload-overlap]
+    @overload
+    async def gather(self, w1: Awaitable[T1], /, *, limit: int | None = None, return_exceptions: bool) -> tuple[T1 | BaseException]: ...
+    @overload
+    async def gather(self, w1: Awaitable[T1], w2: Awaitable[T2], /, *, limit: int | None = None, return_exceptions: bool) -> tuple[T1 | BaseException, T2 | BaseException]: ...
+    @overload
+    async def gather(self, w1: Awaitable[T1], w2: Awaitable[T2], w3: Awaitable[T3], /, *, limit: int | None = None, return_exceptions: bool) -> tuple[T1 | BaseException, T2 | BaseException, T3 | BaseException]: ...
+    @overload
+    async def gather(self, w1: Awaitable[T1], w2: Awaitable[T2], w3: Awaitable[T3], w4: Awaitable[T4], /, *, limit: int | None = None, return_exceptions: bool) -> tuple[T1 | BaseException, T2 | BaseException, T3 | BaseException, T4 | BaseException]: ...
+    @overload
+    async def gather(self, w1: Awaitable[T1], w2: Awaitable[T2], w3: Awaitable[T3], w4: Awaitable[T4], w5: Awaitable[T5], /, *, limit: int | None = None, return_exceptions: bool) -> tuple[T1 | BaseException, T2 | BaseException, T3 | BaseException, T4 | BaseException, T5 | BaseException]: ...
+    @overload
+    async def gather(self, *work: Awaitable[T], limit: int | None = None, return_exceptions: Literal[False] = False) -> list[T]: ...
+    @overload
+    async def gather(self, *work: Awaitable[T], limit: int | None = None, return_exceptions: bool) -> list[T | BaseException]: ...
+    # fmt: on
+    async def gather(self, *work: Awaitable[Any], limit: int | None = None, return_exceptions: bool = False) -> Any:
         """Run steps, children or coroutines that use the context at once, at most `limit` of them; the results in order.
         All run to their end; then the first failure, in order, is raised."""
-        makers = [functools.partial(_itself, one) for one in work]
+        makers = [functools.partial(_await, branch) for branch in work]
         try:
             return await self._host.gather(makers, limit=limit, return_exceptions=return_exceptions)
         finally:
-            for one in work:  # those that did not get their turn before the shift ended
-                if inspect.iscoroutine(one) and inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
-                    one.close()
+            for branch in work:  # those that did not start before the shift ended
+                if inspect.iscoroutine(branch) and inspect.getcoroutinestate(branch) == inspect.CORO_CREATED:
+                    branch.close()
 
+    @overload
+    async def map(
+        self, function: str, items: Iterable[Any], *, limit: int | None = None, **options: Unpack[ChildOptions]
+    ) -> list[Any]: ...
+    @overload
+    async def map(
+        self,
+        function: Callable[[InputT], Awaitable[T]],
+        items: Iterable[InputT],
+        *,
+        limit: int | None = None,
+        **options: Unpack[StepOptions],
+    ) -> list[T]: ...
+    @overload
+    async def map(
+        self,
+        function: Callable[[InputT], T],
+        items: Iterable[InputT],
+        *,
+        limit: int | None = None,
+        **options: Unpack[StepOptions],
+    ) -> list[T]: ...
     async def map(
         self, function: Callable[..., Any] | str, items: Iterable[Any], *, limit: int | None = None, **options: Any
     ) -> list[Any]:
@@ -318,39 +441,41 @@ class Context:
 
     async def now(self) -> float:
         """The time (seconds since 1970) at which this line was first reached."""
-        return float(await self._made("now", self._host.now))
+        return float(await self._generated("now", self._host.now))
 
     async def random(self) -> float:
         """A random number in [0, 1) that stays the same in every replay."""
-        return float(await self._made("random", self._host.rng.random))
+        return float(await self._generated("random", self._host.rng.random))
 
     async def uuid(self) -> str:
         """A random UUID that stays the same in every replay."""
-        return str(await self._made("uuid", lambda: str(uuid.UUID(int=self._host.rng.getrandbits(128), version=4))))
+        return str(
+            await self._generated("uuid", lambda: str(uuid.UUID(int=self._host.rng.getrandbits(128), version=4)))
+        )
 
     async def version(self, name: str) -> bool:
-        """True for tasks that come to this line with the new code, False for those that had passed it before the line was
-        there: `if await ctx.version("two-factor"): …` lets old tasks keep the old way."""
+        """True for tasks that reach this line with the new code, False for tasks that had passed it before the line was
+        there: `if await ctx.version("two-factor"): …` lets old tasks go on with the old code."""
         return await self._host.version(name)
 
-    async def _made(self, name: str, make: Callable[[], Any]) -> Any:
+    async def _generated(self, name: str, make: Callable[[], Any]) -> Any:
         async def step() -> Any:
             return make()
 
         return await self._run(Call(name, step))
 
     def progress(self, message: str = "", step: int = 0, total: int = 0, **more: Any) -> None:
-        """Tell whoever watches how far it is; `total` 0 is unknown. What else is said goes along as it is. (Inside a transaction
-        nothing is told: its record has the next number.)"""
+        """Report progress to watchers; `total` 0 means unknown. Further values are passed on unchanged. Inside a transaction this
+        does nothing, because the record of the transaction has the next number."""
         self._host.mention({"message": str(message), "step": step, "total": total, **more})
 
 
-async def _itself(work: Awaitable[Any]) -> Any:
+async def _await(work: Awaitable[Any]) -> Any:
     return await work
 
 
-def _nobody() -> None:
-    """A block has no function."""
+def _no_function() -> None:
+    """The function of a block, which has none."""
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -364,7 +489,7 @@ def _name(function: Callable[..., Any]) -> str:
 def _mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     try:
         return wire.fingerprint([args, kwargs])
-    except InvalidInput:  # an argument that is not JSON is the caller's own business
+    except InvalidInput:  # arguments that are not JSON are allowed, and not compared in a replay
         return ""
 
 

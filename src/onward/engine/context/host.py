@@ -1,4 +1,4 @@
-"""The host under a context: what an engine has to do for a handler, and a step as it is asked to run it."""
+"""The host under a context: the interface that an engine implements for a handler, and the call of a step."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ UNDO_RETRY = Retry(attempts=6)
 
 
 class Call:
-    """A step as the host is asked to run it. What most steps leave alone stands in the class: they pay nothing for it.
+    """A step that the host runs. Options that most steps do not use are defaults of the class, so that such a step costs nothing for them.
 
-    A function may have an attribute `until`, in the database's time: no attempt begins after it. With `cut` an attempt under way
-    is cut off then, and not made again; a step without a `timeout` is not cut off.
+    A function may have an attribute `until`, in the database's time: the engine begins no attempt after it. With `cut` the engine
+    cancels a running attempt at that time and does not repeat it; a step without a `timeout` is not cancelled.
     """
 
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
     retry: Retry = NO_RETRY
     timeout: float | None = None
     mark: str = ""
@@ -41,7 +45,7 @@ class Call:
         self.name, self.function, self.args, self.kwargs = name, function, args, kwargs
 
     def as_undo(self, result: Any) -> Call:
-        """The call that takes this one back: with the same arguments, and the result where it asks for it by name."""
+        """The call that undoes this one: with the same arguments, and the result where `undo` has a parameter of that name."""
         assert self.undo is not None
         kwargs = dict(self.kwargs) | ({"result": result} if takes_result(self.undo) else {})
         call = Call(self.name, self.undo, self.args, kwargs)
@@ -49,7 +53,7 @@ class Call:
         return call
 
     def as_reconcile(self) -> Call:
-        """The call that asks whether this one happened."""
+        """The call that finds out whether this one happened."""
         assert self.reconcile is not None
         return Call(self.name, self.reconcile, self.args, self.kwargs)
 
@@ -59,38 +63,38 @@ class Host(TaskEnvironment, Protocol):
 
     task_id: str
     effects_of: str
-    """Whose effects these are: the task's own, or those of the task of which it undoes something."""
+    """The id of the task that the effect keys name: this task, or the task whose steps it undoes."""
     attempt: int
     rng: random.Random
     usage: Usage | None
-    """What the task has taken of models so far: for its last record."""
+    """Tokens and cost of models so far, for the last record of the task."""
     partial: Any
-    """The best result so far: for its last record, should it fail."""
+    """The best result so far, for the last record if the task fails."""
 
     async def run(self, call: Call) -> Any:
-        """The recorded result of the step, or the result of running it now, recorded. Raises StepFailed."""
+        """Return the recorded result of the step; without one, run the step and record its result. Raises StepFailed."""
         ...
 
     async def wait(self, kind: str, name: str, data: dict[str, Any], timeout: float | None) -> dict[str, Any] | None:
-        """The message that this waits for, with the slot free meanwhile; None when the time was up."""
+        """Wait for a message and return it, or None when the time is up. The slot is free meanwhile."""
         ...
 
     async def messages(self, *, last: bool = False) -> list[Any]:
-        """What people said to this task since this was asked last; nothing is waited for."""
+        """The messages of people since the last call of this. Does not wait."""
         ...
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
-        """Submit a child task, once; its id."""
+        """Submit a child task, once, and return its id."""
         ...
 
     async def gather(
         self, makers: Sequence[Callable[[], Awaitable[Any]]], *, limit: int | None, return_exceptions: bool
     ) -> list[Any]:
-        """Run several lines at once, each in a scope of its own."""
+        """Run several branches at once, each in a scope of its own."""
         ...
 
     def inherits(self, *, anywhere: bool = False) -> bool:
-        """Whether what comes next in this place (or anywhere) was done by the task that this one is a fork of."""
+        """Whether the next record in this place (or anywhere) comes from the task that this one is a fork of."""
         ...
 
     @property
@@ -99,11 +103,11 @@ class Host(TaskEnvironment, Protocol):
         ...
 
     def saga(self, name: str, *, whole: bool = False) -> Any:
-        """A block that is undone when it fails. A `whole` one is completed by the task's completion, and by nothing else."""
+        """A block that is undone when it fails. Only the completion of the task completes a `whole` one."""
         ...
 
     async def version(self, name: str) -> bool:
-        """Whether this task came here with the new code."""
+        """Whether this task reached this line with the new code."""
         ...
 
     def transaction(self, call: Call) -> Any:
@@ -111,40 +115,40 @@ class Host(TaskEnvironment, Protocol):
         ...
 
     async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Write a record that belongs to this place of the code; what it says, now or from before."""
+        """Write a record that belongs to this place of the code, and return its data; in a replay, the data of the record from before."""
         ...
 
     async def patches(self) -> list[Any]:
-        """What others want changed in the state and this task has not come to yet, each once; recorded in this place."""
+        """The patches of other programs that this task has not applied yet, each once; recorded in this place."""
         ...
 
     def keep(self, data: bytes) -> str:
-        """Keep contents, with or before the next record; their name."""
+        """Keep contents, with or before the next record, and return their name."""
         ...
 
     @property
     def restored(self) -> Any:
-        """What the last checkpoint holds."""
+        """The value of the last checkpoint."""
         ...
 
     async def checkpoint(self, value: Any) -> None:
-        """From now on the task goes on from here: what came before is not replayed again."""
+        """Make this the place from which the task goes on: earlier records are not replayed again."""
         ...
 
     def spending(self, budget: Budget) -> Spending:
-        """What this task may spend: by its own budget, and by those above it."""
+        """What this task may spend, by its own budget and by the budgets of the tasks above it."""
         ...
 
     async def within_quota(self, name: str, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Ask something that has a quota, unless it is known to be used up. Raises NotNow."""
+        """Call `ask`, which has a quota, unless the quota is known to be used up. Raises NotNow."""
         ...
 
     async def flush(self) -> None:
-        """Until all that was recorded is durable."""
+        """Wait until all records so far are durable."""
         ...
 
     def mention(self, data: dict[str, Any]) -> None:
-        """Tell those who watch; not part of the replay."""
+        """Write a record for watchers that is not part of the replay."""
         ...
 
     def now(self) -> float:
@@ -158,7 +162,7 @@ class Host(TaskEnvironment, Protocol):
 
 
 def takes_result(function: Callable[..., Any]) -> bool:
-    """Whether an undo asks for the result of what it takes back."""
+    """Whether an undo has a parameter for the result of the step that it undoes."""
     try:
         return "result" in inspect.signature(function).parameters
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""Secrets: the names that an app declares, where their values come from, and the keyring with which a shift gets at them.
+"""Secrets: the names that an app declares, the sources of their values, and the keyring through which a shift reads them.
 
-A value is asked for right before the function is called that needs it, and every time anew, so that a changed one is found. From
-then on the masks know it, and the logs of this process are looked through as well.
+The keyring reads a value right before each call of a function that needs it, so that a changed value is used. From then on the
+value is masked in records and in the logs of this process.
 """
 
 from __future__ import annotations
@@ -18,92 +18,95 @@ from typing import Any, NamedTuple
 from onward.core import mask, secret
 from onward.core.control import Control, Park
 from onward.core.secret import Secret, SecretMissing, UnfitSecret, UnknownSecret, check_name, check_value
-from onward.engine.context.arguments import is_async, lent
+from onward.engine.context.arguments import is_async, secret_str
 from onward.engine.context.host import Call, Host
 from onward.engine.shift.scope import SCOPE
 from onward.engine.shift.threads import Threads
 from onward.errors import BadSetting, UsageError
 
 ENVIRONMENT = "environment"
-LARGEST = 65_536
-"""Bytes of a file that holds a secret."""
+MAX_FILE_BYTES = 65_536
+"""The most bytes that a file with a secret may have."""
 
 Source = str | Path | Mapping[str, str] | Callable[[str], str | None]
-"""Where values come from: "environment", a folder with a file for each name (as Docker and Kubernetes mount them), a mapping, or
-a function that is given a name; None means that there is none."""
+"""The source of values: "environment", a folder with a file for each name (as Docker and Kubernetes mount them), a mapping, or
+a function of the name that returns None when there is no such secret."""
 
 
 class Secrets:
-    """What an app calls a secret."""
+    """The secrets that an app declares, and the source of their values."""
 
-    quick = True
-    """Whether asking costs next to nothing, so that it needs no thread."""
-    _ask: Callable[[str], str | None]
+    quick: bool = True
+    """Whether reading a value takes next to no time, so that it needs no thread."""
+    _read_value: Callable[[str], str | None]
 
     def __init__(self, source: Source = ENVIRONMENT) -> None:
         self.names: dict[str, Secret] = {}
         self.source(source)
 
     def source(self, source: Source) -> None:
-        """Take values from here. Raises BadSetting."""
+        """Read values from this source. Raises BadSetting."""
         self.quick = not callable(source)
         if source == ENVIRONMENT:
-            self._ask, self._where = os.getenv, "the environment has no such variable"
+            self._read_value, self._missing = os.getenv, "the environment has no such variable"
         elif isinstance(source, Mapping):
-            self._ask, self._where = source.get, "the mapping given to Onward(secrets=…) has no such key"
+            self._read_value, self._missing = source.get, "the mapping given to Onward(secrets=…) has no such key"
         elif isinstance(source, Path) or (isinstance(source, str) and "/" in source):
-            self._ask, self._where = functools.partial(_read, Path(source)), f"there is no such file in {source}"
+            self._read_value, self._missing = (
+                functools.partial(_read_file, Path(source)),
+                f"there is no such file in {source}",
+            )
         elif callable(source):
-            self._ask, self._where = source, "the function given to Onward(secrets=…) has none"
+            self._read_value, self._missing = source, "the function given to Onward(secrets=…) has none"
         else:
             raise BadSetting("secrets", source, "'environment', a folder (/PATH or ./PATH), a mapping or a function")
 
     def declare(self, name: str) -> Secret:
-        """A secret of this name may be used from now on."""
+        """Declare a secret of this name and return it."""
         return self.names.setdefault(check_name(name), Secret(name, self.value))
 
     def like(self, other: Secrets, *, own: bool) -> Secrets:
-        """The secrets of another app, with its values, or with those from here."""
-        made = Secrets()
-        made.names = other.names
+        """The names of another app, with the values of that app or (`own`) with the values of this one."""
+        copy = Secrets()
+        copy.names = other.names
         source = self if own else other
-        made.quick, made._ask, made._where = source.quick, source._ask, source._where
-        return made
+        copy.quick, copy._read_value, copy._missing = source.quick, source._read_value, source._missing
+        return copy
 
-    def known(self, one: Secret | str) -> str:
-        """The name of one that was declared. Raises UnknownSecret."""
-        name = str(getattr(one, "name", one))
+    def known(self, declared: Secret | str) -> str:
+        """The name of a declared secret. Raises UnknownSecret."""
+        name = str(getattr(declared, "name", declared))
         if name not in self.names:
             raise UnknownSecret(name, self.names)
         return name
 
     def value(self, name: str) -> str:
-        """The value, which the masks know from then on. Raises UnknownSecret, SecretMissing and UnfitSecret."""
-        found = self._ask(self.known(name))
-        if found is None or not found:
-            raise SecretMissing(name, self._where)
-        learn(name, check_value(name, found), mask.RECENT)
-        return found
+        """The value, which is masked from then on. Raises UnknownSecret, SecretMissing and UnfitSecret."""
+        value = self._read_value(self.known(name))
+        if value is None or not value:
+            raise SecretMissing(name, self._missing)
+        learn(name, check_value(name, value), mask.RECENT)
+        return value
 
     def learn(self) -> None:
-        """Mask from now on what is there already, also when a function takes it from there by itself."""
+        """Mask the values that exist already, because a function may read them from the source by itself."""
         for name in self.names if self.quick else ():
             try:
                 self.value(name)
-            except (SecretMissing, UnfitSecret):  # whoever needs it is told
+            except (SecretMissing, UnfitSecret):  # the task that needs it gets the error
                 pass
 
 
-def _read(folder: Path, name: str) -> str | None:
+def _read_file(folder: Path, name: str) -> str | None:
     try:
         with (folder / name).open("rb") as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise UnfitSecret(name, f"cannot be read from {folder} ({error.strerror})") from None
-    if len(data) > LARGEST:
-        raise UnfitSecret(name, f"has more than {LARGEST:,} bytes in {folder}")
+    if len(data) > MAX_FILE_BYTES:
+        raise UnfitSecret(name, f"has more than {MAX_FILE_BYTES:,} bytes in {folder}")
     try:
         return data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
@@ -111,20 +114,20 @@ def _read(folder: Path, name: str) -> str | None:
 
 
 class Keyring:
-    """The secrets of one shift: those of its app, and those that its own steps made."""
+    """The secrets of one shift: those of its app, and those that steps of its task made (`makes=`)."""
 
     def __init__(self, secrets: Secrets, threads: Threads, end: Callable[[Control], Control]) -> None:
         self._secrets, self._threads, self._end = secrets, threads, end
         self._made: dict[str, str | None] = {}
-        """What steps of this task made, by name; None for what was made in an earlier shift."""
-        self._again: dict[str, Callable[[], Awaitable[Any]]] = {}
-        """How to make it again."""
+        """The values that steps of this task made, by name; None for a value from an earlier shift."""
+        self._remake: dict[str, Callable[[], Awaitable[Any]]] = {}
+        """Functions that make a value again, by name."""
 
     async def value(self, name: str) -> str:
-        """The value of a secret. A task whose secret is gone parks: no attempt could go better."""
+        """The value of a secret. Parks a task whose secret is missing, because no other attempt could succeed."""
         if name in self._made:
             if self._made[name] is None:
-                await self._again[name]()
+                await self._remake[name]()
             return self._made[name] or ""
         try:
             if self._secrets.quick:
@@ -134,29 +137,30 @@ class Keyring:
             raise self._end(Park(str(missing))) from None
 
     async def given(self, value: Any) -> Any:
-        """A JSON value from outside with a SecretStr in the place of each reference: only where a function takes one do its
-        annotations let it in."""
-        values = {name: lent(await self.value(name)) for name in set(secret.names(value))}
-        return secret.replaced(value, lambda one: values.get(secret.name_in(one) or ""))
+        """A JSON value with a SecretStr in place of each reference. The check of a function's annotations then refuses it where
+        the function does not take a secret."""
+        values = {name: secret_str(await self.value(name)) for name in set(secret.names(value))}
+        return secret.replaced(value, lambda item: values.get(secret.name_in(item) or ""))
 
     async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function with the value of each `Secret` among its arguments: as a SecretStr where its annotation says so,
-        as a text otherwise."""
-        args, kwargs = _bound(function, args, kwargs)
-        values = {one: await self.value(one.name) for one in _objects([args, kwargs])}
-        args, kwargs = secret.replaced(
-            (args, kwargs),
-            lambda one: (
-                values.get(one) if type(one) is Secret else lent(values[one.inner]) if type(one) is _Boxed else None
-            ),
-        )
+        as a string otherwise."""
+        args, kwargs = _bind(function, args, kwargs)
+        values = {item: await self.value(item.name) for item in _secrets_in([args, kwargs])}
+
+        def resolve(item: Any) -> Any:
+            if type(item) is Secret:
+                return values.get(item)
+            return secret_str(values[item.secret]) if type(item) is _AsSecretStr else None
+
+        args, kwargs = secret.replaced((args, kwargs), resolve)
         if is_async(function):
             return await function(*args, **kwargs)
-        answer = await self._threads.run(function, *args, **kwargs)
-        return await answer if inspect.isawaitable(answer) else answer
+        result = await self._threads.run(function, *args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
 
-    def revealing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, to be called with `Secret`s."""
+    def resolving(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, wrapped so that it can be called with `Secret`s."""
 
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -167,7 +171,7 @@ class Keyring:
     # ── secrets that steps make ──────────────────────────────────────────────────────────────────────────────────
 
     def making(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """The function, whose result is a secret of this name: what comes back, and is recorded, is its name."""
+        """The function, wrapped so that its result becomes the secret of this name. The wrapper returns a reference, which is recorded."""
 
         async def make(*args: Any, **kwargs: Any) -> dict[str, str]:
             self.made(name, await self.call(function, *args, **kwargs))
@@ -177,7 +181,7 @@ class Keyring:
         return make
 
     def made(self, name: str, value: Any) -> None:
-        """A step made this."""
+        """Keep the value of a secret that a step made, and mask it."""
         if hasattr(value, "get_secret_value"):
             value = value.get_secret_value()
         learn(name, check_value(name, value))
@@ -186,47 +190,47 @@ class Keyring:
         self._made[name] = value
 
     def remember(self, name: str, key: str, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """A step of this name and key made it, and can make it again when somebody needs it and it is not here."""
+        """Remember how to make a secret again: `make`, under the key of the step that made it first."""
 
-        async def again() -> None:
+        async def remake() -> None:
             scope = SCOPE.get()
-            running, scope.key = scope.key, key  # the effect key is that of the step which made it first
+            running, scope.key = scope.key, key  # the effect key of the step that made it first
             try:
                 await make()
             finally:
                 scope.key = running
 
         self._made.setdefault(name, None)
-        self._again[name] = again
+        self._remake[name] = remake
 
     def held(self, name: str) -> str:
-        """What a step made, while it is at hand. Raises UsageError."""
-        if (found := self._made.get(name)) is None:
+        """The value that a step made in this shift. Raises UsageError."""
+        if (value := self._made.get(name)) is None:
             raise UsageError(f"the secret {name!r} has to be made again for this; give it to a step, as an argument")
-        return found
+        return value
 
     def close(self) -> None:
-        """Forget what was made for this shift."""
+        """Forget the secrets that steps made in this shift."""
         for name, value in self._made.items():
             if value is not None:
                 mask.forget(name, value)
         self._made.clear()
 
     def makes(self) -> set[str]:
-        """The names of what steps of this task made."""
+        """The names of the secrets that steps of this task made."""
         return set(self._made)
 
 
-def with_secrets(keyring: Keyring, call: Call) -> None:
-    """A step with secrets among its arguments: they are put in right before each function of it is called."""
-    if _objects([call.args, call.kwargs]) or by_default(call.function):
-        call.function = keyring.revealing(call.function)
-        call.undo = call.undo and keyring.revealing(call.undo)
-        call.reconcile = call.reconcile and keyring.revealing(call.reconcile)
+def resolve_secrets(keyring: Keyring, call: Call) -> None:
+    """Have the secrets among the arguments of a step resolved right before each call of its functions."""
+    if _secrets_in([call.args, call.kwargs]) or has_secret_default(call.function):
+        call.function = keyring.resolving(call.function)
+        call.undo = call.undo and keyring.resolving(call.undo)
+        call.reconcile = call.reconcile and keyring.resolving(call.reconcile)
 
 
-async def making(host: Host, call: Call, name: str) -> Secret:
-    """Run a step whose result is a secret. Only its name is recorded."""
+async def make_secret(host: Host, call: Call, name: str) -> Secret:
+    """Run a step whose result is a secret. Only the name of the secret is recorded."""
     keyring = host.keyring
     check_name(name)
     if call.effect == "once" or call.undo is not None or call.reconcile is not None:
@@ -241,49 +245,49 @@ async def making(host: Host, call: Call, name: str) -> Secret:
     return Secret(name, keyring.held)
 
 
-class StandIns(Secrets):
-    """Secrets where nothing is done: a rehearsal needs no value."""
+class PlaceholderSecrets(Secrets):
+    """Secrets for a dry run, which calls no function and needs no value."""
 
-    def value(self, name: str) -> str:  # noqa: ARG002 -- all alike
-        return "(a secret, in a rehearsal)"
+    def value(self, name: str) -> str:  # noqa: ARG002 -- the same for all names
+        return "(a secret, in a dry run)"
 
 
-class _Boxed(NamedTuple):
+class _AsSecretStr(NamedTuple):
     """A `Secret` for a parameter that is annotated as a SecretStr."""
 
-    inner: Secret
+    secret: Secret
 
 
-def _objects(value: Any) -> set[Secret]:
+def _secrets_in(value: Any) -> set[Secret]:
     """The `Secret`s among arguments."""
     if type(value) is Secret:
         return {value}
     if type(value) is dict:
         value = value.values()
-    elif type(value) not in {list, tuple, _Boxed}:
+    elif type(value) not in {list, tuple, _AsSecretStr}:
         return set()
-    return {one for item in value for one in _objects(item)}
+    return {found for item in value for found in _secrets_in(item)}
 
 
-def by_default(function: Callable[..., Any]) -> bool:
+def has_secret_default(function: Callable[..., Any]) -> bool:
     """Whether a parameter of the function has a secret as its default."""
     plain = inspect.unwrap(function)
     defaults = [*(getattr(plain, "__defaults__", None) or ()), *(getattr(plain, "__kwdefaults__", None) or {}).values()]
-    return any(type(one) is Secret for one in defaults)
+    return any(type(default) is Secret for default in defaults)
 
 
-def _bound(
+def _bind(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, with the secrets that are defaults, and those in a box that want one."""
+    """The arguments of a call with the secrets that are defaults. A secret for a SecretStr parameter is wrapped in `_AsSecretStr`."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
-    except (TypeError, ValueError):  # no signature, or a call that does not fit and says so itself
+    except (TypeError, ValueError):  # no signature, or arguments that do not fit: the call itself raises
         return args, kwargs
     for name, parameter in bound.signature.parameters.items():
-        given = bound.arguments.get(name, parameter.default)
-        if type(given) is Secret:
-            bound.arguments[name] = _Boxed(given) if "SecretStr" in str(parameter.annotation) else given
+        argument = bound.arguments.get(name, parameter.default)
+        if type(argument) is Secret:
+            bound.arguments[name] = _AsSecretStr(argument) if "SecretStr" in str(parameter.annotation) else argument
     return bound.args, bound.kwargs
 
 
@@ -293,7 +297,7 @@ _installed = False
 
 
 def learn(name: str, value: str, recent: int | None = None) -> None:
-    """From now on this value is masked, in all that is written and in the logs of this process."""
+    """Mask this value from now on, in records and in the logs of this process."""
     global _installed  # noqa: PLW0603 -- one for the process
     mask.learn(name, value, recent)
     if not _installed:
@@ -302,14 +306,13 @@ def learn(name: str, value: str, recent: int | None = None) -> None:
 
 
 def _mask_logs() -> None:
-    """Look through log records at the one place that every one passes with all that was added to it, on its way to handlers
-    that may come later."""
-    handle = logging.Logger.callHandlers
+    """Mask log records in `Logger.callHandlers`: every record passes it complete, also for log handlers that are added later."""
+    call_handlers = logging.Logger.callHandlers
 
     def masked(logger: logging.Logger, record: logging.LogRecord) -> None:
         if mask.on:
             _mask_record(record)
-        handle(logger, record)
+        call_handlers(logger, record)
 
     logging.Logger.callHandlers = masked  # type: ignore[method-assign, assignment]
 
@@ -317,26 +320,26 @@ def _mask_logs() -> None:
 _FIXED = frozenset(
     {"name", "levelname", "pathname", "filename", "module", "funcName", "threadName", "processName", "args", "exc_info"}
 )
-"""What a record has of its own, and no secret is in."""
+"""Attributes of every log record that never hold a secret, or are masked by other means."""
 
 
 def _mask_record(record: logging.LogRecord) -> None:
-    """A log record without values of secrets: its message, its traceback, and whatever else was put into it."""
+    """Mask the values of secrets in a log record: in its message, its traceback and its extra attributes."""
     try:
-        said = record.getMessage()
-    except Exception:  # the handlers would say what is wrong with it, and print it for that
-        said = f"{record.msg} {record.args}"
-        record.msg, record.args = said, ()
-    if _changed(said) or _changed(repr(record.args)):
-        record.msg, record.args = mask.text(said), ()
+        message = record.getMessage()
+    except Exception:  # a log handler would report the error, and print the arguments with it
+        message = f"{record.msg} {record.args}"
+        record.msg, record.args = message, ()
+    if _has_secret(message) or _has_secret(repr(record.args)):
+        record.msg, record.args = mask.text(message), ()
     if record.exc_info and record.exc_info[1] is not None:
         trace = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
-        if _changed(trace):
+        if _has_secret(trace):
             record.exc_info, record.exc_text = None, mask.text(trace)
     for key, item in vars(record).items():
         if key not in _FIXED and isinstance(item, str | list | tuple | dict):
             vars(record)[key] = mask.value(item)
 
 
-def _changed(said: str) -> bool:
-    return mask.text(said) is not said
+def _has_secret(text: str) -> bool:
+    return mask.text(text) is not text

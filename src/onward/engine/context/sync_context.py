@@ -1,67 +1,157 @@
-"""The context of a handler that is a plain function: it runs in a thread, and waits where another would await."""
+"""The context of a handler that is a plain function, which runs in a thread: its methods block where those of `Context` are awaited."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from onward.engine.context.child import Child
-from onward.engine.context.context import Context
+from onward.engine.context.context import RAISE, Context
 from onward.engine.shift.scope import SCOPE
 
+if TYPE_CHECKING:
+    from onward.core.budget import Budget
+    from onward.core.durations import Duration
+    from onward.core.retry import Retry
+    from onward.core.state import AgentState, ArtifactRef, StatePatch
+    from onward.engine.context.host import Host
+    from onward.engine.context.signatures import ChildOptions, StepOptions, TransactionOptions
+    from onward.engine.shift.spending import Spending
+
 T = TypeVar("T")
+InputT = TypeVar("InputT")
+P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 
-class PlainContext:
-    """The same for a handler that is a plain function: its methods wait instead of being awaited, and `with` takes the
-    place of `async with`."""
+class SyncContext:
+    """The context of a handler that is a plain function: its methods block and are not awaited, and `with` takes the place of
+    `async with`. Give children to `gather` for their results."""
 
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
         self._context, self._loop = context, loop
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._context, name)
-        if not callable(found):
-            return found
+    if TYPE_CHECKING:  # the methods of Context without `await`; a test compares the names
+        # fmt: off
+        @property
+        def task_id(self) -> str: ...
+        @property
+        def host(self) -> Host: ...
+        @property
+        def attempt(self) -> int: ...
+        @property
+        def key(self) -> str: ...
+        @property
+        def restored(self) -> Any: ...
+        @property
+        def state(self) -> AgentState | None: ...
+        @overload
+        def step(self, function: Callable[..., Any], /, *args: Any, makes: str, name: str | None = None, retry: Retry | int | None = None, timeout: Duration | None = None, **kwargs: Any) -> Any: ...
+        @overload
+        def step(self, function: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Unpack[StepOptions]) -> T: ...
+        @overload
+        def step(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+        @overload
+        def step(self, function: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[StepOptions]) -> T: ...
+        @overload
+        def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+        def step(self, *args: Any, **kwargs: Any) -> Any: ...  # type: ignore[misc]
+        def saga(self, name: str = "saga") -> AbstractContextManager[Any, None]: ...
+        @overload
+        def transaction(self, function: None = None, /, *, name: str | None = None) -> AbstractContextManager[Any, None]: ...
+        @overload
+        def transaction(self, function: Callable[[Any, *Ts], Awaitable[T]], /, *args: *Ts, **options: Unpack[TransactionOptions]) -> T: ...
+        @overload
+        def transaction(self, function: Callable[Concatenate[Any, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+        def transaction(self, *args: Any, **kwargs: Any) -> Any: ...  # type: ignore[misc]
+        def sleep(self, duration: Duration, *, name: str = "sleep") -> None: ...
+        def signal(self, name: str, *, timeout: Duration | None = None, default: Any = RAISE) -> Any: ...
+        def messages(self, *, last: bool = False) -> list[Any]: ...
+        def ask(self, question: str, *, choices: Iterable[str] = (), timeout: Duration | None = None, default: Any = RAISE) -> Any: ...
+        def approve(self, what: str, *, risk: str | None = None, data: Any = None, timeout: Duration | None = None, default: str = "deny") -> dict[str, Any]: ...
+        def keep(self, data: bytes | str) -> str: ...
+        def kept(self, *names: str) -> list[bytes]: ...
+        def artifact(self, data: bytes | str, *, type: str = "text", summary: str = "") -> ArtifactRef: ...  # noqa: A002
+        def read_artifact(self, artifact: ArtifactRef | str) -> bytes: ...
+        def checkpoint(self, value: Any) -> None: ...
+        def flush(self) -> None: ...
+        def patch(self, change: StatePatch | AgentState | None = None) -> AgentState: ...
+        def spending(self, budget: Budget) -> Spending: ...
+        @overload
+        def submit(self, handler: str, input: Any = None, /, **options: Unpack[ChildOptions]) -> Child[Any]: ...
+        @overload
+        def submit(self, handler: Callable[[Any], Awaitable[T]], input: None = None, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        @overload
+        def submit(self, handler: Callable[[Any, InputT], Awaitable[T]], input: InputT, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        @overload
+        def submit(self, handler: Callable[Concatenate[Any, ...], Awaitable[T]], input: Mapping[str, Any], /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        @overload
+        def submit(self, handler: Callable[[Any], T], input: None = None, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        @overload
+        def submit(self, handler: Callable[[Any, InputT], T], input: InputT, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        @overload
+        def submit(self, handler: Callable[Concatenate[Any, ...], T], input: Mapping[str, Any], /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        def submit(self, *args: Any, **kwargs: Any) -> Any: ...
+        @overload
+        def gather(self, *work: Awaitable[T], limit: int | None = None, return_exceptions: Literal[False] = False) -> list[T]: ...
+        @overload
+        def gather(self, *work: Awaitable[T], limit: int | None = None, return_exceptions: bool) -> list[T | BaseException]: ...
+        def gather(self, *args: Any, **kwargs: Any) -> Any: ...
+        @overload
+        def map(self, function: str, items: Iterable[Any], *, limit: int | None = None, **options: Unpack[ChildOptions]) -> list[Any]: ...
+        @overload
+        def map(self, function: Callable[[InputT], Awaitable[T]], items: Iterable[InputT], *, limit: int | None = None, **options: Unpack[StepOptions]) -> list[T]: ...
+        @overload
+        def map(self, function: Callable[[InputT], T], items: Iterable[InputT], *, limit: int | None = None, **options: Unpack[StepOptions]) -> list[T]: ...
+        def map(self, *args: Any, **kwargs: Any) -> Any: ...
+        def now(self) -> float: ...
+        def random(self) -> float: ...
+        def uuid(self) -> str: ...
+        def version(self, name: str) -> bool: ...
+        def progress(self, message: str = "", step: int = 0, total: int = 0, **more: Any) -> None: ...
+        # fmt: on
+    else:
 
-        @functools.wraps(found)
-        def wait(*args: Any, **kwargs: Any) -> Any:
-            answer = found(*args, **kwargs)
-            if hasattr(answer, "__aenter__"):
-                return _PlainBlock(answer, self._loop)
-            return self._settled(answer) if inspect.isawaitable(answer) and not isinstance(answer, Child) else answer
+        def __getattr__(self, name: str) -> Any:
+            attribute = getattr(self._context, name)
+            if not callable(attribute):
+                return attribute
 
-        return wait
+            @functools.wraps(attribute)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                value = attribute(*args, **kwargs)
+                if hasattr(value, "__aenter__"):
+                    return _SyncBlock(value, self._loop)
+                if inspect.isawaitable(value) and not isinstance(value, Child):
+                    return _wait(value, self._loop)
+                return value
 
-    def _settled(self, answer: Any) -> Any:
-        return _settled(answer, self._loop)
+            return call
 
 
-class _PlainBlock:
-    """An asynchronous block of a plain function. The scope that it opens is that of the function's own thread."""
+class _SyncBlock:
+    """An asynchronous block as a `with` block. The scope that it opens becomes the scope of the function's thread."""
 
     def __init__(self, block: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._block, self._loop = block, loop
 
     def __enter__(self) -> Any:
-        return self._run(self._block.__aenter__())
+        return _wait(self._block.__aenter__(), self._loop)
 
     def __exit__(self, *exc: object) -> Any:
-        return self._run(self._block.__aexit__(*exc))
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return _settled(work, self._loop)
+        return _wait(self._block.__aexit__(*exc), self._loop)
 
 
-def _settled(work: Awaitable[T], loop: asyncio.AbstractEventLoop) -> T:
-    """The answer, and the scope that it left, which is now that of the function's own thread."""
+def _wait(work: Awaitable[T], loop: asyncio.AbstractEventLoop) -> T:
+    """Block until the loop has done the work, and return its result. The scope that it left becomes the scope of this thread."""
 
-    async def there() -> tuple[T, Any]:
+    async def result_and_scope() -> tuple[T, Any]:
         return await work, SCOPE.get()
 
-    answer, scope = asyncio.run_coroutine_threadsafe(there(), loop).result()
+    result, scope = asyncio.run_coroutine_threadsafe(result_and_scope(), loop).result()
     SCOPE.set(scope)
-    return answer
+    return result

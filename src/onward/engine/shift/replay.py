@@ -80,7 +80,7 @@ class Replay:
     open_sagas: AbstractSet[str] = frozenset()
     checkpoint_seq = 0
     """The number of the record of the last checkpoint: the next shift reads on from there."""
-    checkpoint = 0
+    checkpoint: int = 0
     """The number of the last checkpoint; 0 when there is none."""
     restored: Any = None
     """The value of the last checkpoint."""

@@ -41,7 +41,7 @@ class Scope:
         self.path, self.outer = path, outer
         self.saga = saga
         """The innermost saga around it."""
-        self.prefix = f"[{path}]" if path else ""
+        self.prefix: str = f"[{path}]" if path else ""
         self.key: str | None = None
         """The key of the step or wait that runs here now."""
         self.last_name = ""

@@ -24,7 +24,7 @@ from onward.core.task import NEVER, SAID, Reason, State
 from onward.engine.context.arguments import is_async
 from onward.engine.context.context import Context
 from onward.engine.context.host import Call
-from onward.engine.context.sync_context import PlainContext
+from onward.engine.context.sync_context import SyncContext
 from onward.engine.handlers import Handler
 from onward.engine.shift.branches import Branches
 from onward.engine.shift.environment import LAST_ANSWER_SHARE
@@ -251,14 +251,14 @@ class Shift(TaskResources):
         function = self._handler.function
         if is_async(function):
             return function(context, *args, **kwargs)  # type: ignore[no-any-return]
-        plain = PlainContext(context, asyncio.get_running_loop())
+        plain = SyncContext(context, asyncio.get_running_loop())
         return self._call_in_thread(functools.partial(function, plain, *args, **kwargs))
 
     async def _call_with_secrets(self) -> Any:
         given = await self.keyring.given(wire.decode(self._claimed.input))
         args, kwargs = self._handler.arguments(given)
         context, function = Context(self), self._handler.function
-        plain = None if is_async(function) else PlainContext(context, asyncio.get_running_loop())
+        plain = None if is_async(function) else SyncContext(context, asyncio.get_running_loop())
         return await self.keyring.call(function, plain or context, *args, **kwargs)
 
     async def _call_in_thread(self, call: Callable[[], Any]) -> Any:

@@ -21,7 +21,7 @@ from onward.core.crash import crashpoint
 from onward.core.retry import HOPELESS
 from onward.core.secret import SecretMissing
 from onward.core.task import NEVER, Reason
-from onward.engine.context.arguments import is_async, revived
+from onward.engine.context.arguments import from_json, is_async
 from onward.engine.context.host import Call
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import STEPS, Known, failure_of
@@ -112,7 +112,7 @@ class Steps:
         if known.kind == r.STEP_FAILED:
             raise known.failure()
         try:
-            value = revived(call.function, known.data["result"], self._services.secrets.value)
+            value = from_json(call.function, known.data["result"], self._services.secrets.value)
         except ValueError as error:
             park = Park(f"the recorded result of step {known.key!r} is not what the code now says it returns: {error}")
             raise self._journal.end(park) from None
@@ -130,7 +130,7 @@ class Steps:
         tail = b"}" if attempt == 1 and not call.mark else _encode_tail(call.mark, attempt)
         replayed = wire.same_as_recorded(value, result)
         if replayed is not value:
-            replayed = revived(call.function, replayed, self._services.secrets.value)
+            replayed = from_json(call.function, replayed, self._services.secrets.value)
         return replayed, head + result + tail
 
     async def handle_failure(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> int:

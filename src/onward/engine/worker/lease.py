@@ -41,8 +41,9 @@ class Lease:
     """Whether this worker may start a step."""
 
     def __init__(self, clock: Clock, duration: float) -> None:
-        self._clock, self.duration = clock, duration
-        self.until = 0.0
+        self._clock = clock
+        self.duration: float = duration
+        self.until: float = 0.0
         self._renewed = asyncio.Event()
         self._steady_since = -float("inf")
 

@@ -111,8 +111,13 @@ class Worker:
         secrets: Secrets | None = None,
         spawn: Spawn = spawn,
     ) -> None:
-        self.store, self.clock, self.rng, self.threads = store, clock, rng, Threads()
-        self.slots, self.finished, self.id = slots, 0, ""
+        self.store: Store = store
+        self.clock: Clock = clock
+        self.rng: random.Random = rng
+        self.threads: Threads = Threads()
+        self.slots: int = slots
+        self.finished: int = 0
+        self.id: str = ""
         self._handlers, self._queues, self._version = handlers, queues, version
         self._poll, self._ids, self._spawn_bare = poll, ids, spawn
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -120,8 +125,10 @@ class Worker:
         self._joining = ""
         """The id with which this worker is joining the store."""
         self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
-        self.submit, self._ticker, self.artifacts = submit, ticker, artifacts or Artifacts(store)
-        self.secrets = secrets or Secrets()
+        self._ticker = ticker
+        self.submit: Submit = submit
+        self.artifacts: Artifacts = artifacts or Artifacts(store)
+        self.secrets: Secrets = secrets or Secrets()
         self._relay, self._prune = relay, prune
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
@@ -161,7 +168,7 @@ class Worker:
             spawn=self._spawn,
             cancel_children=cancel_children,
         )
-        self.writer = Writer(store, clock, self.now, rng)
+        self.writer: Writer = Writer(store, clock, self.now, rng)
         self._halted: dict[str, tuple[Shift, float, bool]] = {}
         """Paused tasks that this worker holds: the shift, since when it is told to stop, and whether the loop has told it."""
         self._watchdog = Watchdog(clock, heartbeat)
