@@ -132,8 +132,8 @@ async def dense(store: Store, task_id: str) -> bool:
 async def sql(store: Any, statement: str) -> list[tuple[Any, ...]]:
     """Past the port, into the tables: to plant what must not be there, and to look at what no verb tells."""
     if isinstance(store, SqliteStore):
-        return await store._writing(lambda c: [tuple(found) for found in c.execute(statement)])
-    async with store._connection() as connection:
+        return await store._db.writing(lambda c: [tuple(found) for found in c.execute(statement)])
+    async with store._db.connection() as connection:
         return [tuple(found) for found in await connection.fetch(statement)]
 
 

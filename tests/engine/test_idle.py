@@ -351,6 +351,6 @@ async def test_orphans_are_found_from_parent_to_parent(store: Any, monkeypatch: 
 
 def test_the_number_of_connections_is_a_setting() -> None:
     app = Onward("postgresql://nobody@127.0.0.1/none", connections=5)
-    assert app.store._most == 3, "beside the heartbeat's and the one that listens"  # type: ignore[attr-defined]
+    assert app.store._db._max_connections == 3, "beside the heartbeat's and the one that listens"  # type: ignore[attr-defined]
     with pytest.raises(BadSetting, match="4 or more"):
         Onward("sqlite://:memory:", connections=3)

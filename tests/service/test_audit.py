@@ -31,7 +31,7 @@ async def tamper(store: Any, statement: str) -> None:
             await sql(store, f"DROP TRIGGER onward_audit_{name}")
         await sql(store, statement)
         return
-    async with store._connection() as connection, connection.transaction():
+    async with store._db.connection() as connection, connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
         await connection.execute(statement)
 

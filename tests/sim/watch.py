@@ -58,7 +58,7 @@ class Watch:
 
     @property
     def connection(self) -> Any:
-        return self._store._write._connection  # type: ignore[union-attr]
+        return self._store._db.writer._connection  # type: ignore[union-attr]
 
     def digest(self) -> str:
         return self._hash.hexdigest()

@@ -8,7 +8,7 @@ import pytest
 
 from onward.core.task import State
 from onward.store.port.core import Store
-from onward.store.sqlite.overview import listed as as_json
+from onward.store.sqlite.database import bind
 from onward.store.sqlite.store import SqliteStore
 from tests.kit import begun, claim, completion, join, new, only_postgres, sql, submit
 
@@ -83,16 +83,15 @@ async def test_what_is_asked_is_shown_to_its_tenant(store: Store) -> None:
 
 async def test_a_tenant_among_many_is_found_through_its_index(store: Any) -> None:
     """However many tasks others have."""
-    from onward.store.port.overview import listing
     from onward.store.postgres.execute import S as P
-    from onward.store.postgres.overview import escaped
+    from onward.store.shared.search import listing
     from onward.store.sqlite.execute import S as L
 
     name, values = listing(10, None, {"whose": "acme"})
     assert (name, listing(1, None, {"whose": "acme", "state": State.COMPLETED})[0]) == ("list_tenant", "list_tenant")
     if isinstance(store, SqliteStore):
-        plan = await store._reading(
-            lambda c: [row[3] for row in c.execute(f"EXPLAIN QUERY PLAN {L[name].sql}", L[name](**as_json(values)))]
+        plan = await store._db.reading(
+            lambda c: [row[3] for row in c.execute(f"EXPLAIN QUERY PLAN {L[name].sql}", bind(L[name], values))]
         )
         assert any("onward_tasks_tenant (tenant=?" in line for line in plan), plan
         scans = [line for line in plan if line.startswith("SCAN") and "json_each" not in line]
@@ -105,9 +104,9 @@ async def test_a_tenant_among_many_is_found_through_its_index(store: Any) -> Non
         "SELECT 'x' || n, 'work', 'default', 0, n, '', 'null', '{}', CASE WHEN n % 100 = 0 THEN 'acme' ELSE 'globex' END FROM generate_series(1, 20000) n",
     )
     await sql(store, "ANALYZE onward_tasks")
-    async with store._connection() as connection:
+    async with store._db.connection() as connection:
         statement = await connection.prepare(P[name].sql)
-        plan = str(await statement.explain(*P[name](**escaped(values))))
+        plan = str(await statement.explain(*P[name](**values)))
     assert "onward_tasks_tenant" in plan, plan
     assert "Seq Scan on onward_tasks" not in plan, plan
 

@@ -52,8 +52,8 @@ async def cost(store: Any, statement: str, **asked: Any) -> int:
     """What it takes to look for work: pages on PostgreSQL, steps of its machine on SQLite. Nothing is changed."""
     values = {"worker": "w1", "queue": "default", "names": NAMES, "room": 10, "alone": False, **asked}
     if isinstance(store, SqliteStore):
-        return await store._writing(lambda c: _steps(c, statement, values))
-    async with store._connection() as connection:
+        return await store._db.writing(lambda c: _steps(c, statement, values))
+    async with store._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         given = [values.get(name, b"{}") for name in P[statement].names]

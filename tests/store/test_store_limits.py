@@ -575,7 +575,7 @@ async def test_with_many_ready_rows_a_claim_and_a_submit_use_their_indexes(store
     await sql(store, "ANALYZE onward_queue")
     asked = {"worker": "w1", "queue": "default", "names": ["work"], "room": 10, "alone": False}
     turn = {"queue": "default", "group": "g4", "priority": 1}
-    async with store._connection() as connection:
+    async with store._db.connection() as connection:
         for name, values in (("claim", asked | {"data": b""}), ("line", asked), ("turn", turn)):
             await connection.execute(f"PREPARE looked_at AS {S[name].sql}")
             given = ", ".join(_literal(value) for value in S[name](**values))

@@ -13,8 +13,9 @@ from onward.core.ids import Ids, first_id
 from onward.core.limit import Limit, LimitRow
 from onward.core.task import NEVER, State
 from onward.store.port.core import SUSPECT_AFTER, Store
-from onward.store.port.overview import Ended, Unfinished, listing
-from onward.store.sqlite.overview import listed as as_json
+from onward.store.port.overview import Ended, Unfinished
+from onward.store.shared.search import listing
+from onward.store.sqlite.database import bind
 from tests.kit import Time, claim, completion, join, new, not_memory, sql, submit, waiting
 
 # ── queues that are paused ───────────────────────────────────────────────────────────────────────────────────────────
@@ -183,11 +184,11 @@ async def test_numbers_are_read_from_indexes(store: Store, kind: str) -> None:
     plans = {
         "ended": S["ended"](most=10),
         "offspring": S["offspring"](parents='["x"]', most=10, head=10),
-        "list_of": S["list_of"](**as_json(listing(10, None, {"parent": "x"})[1])),
+        "list_of": bind(S["list_of"], listing(10, None, {"parent": "x"})[1]),
     }  # fmt: skip
     told = {}
     for name, values in plans.items():
-        rows = await store._reading(  # type: ignore[attr-defined]
+        rows = await store._db.reading(  # type: ignore[attr-defined]
             lambda c, name=name, values=values: list(c.execute(f"EXPLAIN QUERY PLAN {S[name].sql}", values))
         )
         told[name] = " ".join(str(row[-1]) for row in rows)

@@ -46,12 +46,12 @@ async def pooled(bouncer: PgBouncer, url: str) -> AsyncIterator[Store]:
 
 
 async def test_it_is_recognised(pooled: Any, url: str) -> None:
-    assert pooled._pooled
+    assert pooled._db.pooled
     assert await pooled.attend("w1") == "", "there is no session to hold a lock in"
     assert ("connection", True, "through a transaction pooler: no LISTEN, polling instead") in await pooled.doctor()
     direct: Any = open_store(url)
     await direct.open()
-    assert not direct._pooled
+    assert not direct._db.pooled
     await direct.close()
 
 
@@ -168,7 +168,7 @@ async def test_a_migration_with_an_index(bouncer: PgBouncer, fresh_url: str) -> 
     stores: list[Any] = [plus_one(open_store(through), script) for _ in range(2)]
     await asyncio.gather(*[store.open(migrate=True) for store in stores])
     for store in stores:
-        assert store._pooled
+        assert store._db.pooled
         assert await store.version() == (NEXT, NEXT)
         assert await sql(store, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'onward_extra'::regclass") == [
             (True,)

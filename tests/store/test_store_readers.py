@@ -203,7 +203,7 @@ async def test_a_slice_that_takes_too_long_is_made_smaller(store: Store) -> None
             raise StoreUnavailable("too long")
         return [(low, high)]
 
-    assert await census.in_slices(bound, look, census.unseen) == [("", "x"), ("x", census.LAST)]
+    assert await census.in_slices(bound, look, census.unseen) == [("", "x"), ("x", census.LAST_ID)]
     assert asked == [20_000, 2_500, 312, 312]
 
 
@@ -232,7 +232,7 @@ async def test_the_quick_census_and_the_asks_read_no_history(store: Store, kind:
 
         for name in ("census_lately", "asks", "open_asks_by_kind"):
             values = {"most": 5, "of_all": True, "tenant": ""}
-            async with store._connection() as connection:  # type: ignore[attr-defined]
+            async with store._db.connection() as connection:  # type: ignore[attr-defined]
                 rows = await connection.fetch(
                     f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {S[name].sql}", *S[name](**values)
                 )

@@ -76,7 +76,7 @@ async def test_a_write_that_was_under_way_is_not_acknowledged(
         trouble(path)
 
     with pytest.raises(FileReplaced):
-        await store._writing(job)
+        await store._db.writing(job)
 
 
 async def test_a_file_that_comes_back_is_the_same_file(store: Store, path: Path) -> None:

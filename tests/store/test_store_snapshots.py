@@ -10,11 +10,10 @@ import psycopg
 import pytest
 
 from onward.app.application import open_store
-from onward.store.port.overview import listings
 from onward.store.postgres import marks as postgres_marks
 from onward.store.postgres import snapshots
 from onward.store.postgres.execute import S as P
-from onward.store.postgres.overview import escaped
+from onward.store.shared.search import listings
 from rig.postgres import Postgres
 from rig.server import Unavailable
 from tests.kit import Time, claim, completion, eventually, join, new, only_postgres, sql, submit, together, waiting
@@ -110,7 +109,7 @@ async def churn(store: Any, count: int) -> None:
 async def pages(store: Any, statement: str, **values: Any) -> int:
     """What a claim of one task reads, of the index and table of the queue alone. Nothing is changed."""
     asked = {"worker": "w1", "queue": "default", "names": ["work"], "room": 1, "data": b"{}", **values}
-    async with store._connection() as connection:
+    async with store._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         found = await connection.fetchval(
@@ -165,7 +164,7 @@ async def test_a_list_and_a_nudge_look_queue_rows_up_by_their_ids(server: Postgr
         (task_id,) = await submit(store)
         ((name, values),) = listings(20, None, {})
         for statement, parameters in (
-            (name, escaped(values)),
+            (name, values),
             ("notify_workers", {"ids": [task_id], "prefix": "p", "spare": 1}),
         ):
             plan = await explained(store, statement, parameters)
@@ -176,7 +175,7 @@ async def test_a_list_and_a_nudge_look_queue_rows_up_by_their_ids(server: Postgr
 
 
 async def explained(store: Any, statement: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    async with store._connection() as connection:
+    async with store._db.connection() as connection:
         text = await connection.fetchval(
             f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {P[statement].sql}", *P[statement](**parameters)
         )

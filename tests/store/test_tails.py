@@ -127,7 +127,7 @@ async def test_nobody_is_told_where_nobody_follows(store: Store, open_another: A
 
 @only_postgres
 async def test_behind_a_pooler_whoever_follows_looks_often(store: Any) -> None:
-    store._pooled = True
+    store._db.pooled = True
     heard = asyncio.Event()
     stop = store.follow(heard.set)
     for _ in range(3):

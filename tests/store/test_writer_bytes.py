@@ -17,6 +17,7 @@ from onward.errors import OnwardError, TooSlow
 from onward.store.port.core import Batch, End, Store
 from onward.store.postgres import save as postgres_save
 from onward.store.postgres import session as postgres_session
+from onward.store.sqlite.store import SqliteStore
 from onward.store.writer import LARGE, MOST_BYTES, MOST_UNSAVED, Hold, Writer
 from rig.postgres import Postgres
 from rig.proxy import Proxy
@@ -265,7 +266,7 @@ async def test_a_slow_line_slows_down_only_those_who_send_much(
 @only_postgres
 async def test_what_takes_too_long_is_called_so(store: Any) -> None:
     with pytest.raises(TooSlow, match="did not answer in time"):
-        async with store._connection() as connection:
+        async with store._db.connection() as connection:
             await connection.execute("SELECT pg_sleep(5)", timeout=0.05)
     assert await store.workers() == [], "the store goes on with another connection"
 
@@ -280,7 +281,7 @@ async def test_a_large_journal_is_read_in_parts_and_whole(desk: Desk, store: Any
     for number, size in enumerate(sizes):
         await write(desk.writer, hold, size, f"{number}")
     asked: list[str] = []
-    fetch = getattr(store, "_fetch", None)
+    fetch = None if isinstance(store, SqliteStore) else store._db.fetch
     if fetch is not None:
 
         async def counted(name: str, /, **values: Any) -> Any:
@@ -289,7 +290,7 @@ async def test_a_large_journal_is_read_in_parts_and_whole(desk: Desk, store: Any
             assert sum(len(row["data"]) for row in found[:-1]) < 4_000_000
             return found
 
-        store._fetch = counted
+        store._db.fetch = counted
     for after, limit in ((0, 1000), (2, 1000), (4, 3), (None, 1000), (9, 1000), (10, 5), (0, 3)):
         records = await store.journal(hold.id, after, limit)
         first = (after or 0) + 1

@@ -15,8 +15,8 @@ from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON
 from onward.core.text import count
 from onward.service.cluster import Cluster, Queue, Stats
+from onward.store.port.census import Faults, Seen, unseen
 from onward.store.port.core import Store, WorkerRow
-from onward.store.shared.census import Faults, Seen, unseen
 
 SKEW = 2.0
 """Seconds by which this machine's clock may differ from the database's. Leases do not mind; people who compare times do."""

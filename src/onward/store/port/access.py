@@ -66,13 +66,6 @@ class Access(Protocol):
         ...
 
 
-def audit_statement(whose: str | None, before: int | None) -> str:
-    """Which statement lists the entries of the audit."""
-    if before is None:
-        return "audit" if whose is None else "audit_tenant"
-    return "audit_before" if whose is None else "audit_tenant_before"
-
-
 def seen_by(whose: str | None) -> dict[str, Any]:
     """The parameters of all sections that show what is a tenant's: of this one, of none (""), or of all (None)."""
     return {"tenant": whose, "of_all": whose is None}

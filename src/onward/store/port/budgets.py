@@ -6,12 +6,11 @@ order of their ids, and before any queue row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from onward.core.audit import AuditEvent
 from onward.core.budget import BudgetLedger, Granted
-from onward.core.task import Message
 
 Change = Callable[[Mapping[str, BudgetLedger]], Granted]
 """What becomes of purses, given those that are there. It may be called again, and must not do anything else."""
@@ -28,18 +27,3 @@ class Purses(Protocol):
         """Change the purses of these tasks, send the messages that this leads to, and write down the deed: all or nothing.
         Raises what the change raises, and then nothing is written."""
         ...
-
-
-def unpacked(rows: Iterable[tuple[str, bytes]]) -> dict[str, BudgetLedger]:
-    """Purses by their holders."""
-    return {holder: BudgetLedger.unpacked(data) for holder, data in rows}
-
-
-def changed(before: Mapping[str, BudgetLedger], granted: Granted) -> list[tuple[str, bytes]]:
-    """The rows to write."""
-    return [(holder, purse.packed()) for holder, purse in granted.purses.items() if before.get(holder) != purse]
-
-
-def messages(granted: Granted) -> list[tuple[str, Message]]:
-    """What those are told who waited, in the order in which their queue rows are locked."""
-    return [(one.task_id, Message(one.message, "budget", "", None, b"null")) for one in sorted(granted.wake)]

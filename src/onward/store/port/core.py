@@ -28,11 +28,11 @@ from onward.core.task import Message, NewTask, State, Task
 from onward.store.migrate import Tell, silent
 from onward.store.port.access import Access
 from onward.store.port.budgets import Purses
+from onward.store.port.census import Census
 from onward.store.port.follow import Tails
 from onward.store.port.outbox import Outbox
 from onward.store.port.overview import Overview
 from onward.store.port.quotas import Quotas
-from onward.store.shared.census import Census
 from onward.store.shared.predecessor import Witness
 
 # What is made for every task, or every record, is a named tuple: a frozen dataclass takes five times as long to make.

@@ -8,10 +8,9 @@ subscription on (`watch`), so that whoever has none pays nothing.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-from onward.core import wire
 from onward.core.event import Origin
 from onward.core.record import Record
 
@@ -199,42 +198,3 @@ class Outbox(Protocol):
         is for a subscription that is gone; for the `strange` of them, whom the caller cannot tell anything, give up what nobody
         took for `waiting` seconds. Some at a time; True when there may be more."""
         ...
-
-
-def taken(row: Any) -> Taken:
-    """A row of `take`."""
-    (
-        task_id,
-        seq,
-        subscription,
-        attempts,
-        types,
-        sink,
-        body,
-        shift,
-        kind,
-        key,
-        data,
-        at,
-        task,
-        created,
-        own,
-        options,
-        again,
-    ) = row
-    said = wire.decode(options)
-    return Taken(
-        Key(task_id, seq, subscription),
-        attempts,
-        tuple(types.split(" ")),
-        sink,
-        Record(seq, shift, kind, key, data, at),
-        # As in rows.py: the key without the tenant.
-        Origin(task, created, own and own.rpartition("\n")[2], said.get("labels"), not again, said.get("trace")),
-        body,
-    )
-
-
-def columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
-    """Rows as columns."""
-    return [list(column) for column in zip(*rows, strict=True)]

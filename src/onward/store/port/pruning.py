@@ -9,22 +9,12 @@ starts a child of a task that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 UNKNOWN, CHILD, UNFINISHED, RECENT, UNTOLD = "unknown", "child", "unfinished", "recent", "untold"
 """Why a task stays: there is none; it goes with its root; something of its tree has not ended, or only just; or somebody has yet to
 be told of it."""
-
-
-class Member(NamedTuple):
-    """One task of a tree, and what speaks for keeping it."""
-
-    id: str
-    root: str
-    ended: bool
-    old: bool
-    owes: bool
 
 
 class Pruned(NamedTuple):
@@ -47,37 +37,3 @@ class Pruning(Protocol):
         deliveries, subscriptions of their own, and their keys. A tree goes as a whole or stays as a whole: every task of it has
         ended so many seconds ago, and whoever wants to hear of it has been told. Safe at any time, for anybody, and twice."""
         ...
-
-
-def sorted_out(ids: Iterable[str], parents: Mapping[str, str | None], members: Iterable[Any]) -> Pruned:
-    """Which of them go, and why the others stay. `parents` are those of the ids that exist."""
-    trees: dict[str, list[Member]] = {}
-    for row in members:
-        member = Member(*row)
-        trees.setdefault(member.root, []).append(member)
-    kept = {
-        one: UNKNOWN if one not in parents else CHILD for one in ids if one not in parents or parents[one] is not None
-    }
-    gone: list[str] = []
-    for root, tree in trees.items():
-        if why := _against(tree):
-            kept[root] = why
-        else:
-            gone += [member.id for member in tree]
-    there = set(gone)
-    return Pruned(sorted(gone), {one: why for one, why in kept.items() if one not in there})
-
-
-def _against(tree: list[Member]) -> str | None:
-    if not all(member.ended for member in tree):
-        return UNFINISHED
-    if not all(member.old for member in tree):
-        return RECENT
-    return UNTOLD if any(member.owes for member in tree) else None
-
-
-FORGET = (
-    *("prune_outcomes", "prune_inbox", "prune_contents", "prune_purses", "prune_outbox", "prune_subscriptions"),
-    *("fence_off", "prune_journal"),
-)
-"""What is run with the ids, after the tasks themselves."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from onward.core.limit import LimitRow, Room, share
 from onward.store.port.core import Claimed
-from onward.store.postgres.execute import S, run
+from onward.store.postgres.execute import S, fetch, run
 from onward.store.shared.limits import GATES, Admission, Round, Rules, followers, forgotten, freed, numbers
 
 
@@ -19,12 +19,12 @@ async def claim(connection: Any, asked: dict[str, Any], rules: Rules, most: int,
         return Round([])
     if rules.queue is not None:
         await _lock(connection, [f"\n{asked['queue']}"])
-        ((held,),) = await _fetch(connection, "behind_queue", queue=asked["queue"])
+        ((held,),) = await fetch(connection, "behind_queue", queue=asked["queue"])
         most = min(most, rules.queue - held)
         if most <= 0:
             return Round([])
     line_name = "line_of_suspects" if asked["alone"] else "line"
-    found = await _fetch(connection, line_name, **asked | {"room": max(most, wide)})
+    found = await fetch(connection, line_name, **asked | {"room": max(most, wide)})
     line = [rules.candidate(row["task_id"], row["task"], row["grp"], fresh=row["fresh"]) for row in found]
     rooms = await _rooms(connection, rules, sorted({one.gate for one in line if one.gate is not None}))
     taken, refused = share(line, rooms, most)
@@ -45,7 +45,7 @@ async def _rooms(connection: Any, rules: Rules, gates: list[str]) -> dict[str, R
     if not gates:
         return {}
     await _lock(connection, gates)
-    found = await _fetch(connection, "behind_gates", gates=gates)
+    found = await fetch(connection, "behind_gates", gates=gates)
     return {row["gate"]: Room(rules.bound(row["gate"]), row["held"], row["full_at"], row["now"]) for row in found}
 
 
@@ -54,7 +54,7 @@ async def _take(connection: Any, worker: str, wanted: list[tuple[str, str | None
         return []
     ids, gates = zip(*wanted, strict=True)
     mark = json.dumps({"worker": worker}).encode()
-    found = await _fetch(connection, "claim_these", worker=worker, ids=ids, gates=gates, data=mark)
+    found = await fetch(connection, "claim_these", worker=worker, ids=ids, gates=gates, data=mark)
     return [Claimed._make(row) for row in found]
 
 
@@ -76,7 +76,7 @@ async def admit(connection: Any, after: Sequence[Admission]) -> bool:
 
 async def look(connection: Any, after: str) -> str:
     """Look at some gates for somebody who was forgotten; where to go on next time."""
-    found = await _fetch(connection, "shut_gates", after=after, most=GATES)
+    found = await fetch(connection, "shut_gates", after=after, most=GATES)
     await admit(connection, forgotten(found))
     return found[-1]["gate"] if len(found) == GATES else ""
 
@@ -86,7 +86,7 @@ async def set_limits(connection: Any, limits: Sequence[LimitRow]) -> None:
     wanted = sorted((row for row in limits if row.limit is not None), key=lambda row: row[:2])
     gone = [row for row in limits if row.limit is None]
     bounds = [numbers(row) for row in wanted]
-    changed = await _fetch(
+    changed = await fetch(
         connection,
         "set_limits",
         kinds=[row.kind for row in wanted],
@@ -95,7 +95,7 @@ async def set_limits(connection: Any, limits: Sequence[LimitRow]) -> None:
         paces=[bound.pace for bound in bounds],
         bursts=[bound.burst for bound in bounds],
     )
-    lifted = await _fetch(connection, "lift_limits", kinds=[row.kind for row in gone], names=[row.name for row in gone])
+    lifted = await fetch(connection, "lift_limits", kinds=[row.kind for row in gone], names=[row.name for row in gone])
     tasks, queues = ([row["name"] for row in changed if row["kind"] == kind] for kind in ("task", "queue"))
     if changed:
         await run(connection, "count_held", tasks=tasks, queues=queues)
@@ -106,7 +106,3 @@ async def set_limits(connection: Any, limits: Sequence[LimitRow]) -> None:
 
 async def _lock(connection: Any, gates: list[str]) -> None:
     await connection.fetch(S["lock_gates"].sql, gates)
-
-
-async def _fetch(connection: Any, name: str, /, **values: Any) -> list[Any]:
-    return await connection.fetch(S[name].sql, *S[name](**values))  # type: ignore[no-any-return]

@@ -15,12 +15,11 @@ from typing import Any
 import asyncpg
 
 from onward.core.shutdown import end_tasks
-from onward.store import statements
 from onward.store.nudge import NEWS, WHO
+from onward.store.postgres.execute import S
 
 log = logging.getLogger("onward.store")
 
-S = statements.load("postgres")
 CHANNEL = "onward"
 NEWS_CHANNEL = "onward_news"
 """For those who follow tasks, so that workers do not hear of each other's commits."""

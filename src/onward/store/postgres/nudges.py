@@ -11,6 +11,7 @@ import asyncpg
 
 from onward.errors import StoreUnavailable
 from onward.store.nudge import FOLLOW, NEWS, READY, SPARE, WHO, Hub, News, Waiting
+from onward.store.postgres.database import PostgresDatabase
 from onward.store.postgres.listener import CHANNEL, NEWS_CHANNEL, OWN_CHANNEL, Listener
 from onward.store.postgres.marks import Marks
 
@@ -27,19 +28,17 @@ LOOK = 0.05
 class PostgresNudges:
     """See `Store` and `Tails` for what each verb promises."""
 
-    url: str
-    _pooled: bool
+    _db: PostgresDatabase
     _hub: Hub
     _news: News
     _listener: Listener | None
     _sending: set[asyncio.Task[None]]
-    _fetch: Any
     _marks: Marks
     _submitted: frozenset[str]
 
     @property
     def hears(self) -> bool:
-        return not self._pooled
+        return not self._db.pooled
 
     def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
         if topic == READY and not (tasks and self._submitted.issuperset(tasks)):
@@ -56,15 +55,15 @@ class PostgresNudges:
         self._hub.heard(message)
 
     def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
-        if self._listener is None and not self._pooled:
-            self._listener = Listener(self.url, self._hear)
+        if self._listener is None and not self._db.pooled:
+            self._listener = Listener(self._db.url, self._hear)
         return self._hub.listen(topic, callback)
 
     async def attend(self, worker: str) -> str:
-        if self._pooled:
+        if self._db.pooled:
             return ""
         if self._listener is None:
-            self._listener = Listener(self.url, self._hear)
+            self._listener = Listener(self._db.url, self._hear)
         return "lock" if await self._listener.hold(worker) else ""
 
     def news(self) -> None:
@@ -75,7 +74,7 @@ class PostgresNudges:
             self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, "ended")
         ]  # what outsiders append is one of these
         stopped = asyncio.Event()
-        self._spawn(self._look_often(stopped) if self._pooled else self._say_so(stopped))
+        self._spawn(self._look_often(stopped) if self._db.pooled else self._say_so(stopped))
 
         def stop() -> None:
             for end in deaf:
@@ -86,7 +85,7 @@ class PostgresNudges:
 
     async def _say_so(self, stopped: asyncio.Event) -> None:
         """As long as somebody follows here, workers everywhere know it."""
-        ears = Listener(self.url, self._hub.heard, follows=True)
+        ears = Listener(self._db.url, self._hub.heard, follows=True)
         asked = asyncio.Event()
         deaf = self._hub.listen(WHO, asked.set)
         try:
@@ -106,9 +105,9 @@ class PostgresNudges:
                 await asyncio.wait_for(stopped.wait(), LOOK)
 
     def _send(self, waiting: Waiting) -> None:
-        if topics := [topic for topic, tasks in waiting.items() if tasks is None or topic != READY or self._pooled]:
+        if topics := [topic for topic, tasks in waiting.items() if tasks is None or topic != READY or self._db.pooled]:
             self._spawn(self._notify(CHANNEL, topics))
-        if (tasks := waiting.get(READY)) and not self._pooled:
+        if (tasks := waiting.get(READY)) and not self._db.pooled:
             self._spawn(self._notify_workers(tasks))
 
     def _send_news(self, waiting: Waiting) -> None:
@@ -122,9 +121,9 @@ class PostgresNudges:
     async def _notify(self, channel: str, topics: Sequence[str]) -> None:
         """Outside of every hot transaction: NOTIFY inside one would make all commits queue behind each other."""
         with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):  # a hint may be lost
-            await self._fetch("notify", channel=channel, topics=list(topics))
+            await self._db.fetch("notify", channel=channel, topics=list(topics))
 
     async def _notify_workers(self, tasks: Iterable[str]) -> None:
         """About as many workers as there is work, each on a channel of its own; the others do not hear of it."""
         with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):
-            await self._fetch("notify_workers", ids=sorted(tasks), prefix=OWN_CHANNEL, spare=SPARE)
+            await self._db.fetch("notify_workers", ids=sorted(tasks), prefix=OWN_CHANNEL, spare=SPARE)

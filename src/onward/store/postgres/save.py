@@ -6,9 +6,8 @@ import dataclasses
 from typing import Any
 
 from onward.store.port.core import Batch, End, Wait
-from onward.store.postgres import control as steer
-from onward.store.postgres import limits as gates
-from onward.store.postgres.execute import S, records, run
+from onward.store.postgres import limits
+from onward.store.postgres.execute import S, check_heard, records, run, tell_parents
 from onward.store.postgres.session import PATIENCE, SLOWEST
 from onward.store.shared import rows
 
@@ -36,11 +35,11 @@ async def write(connection: Any, batch: Batch) -> None:
     async with connection.transaction():
         touched = {e.id for e in ends} | {w.id for w in waits} | {parent for parent, *_ in told}
         await run(connection, "lock_rows", ids=sorted(touched))
-        await steer.check_heard(connection, heard)
+        await check_heard(connection, heard)
         await connection.execute(S["settle"].sql, *settle, timeout=seconds)
         if told:
-            await steer.tell(connection, told)
-        await gates.let_go(connection, batch.gates.values())
+            await tell_parents(connection, told)
+        await limits.let_go(connection, batch.gates.values())
 
 
 def _values(batch: Batch, ends: list[End], waits: list[Wait]) -> dict[str, Any]:

@@ -1,66 +1,60 @@
-"""The census: tasks of which something is wrong, of all history in slices, and of a small part of it at once.
-
-A slice is bounded by the records in it, so that no statement takes long and others come in between.
-"""
+"""The census of all history, in slices. A slice is bounded by the records in it, so that no statement takes long and other statements
+come in between."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from onward.errors import StoreUnavailable
+from onward.store.port.census import Faults, Seen, unseen
+from onward.store.shared.database import Database
 
 RECORDS = 20_000
-"""Records in a slice; the journal of the last task may have more."""
+"""Records in a slice; the journal of its last task may have more."""
 
-FEWEST = 100
-"""Records in the smallest slice, when the larger ones were too much for the server."""
+MIN_RECORDS = 100
+"""Records in the smallest slice, after larger ones took too long for the server."""
 
-LAST = "~"
+LAST_ID = "~"
 """Above all ids."""
 
-Faults = list[tuple[str, str]]
-"""Ids of tasks, and what is wrong with each."""
 
-Seen = Callable[[int], None]
-"""Is told how many records were looked at."""
+class Census:
+    """See `port.census.Census` for what each verb promises."""
 
-
-def unseen(records: int) -> None:
-    """Tells nobody."""
-
-
-class Census(Protocol):
-    """What every Store can tell of faults. The promises of all verbs of the Store hold here too."""
+    _db: Database
 
     async def census(self, seen: Seen = unseen) -> Faults:
-        """All tasks that nothing will ever move, or whose rows contradict each other, with what is wrong. Always empty, or there is a
-        bug. Reads all of history, in slices, and tells after each how far it is."""
-        ...
+        async def bound(low: str, records: int) -> str | None:
+            rows = await self._db.fetch("census_bound", low=low, records=records)
+            return rows[0][0] if rows else None
+
+        async def look(low: str, high: str) -> Faults:
+            return [(row[0], row[1]) for row in await self._db.fetch("census", low=low, high=high)]
+
+        return await in_slices(bound, look, seen)
 
     async def census_lately(self, most: int) -> Faults:
-        """The same among the oldest unfinished tasks, those that are held, those that sleep for ever, and the newest: so many of each. What
-        it costs does not depend on history."""
-        ...
+        return [(row[0], row[1]) for row in await self._db.fetch("census_lately", most=most)]
 
 
 async def in_slices(
     bound: Callable[[str, int], Awaitable[str | None]], look: Callable[[str, str], Awaitable[Faults]], seen: Seen
 ) -> Faults:
     """Look at all ids, from bound to bound. A slice that takes too long for the server is made smaller."""
-    found: Faults = []
+    faults: Faults = []
     low, size, records = "", RECORDS, 0
     while True:
-        high = await bound(low, size) or LAST
+        high = await bound(low, size) or LAST_ID
         try:
-            found += await look(low, high)
+            faults += await look(low, high)
         except StoreUnavailable:
-            if size <= FEWEST:
+            if size <= MIN_RECORDS:
                 raise
-            size = max(FEWEST, size // 8)
+            size = max(MIN_RECORDS, size // 8)
             continue
         records += size
         seen(records)
-        if high == LAST:
-            return found
+        if high == LAST_ID:
+            return faults
         low = high

@@ -18,9 +18,6 @@ WIDE = 500
 """How many ready tasks a round looks at, once some were sent away."""
 
 ROUNDS = 200
-PARENTS = 500
-"""At how many parents one look for orphans looks, each time from where the last one stopped."""
-
 GATES = 50
 """At how many gates a look around looks, each time from where the last one stopped."""
 

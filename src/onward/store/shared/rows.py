@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.core import wire
-from onward.core.schedule import ScheduleRow
 from onward.core.task import NewTask, State, Task, open_state
 from onward.core.usage import Usage
 from onward.store.port.core import Batch, WorkerRow
@@ -109,24 +108,3 @@ def submit_values(new: Sequence[NewTask]) -> dict[str, Any]:
         "groups": [n.group for n in new],
         "tenants": [n.tenant for n in new],
     }
-
-
-def schedule(row: Sequence[Any]) -> ScheduleRow:
-    """A schedule from the sections `schedules` and `soonest`."""
-    found = ScheduleRow(*row)
-    return found._replace(paused=bool(found.paused))
-
-
-def turn(seen: str | None, to: ScheduleRow | None) -> str:
-    """The section that turns a schedule from one mark to the next: a new one, a change, or its end."""
-    return "schedule_drop" if to is None else "schedule_add" if seen is None else "schedule_turn"
-
-
-def turn_values(name: str, seen: str | None, to: ScheduleRow | None) -> dict[str, Any]:
-    """Its parameters."""
-    return ({} if to is None else to._asdict()) | {"name": name, "seen": seen}
-
-
-def turned_before(there: str | None, to: ScheduleRow | None) -> bool:
-    """Whether a turn that changed nothing had been done already, and only its answer was lost."""
-    return there == (None if to is None else to.mark)

@@ -9,8 +9,10 @@ from typing import Any
 
 import apsw
 
+from onward.core.control import Unheard
 from onward.core.record import Entry
 from onward.store import statements
+from onward.store.port.core import End
 from onward.store.shared import predecessor
 from onward.store.shared.predecessor import Witness, WitnessLost
 
@@ -47,6 +49,13 @@ def insert(connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...
         size = next(size for size in SIZES if size >= len(part))
         missing = (None,) * (len(part[0]) * (size - len(part)))
         connection.execute(_many(S[name].sql, size), (*itertools.chain.from_iterable(part), *missing))
+
+
+def check_heard(connection: apsw.Connection, ends: Sequence[End]) -> None:
+    """Raise Unheard when a task that is about to end has a message that it has not read."""
+    for end in ends:
+        if end.inbox is not None and (row := first(connection, "inbox_of", id=end.id)) and row[0] > end.inbox:
+            raise Unheard(end.id)
 
 
 class Missing(apsw.ConstraintError):

@@ -13,9 +13,9 @@ import apsw
 
 from onward.errors import OnwardError
 from onward.store.nudge import NEWS, READY, SPARE, Datagrams, Hub, News, Waiting, send_datagrams
+from onward.store.sqlite.database import SqliteDatabase
 from onward.store.sqlite.execute import run
 from onward.store.sqlite.file import MEMORY
-from onward.store.sqlite.lane import Lane
 
 LOOK = 0.01
 """Seconds between two looks of those who follow."""
@@ -24,14 +24,11 @@ LOOK = 0.01
 class SqliteNudges:
     """See `Store` for what each verb promises."""
 
-    path: str
-    inline: bool
+    _db: SqliteDatabase
     _hub: Hub
     _news: News
-    _read: Lane | None
     _ears: Datagrams | None
     _sending: set[asyncio.Task[None]]
-    _reading: Any
 
     def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
         self._hub.nudge(topic, tasks)
@@ -47,7 +44,7 @@ class SqliteNudges:
             self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, "ended")
         ]  # what outsiders append is one of these
         stopped = asyncio.Event()
-        if self.path != MEMORY and not self.inline:
+        if self._db.path != MEMORY and not self._db.inline:
             self._spawn(self._watch(stopped))
 
         def stop() -> None:
@@ -60,9 +57,9 @@ class SqliteNudges:
     async def _watch(self, stopped: asyncio.Event) -> None:
         """Tell those who follow here when anybody has written to the file."""
         seen = 0
-        while self._read is not None and not stopped.is_set():
+        while self._db.reader is not None and not stopped.is_set():
             with contextlib.suppress(apsw.Error, RuntimeError):  # the next look tells
-                now = await self._read.run(_version, single=True)
+                now = await self._db.reader.run(_version, single=True)
                 if now != seen:
                     seen = now
                     self._hub.heard(NEWS)
@@ -70,7 +67,7 @@ class SqliteNudges:
                 await asyncio.wait_for(stopped.wait(), LOOK)
 
     async def attend(self, worker: str) -> str:  # noqa: ARG002 -- the address is the process's
-        if self.path == MEMORY or self.inline:
+        if self._db.path == MEMORY or self._db.inline:
             return ""
         if self._ears is not None:
             self._ears.close()
@@ -78,7 +75,7 @@ class SqliteNudges:
         return await self._ears.open()
 
     def _send(self, waiting: Waiting) -> None:
-        if self.inline:
+        if self._db.inline:
             return
         self._spawn(self._send_now(waiting))
 
@@ -89,7 +86,7 @@ class SqliteNudges:
 
     async def _send_now(self, waiting: Waiting) -> None:
         with contextlib.suppress(OnwardError, RuntimeError):  # a hint may be lost
-            for address, messages in (await self._reading(lambda c: _messages(c, waiting))).items():
+            for address, messages in (await self._db.reading(lambda c: _messages(c, waiting))).items():
                 send_datagrams(messages, [address])
 
 

@@ -1,28 +1,21 @@
-"""All rows of all tables, on SQLite."""
+"""A scan of all tables, on SQLite."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Protocol, TypeVar
 
 import apsw
 
 from onward.store.port.scanning import Look
+from onward.store.sqlite.database import SqliteDatabase
 from onward.store.sqlite.execute import run
-
-T = TypeVar("T")
-
-
-class _Reads(Protocol):
-    async def _reading(self, job: Callable[[apsw.Connection], T], /) -> T: ...
 
 
 class SqliteScanning:
-    """See `Scanning`."""
+    """See `port.scanning.Scanning` for what each verb promises."""
 
-    async def scan(self: _Reads, look: Look) -> None:
-        """See `Scanning.scan`."""
-        await self._reading(lambda c: _scan(c, look))
+    _db: SqliteDatabase
+
+    async def scan(self, look: Look) -> None:
+        await self._db.reading(lambda c: _scan(c, look))
 
 
 def _scan(connection: apsw.Connection, look: Look) -> None:

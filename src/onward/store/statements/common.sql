@@ -902,3 +902,32 @@ SELECT queue AS value, '' AS about FROM onward_queue GROUP BY queue ORDER BY que
 -- name: suggest_schedules
 -- Schedules by name.
 SELECT name AS value, task AS about FROM onward_schedules ORDER BY name LIMIT :limit
+
+-- name: by_key
+-- The tasks that these keys belong to.
+SELECT id, key, fingerprint FROM onward_tasks WHERE key AMONG (:keys)
+
+-- name: kin
+-- These tasks: their parents, names and options.
+SELECT id, parent, task, options FROM onward_tasks WHERE id AMONG (:ids)
+
+-- name: kin_below
+-- The same of all their children.
+SELECT id, parent, task, options FROM onward_tasks WHERE parent AMONG (:ids)
+
+-- name: contents
+-- The contents of a task that have these names.
+SELECT id, data FROM onward_contents WHERE task_id = :id AND id AMONG (:ids)
+
+-- name: purses
+-- The ledgers of these tasks.
+SELECT task_id, data FROM onward_purses WHERE task_id AMONG (:ids)
+
+-- name: save_purse
+-- A ledger as it is now.
+INSERT INTO onward_purses (task_id, data) VALUES (:id, :data) ON CONFLICT (task_id) DO UPDATE SET data = excluded.data
+
+-- name: offer
+-- A handler of a worker.
+INSERT INTO onward_handlers (name, schema, offered_at) VALUES (:name, :schema, onward_now())
+ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded.offered_at

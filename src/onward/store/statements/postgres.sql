@@ -398,21 +398,9 @@ LEFT JOIN LATERAL (SELECT seq FROM onward_outcomes f WHERE f.task_id = t.id LIMI
 -- Contents that records refer to. The same again is the same.
 INSERT INTO onward_contents (task_id, id, data) SELECT * FROM unnest(:tasks::text[], :ids::text[], :datas::bytea[]) ORDER BY 1, 2 ON CONFLICT DO NOTHING
 
--- name: contents
--- What a task keeps under these names.
-SELECT id, data FROM onward_contents WHERE task_id = :id AND id = ANY(:ids::text[])
-
 -- name: lock_purses
 -- Whoever changes purses stands in line here, also for one that is not there yet; before any queue row.
 SELECT pg_advisory_xact_lock(hashtextextended(purse, 2)) FROM unnest(:ids::text[]) AS p(purse)
-
--- name: purses
--- The purses of these tasks.
-SELECT task_id, data FROM onward_purses WHERE task_id = ANY(:ids::text[])
-
--- name: save_purses
--- Purses as they are now.
-INSERT INTO onward_purses (task_id, data) SELECT * FROM unnest(:ids::text[], :datas::bytea[]) ON CONFLICT (task_id) DO UPDATE SET data = excluded.data
 
 -- name: watch
 -- See the migration: the triggers are made with the first subscription.
@@ -592,24 +580,23 @@ UPDATE onward_queue SET paused = true, due_at = CASE WHEN worker IS NULL THEN 'I
     reason = CASE WHEN worker IS NULL THEN 'paused' ELSE reason END
 WHERE task_id = :id RETURNING worker
 
--- name: offer
--- Handlers this worker has.
-INSERT INTO onward_handlers (name, schema, offered_at) SELECT name, schema, onward_now() FROM unnest(:names::text[], :schemas::bytea[]) AS h(name, schema)
-ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded.offered_at
-
--- name: lock_queue_row
+-- name: queue_row
 -- Queue row first: the order that every writer keeps.
 SELECT reason, attempt, worker, paused, gate FROM onward_queue WHERE task_id = :id FOR UPDATE
 
--- name: lock_outcomes
--- The outcomes of many tasks, while it is decided whether they may be forgotten.
-SELECT task_id FROM onward_outcomes WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE
+-- name: lock_trees
+-- The outcomes of all tasks of some trees, before the store decides whether to prune them.
+WITH RECURSIVE tree(id) AS (
+    SELECT id FROM onward_tasks WHERE id = ANY(:ids::text[]) AND parent IS NULL
+    UNION ALL SELECT t.id FROM tree JOIN onward_tasks t ON t.parent = tree.id
+)
+SELECT task_id FROM onward_outcomes WHERE task_id = ANY(ARRAY(SELECT id FROM tree)) ORDER BY task_id FOR UPDATE
 
--- name: lock_origin
+-- name: origin
 -- The task that is forked: while it is, nobody may forget it.
 SELECT id FROM onward_tasks WHERE id = :id FOR KEY SHARE
 
--- name: lock_outcome
+-- name: outcome
 -- Only a failed task is reopened, and only by one.
 SELECT state, attempt FROM onward_outcomes WHERE task_id = :id FOR UPDATE
 
@@ -683,14 +670,6 @@ SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema() AND 
 -- Whether there is an outbox: the tables may be of an older version than the program.
 SELECT 1 WHERE to_regclass('onward_outbox') IS NOT NULL
 
--- name: kin
--- These tasks: whose children they are, their names, and how they were asked for.
-SELECT id, parent, task, options FROM onward_tasks WHERE id = ANY(:ids::text[])
-
--- name: kin_below
--- The same of all their children.
-SELECT id, parent, task, options FROM onward_tasks WHERE parent = ANY(:ids::text[])
-
 -- name: lock_audit
 -- Everybody who adds to the audit stands in line here: the chain has one end. Always the last lock of a transaction. (Not the number
 -- of `onward_watch`, which waits for all who write.)
@@ -703,11 +682,11 @@ SELECT pg_advisory_xact_lock(7205759405)
 -- letters of the text follow each other are not looked at any further.
 (t.task COLLATE "C" ILIKE :text ESCAPE '~' OR t.key COLLATE "C" ILIKE :text ESCAPE '~' OR t.id LIKE :id_begins OR t.id LIKE :id_ends
  OR (substring(t.input FROM 1 FOR :far) LIKE ANY (:pairs) AND (
-     encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :within ESCAPE '~'
-     OR (:two_cases AND encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :within_too ESCAPE '~')))
+     encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :octal_within ESCAPE '~'
+     OR (:two_cases AND encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :octal_within_too ESCAPE '~')))
  OR (t.options LIKE ANY (:pairs) AND position('"labels":{'::bytea IN t.options) > 0 AND (
-     encode(substring(t.options FROM position('"labels":{'::bytea IN t.options) + 10), 'escape') COLLATE "C" ILIKE :labelled ESCAPE '~'
-     OR (:two_cases AND encode(substring(t.options FROM position('"labels":{'::bytea IN t.options) + 10), 'escape') COLLATE "C" ILIKE :labelled_too ESCAPE '~')))
+     encode(substring(t.options FROM position('"labels":{'::bytea IN t.options) + 10), 'escape') COLLATE "C" ILIKE :octal_labelled ESCAPE '~'
+     OR (:two_cases AND encode(substring(t.options FROM position('"labels":{'::bytea IN t.options) + 10), 'escape') COLLATE "C" ILIKE :octal_labelled_too ESCAPE '~')))
  OR (:two_cases AND (t.task COLLATE "C" ILIKE :text_too ESCAPE '~' OR t.key COLLATE "C" ILIKE :text_too ESCAPE '~')))
 
 -- name: has_label

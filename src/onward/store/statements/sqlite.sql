@@ -237,18 +237,6 @@ WHERE t.parent IN (SELECT value FROM json_each(:parents)) AND t.parent IS NOT NU
 -- Contents that records refer to. The same again is the same.
 INSERT OR IGNORE INTO onward_contents (task_id, id, data) VALUES (?1, ?2, ?3)
 
--- name: contents
--- What a task keeps under these names.
-SELECT id, data FROM onward_contents WHERE task_id = :id AND id IN (SELECT value FROM json_each(:ids))
-
--- name: purses
--- The purses of these tasks.
-SELECT task_id, data FROM onward_purses WHERE task_id IN (SELECT value FROM json_each(:ids))
-
--- name: save_purse
--- A purse as it is now.
-INSERT INTO onward_purses (task_id, data) VALUES (?1, ?2) ON CONFLICT (task_id) DO UPDATE SET data = excluded.data
-
 -- name: watch_tasks
 -- What becomes of tasks goes to the outbox, in the transaction that writes it. Made with the first subscription.
 CREATE TRIGGER onward_outbox_tasks AFTER INSERT ON onward_journal WHEN NEW.kind LIKE 'task.%' AND NEW.kind <> 'task.submitted'
@@ -351,11 +339,6 @@ UPDATE onward_queue SET paused = 1, due_at = CASE WHEN worker IS NULL THEN 9e999
     reason = CASE WHEN worker IS NULL THEN 'paused' ELSE reason END
 WHERE task_id = :id RETURNING worker
 
--- name: offer
--- A handler this worker has.
-INSERT INTO onward_handlers (name, schema, offered_at) VALUES (?1, ?2, onward_now())
-ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded.offered_at
-
 -- name: queue_row
 -- The queue row of a task.
 SELECT reason, attempt, worker, paused, gate FROM onward_queue WHERE task_id = :id
@@ -363,6 +346,10 @@ SELECT reason, attempt, worker, paused, gate FROM onward_queue WHERE task_id = :
 -- name: outcome
 -- How a task ended.
 SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
+
+-- name: origin
+-- The task that is forked.
+SELECT id FROM onward_tasks WHERE id = :id
 
 -- name: addresses
 -- Where workers listen for nudges.
@@ -387,14 +374,6 @@ SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'onward\_%' ES
 -- name: outbox_there
 -- Whether there is an outbox: the tables may be of an older version than the program.
 SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onward_outbox'
-
--- name: kin
--- These tasks: whose children they are, their names, and how they were asked for.
-SELECT id, parent, task, options FROM onward_tasks WHERE id IN (SELECT value FROM json_each(:ids))
-
--- name: kin_below
--- The same of all their children.
-SELECT id, parent, task, options FROM onward_tasks WHERE parent IN (SELECT value FROM json_each(:ids))
 
 -- name: tails
 -- The next records of many tasks, each after a number; differs by necessity because of how a list of pairs is given.

@@ -1,0 +1,30 @@
+"""The audit log: a chain of entries, each with the hash of the one before it."""
+
+from __future__ import annotations
+
+from onward.core.audit import BEGINNING, AuditEvent, Entry, entered
+from onward.store.shared.database import Connection, Database
+
+
+class Audit:
+    """See `port.access.Access` for what each verb promises."""
+
+    _db: Database
+
+    async def write_down(self, deed: AuditEvent) -> None:
+        await self._db.transact(lambda c: append(c, deed))
+
+    async def audit(self, after: int, limit: int, whose: str | None = None, before: int | None = None) -> list[Entry]:
+        name = "audit" if whose is None else "audit_tenant"
+        name += "" if before is None else "_before"
+        rows = await self._db.fetch(name, after=after, before=before, limit=limit, tenant=whose)
+        return [Entry(*row) for row in rows]
+
+
+async def append(connection: Connection, event: AuditEvent) -> None:
+    """Append an event to the audit log, as the last write of a transaction. On PostgreSQL the transaction holds the lock of the log until
+    its commit, and no other lock is taken after that one."""
+    await connection.lock("lock_audit")
+    number, before = await connection.first("audit_head") or (0, BEGINNING)  # after the lock: it sees the last entry
+    (now,) = await connection.first("now")
+    await connection.run("audit_add", **entered(event, number + 1, before, now)._asdict())
