@@ -277,7 +277,7 @@ async def _kill(app: MemoryApp, worker: Worker, tasks: list[asyncio.Task[Any]]) 
         task.cancelled() or task.exception()
     worker.threads.close()
     app._dead = False
-    await app.store.rescue([worker.id])
+    await app.store.workers.rescue([worker.id])
 
 
 async def _stop(app: MemoryApp, worker: Worker) -> None:
@@ -340,7 +340,7 @@ async def _unfinished(app: Onward) -> list[Task]:
 
 async def _untold(app: Onward) -> bool:
     """Whether there are events that a function of this app would hear of now."""
-    lanes = await app.store.lanes() or ()
+    lanes = await app.store.outbox.lanes() or ()
     return any(lane.due_in <= 0 and lane.name.removeprefix(FUNCTION) in app._listeners for lane in lanes)
 
 

@@ -24,8 +24,8 @@ from onward.engine.worker.lease import Heart, Lease
 from onward.engine.worker.presence import CONFIRM, Watch, machine
 from onward.engine.worker.watchdog import Watchdog
 from onward.errors import StoreUnavailable
-from onward.store.nudge import PAUSE, Datagrams, Hub, send_datagrams
-from onward.store.port.core import Beat
+from onward.store.nudge import SEND_EVERY_S, Datagrams, Hub, send_datagrams
+from onward.store.port.workers import Beat
 from tests.kit import HandClock, Through, calm, eventually, row
 
 # ── the lease ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -320,7 +320,7 @@ async def test_a_busy_process_sends_few_nudges() -> None:
         hub.nudge("ready")
         hub.nudge("ended")
     assert sent == [{"ready"}], "the first goes out at once"
-    await asyncio.sleep(PAUSE * 3)
+    await asyncio.sleep(SEND_EVERY_S * 3)
     assert sent == [{"ready"}, {"ready", "ended"}], "those of the next moment together"
     hub.close()
 
@@ -338,7 +338,7 @@ async def test_a_store_in_front_of_a_store() -> None:
     """The tests' own tool: what is replaced is replaced, the rest goes through."""
     store = FakeStore()
     assert Through(store, inline=True).inline is True
-    assert (await Through(store).beat("w", 1, 0)).alive
+    assert (await Through(store).workers.heartbeat("w", 1, 0)).alive
 
 
 # ── work within a time ───────────────────────────────────────────────────────────────────────────────────────────────

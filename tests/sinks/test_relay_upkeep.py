@@ -101,7 +101,7 @@ async def test_what_was_written_for_a_subscription_that_was_just_removed_goes(of
         await office.send(relay)
         office.time.move(100)
     assert [one.subscription for one in await office.deliveries()] == ["on:other"]
-    assert await office.store.lanes() == []
+    assert await office.store.outbox.lanes() == []
 
 
 @only_postgres
@@ -120,7 +120,7 @@ async def test_a_worker_whose_subscriptions_cannot_be_written_does_not_start(
             with pytest.raises(StoreUnavailable, match="long transaction"):
                 await app.make_worker().start()
         await connection.close()
-        assert await app.store.workers() == [], "and nothing of it is left behind"
+        assert await app.store.workers.list() == [], "and nothing of it is left behind"
     left = {task.get_name() for task in asyncio.all_tasks()} | {thread.name for thread in threading.enumerate()}
     assert not [name for name in left - before if name.startswith("onward-") and "reader" not in name]
 
@@ -134,9 +134,9 @@ async def test_who_adds_to_the_audit_does_not_wait_for_the_first_subscription(
     connection = await asyncpg.connect(url)
     async with connection.transaction():
         await connection.execute("LOCK TABLE onward_journal IN ROW EXCLUSIVE MODE")
-        watching = asyncio.ensure_future(office.store.watch(busy=False))
+        watching = asyncio.ensure_future(office.store.outbox.watch(busy=False))
         await eventually(lambda: connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
-        await office.store.write_down(AuditEvent("pause", "queue", None, None, "ann", {}))
+        await office.store.audit.append(AuditEvent("pause", "queue", None, None, "ann", {}))
         assert not watching.done()
     with contextlib.suppress(StoreUnavailable):  # its second may be over by now
         await watching

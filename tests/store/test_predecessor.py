@@ -74,7 +74,7 @@ async def test_a_settle_without_its_predecessor_settles_nothing(store: Store, en
     assert await kinds(store, held.id) == [r.SUBMITTED, r.SHIFT]
     assert (await store.get(held.id)).state is State.RUNNING  # type: ignore[union-attr]
     assert (await store.get(other.id)).state is (State.COMPLETED if ending == "end" else State.PENDING)  # type: ignore[union-attr]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_the_same_number_of_another_shift_is_not_the_predecessor(store: Store, time: Any) -> None:

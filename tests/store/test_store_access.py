@@ -15,7 +15,7 @@ from tests.kit import begun, claim, completion, join, new, only_postgres, sql, s
 
 async def listed(store: Store, whose: str | None, state: State | None = None, **over: Any) -> list[str]:
     asked: dict[str, Any] = {"task": None, "queue": None, "limit": 100, "before": None}
-    return [task.task_id for task in await store.list(state=state, whose=whose, **asked | over)]
+    return [task.task_id for task in await store.listing.list(state=state, whose=whose, **asked | over)]
 
 
 async def test_whose(store: Store) -> None:
@@ -60,8 +60,14 @@ async def test_a_child_is_of_the_tenant_of_its_parent_whatever_is_said(store: St
         found = await store.get(child.id)
         assert found is not None
         assert (found.tenant, found.group) == ("acme", group)
-    assert {kin.id for kin in await store.kin([parent.id], below=True)} == {one.id, keyed.id, *[t.id for t in many]}
-    assert [(kin.id, kin.parent, kin.task) for kin in await store.kin([one.id])] == [(one.id, parent.id, "work")]
+    assert {kin.id for kin in await store.listing.kin([parent.id], below=True)} == {
+        one.id,
+        keyed.id,
+        *[t.id for t in many],
+    }
+    assert [(kin.id, kin.parent, kin.task) for kin in await store.listing.kin([one.id])] == [
+        (one.id, parent.id, "work")
+    ]
 
 
 async def test_what_is_asked_is_shown_to_its_tenant(store: Store) -> None:
@@ -76,7 +82,9 @@ async def test_what_is_asked_is_shown_to_its_tenant(store: Store) -> None:
     for one in (held, *rest):
         said = entry(one, kind=QUESTION, data=b'{"question":"how?"}')
         await store.save("w1", Batch([said], waits=[Wait(one.id, float("inf"), "question", 1)]))
-    by = {whose: {ask.task_id for ask in await store.asks(whose=whose)} for whose in ("acme", "", "globex", None)}
+    by = {
+        whose: {ask.task_id for ask in await store.listing.asks(whose=whose)} for whose in ("acme", "", "globex", None)
+    }
     assert [len(by[whose]) for whose in ("acme", "", "globex", None)] == [1, 2, 0, 3]
     assert by["acme"] | by[""] == by[None]
 

@@ -184,7 +184,7 @@ async def test_commit_and_the_task_is_there_and_runs(app: Onward, url: str, borr
         assert (task.state, task.input, task.priority, task.labels) == (State.PENDING, {"name": "you"}, 3, {"a": "b"})
     async with app.worker():
         assert await handle.result(timeout=60) == "hello you"
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 @both
@@ -216,7 +216,7 @@ async def test_the_same_key_is_the_same_task(app: Onward, url: str, borrow: Any)
             await app.submit("nothing", 2, key="k", connection=owner.connection)
         await owner.rollback()
     assert await sql(app.store, "SELECT count(*) FROM onward_queue") == [(2,)]
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 @both
@@ -248,7 +248,7 @@ async def test_an_id_sent_again_after_its_task_has_ended_changes_nothing(store: 
         (answer,) = await store.submit([wanted], owner.connection)
         await owner.commit()
     assert answer.id == wanted.id
-    assert await store.census() == []
+    assert await store.health.census() == []
     assert (await store.get(wanted.id)).state is State.COMPLETED  # type: ignore[union-attr]
 
 

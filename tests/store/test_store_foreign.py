@@ -101,7 +101,7 @@ async def test_a_claim_reads_no_more_with_many_foreign_tasks(store: Store, state
 
 async def test_a_claim_under_a_limit_finds_its_own_behind_many_foreign_tasks(store: Store) -> None:
     await join(store, "w1")
-    await store.limit([LimitRow("task", "work", Limit(concurrency=2))])
+    await store.queues.set_limits([LimitRow("task", "work", Limit(concurrency=2))])
     await foreign(store, FEW)
     ids = await submit(store, *[new() for _ in range(4)])
     assert [one.id for one in await claim(store, names=NAMES)] == ids[:2]

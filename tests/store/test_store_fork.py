@@ -41,7 +41,7 @@ async def test_a_fork_has_the_first_records_then_its_own(store: Store) -> None:
     assert (task.task, task.queue, task.input) == (old.task, old.queue, old.input)
     assert task.created_at >= old.created_at
     assert old.state is State.COMPLETED
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_messages_that_were_read_are_there_and_the_next_has_the_next_number(store: Store) -> None:
@@ -71,8 +71,7 @@ async def test_a_fork_that_is_asked_for_again_is_there_once(store: Store) -> Non
 async def test_all_or_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record that says it is a fork cannot be written: then nothing of it is."""
     origin, fork = await _origin(store), next_id()
-    module = f"onward.store.{'sqlite' if 'Sqlite' in type(store).__name__ else 'postgres'}.fork"
-    monkeypatch.setattr(f"{module}.FORKED", None)
+    monkeypatch.setattr("onward.store.shared.forks.FORKED", None)
     with pytest.raises(Exception, match=r"(?i)null"):
         await store.fork(fork, origin, 3, input=b"null", inbox=0)
     assert await store.get(fork) is None

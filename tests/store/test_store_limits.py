@@ -17,7 +17,7 @@ from tests.kit import Time, claim, completion, join, new, only_postgres, row, sq
 
 
 async def limited(store: Store, task: str = "work", **numbers: Any) -> None:
-    await store.limit([LimitRow("task", task, Limit(**numbers))])
+    await store.queues.set_limits([LimitRow("task", task, Limit(**numbers))])
 
 
 async def groups(store: Store, *names: str | None, **over: Any) -> list[str]:
@@ -140,7 +140,7 @@ async def test_without_a_group_the_limit_is_for_all_of_a_name(store: Store) -> N
 async def test_a_limit_that_concerns_nobody_here_changes_nothing(store: Store) -> None:
     await join(store, "w1")
     await limited(store, "another", concurrency=1)
-    await store.limit([LimitRow("queue", "another", Limit(concurrency=1))])
+    await store.queues.set_limits([LimitRow("queue", "another", Limit(concurrency=1))])
     await groups(store, "a", "a", "a")
     held = await claim(store)
     assert [one.gate for one in held] == [None] * 3
@@ -181,7 +181,7 @@ async def test_the_dead_free_their_places(store: Store) -> None:
     first, second = await groups(store, "web", "web")
     assert [one.id for one in await claim(store, "w2")] == [first]
     assert await claim(store) == []
-    assert await store.rescue(["w2"]) == 1
+    assert await store.workers.rescue(["w2"]) == 1
     (held,) = await claim(store)
     assert held.id == first, "it goes on before others begin"
     await finish(store, held)
@@ -195,7 +195,7 @@ async def test_leaving_and_giving_back_free_places(store: Store) -> None:
     await claim(store, "w2")
     await store.release("w2", [first], 1e12)
     assert [one.id for one in await claim(store, "w2")] == [first]
-    await store.leave("w2")
+    await store.workers.leave("w2")
     assert [one.id for one in await claim(store)] == [first]
 
 
@@ -218,7 +218,7 @@ async def test_cancelling_leaves_nobody_behind(store: Store, which: int) -> None
         assert held.id == wanted
         await finish(store, held)
     assert await claim(store) == []
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_crowd_that_waits_is_in_nobodys_way(store: Store) -> None:
@@ -230,7 +230,7 @@ async def test_a_crowd_that_waits_is_in_nobodys_way(store: Store) -> None:
     assert [one.id for one in held[1:]] == behind
     ((ready,),) = await sql(store, "SELECT count(*) FROM onward_queue WHERE worker IS NULL AND due_at IS NULL")
     assert ready == 0, "those that wait are not among the ready ones"
-    assert (await store.depth("default")).waiting == 1499, "but a full queue is full"
+    assert (await store.queues.depth("default")).waiting == 1499, "but a full queue is full"
 
 
 async def test_a_suspect_stays_behind_its_limit(store: Store) -> None:
@@ -248,7 +248,7 @@ async def test_a_suspect_stays_behind_its_limit(store: Store) -> None:
 
 async def test_so_many_of_a_queue_at_once(store: Store) -> None:
     await join(store, "w1", "w2")
-    await store.limit([LimitRow("queue", "gpu", Limit(concurrency=3))])
+    await store.queues.set_limits([LimitRow("queue", "gpu", Limit(concurrency=3))])
     await submit(store, *[new(queue="gpu") for _ in range(5)], *[new() for _ in range(5)])
     first = await claim(store, "w1", 2, "gpu")
     second = await claim(store, "w2", 5, "gpu")
@@ -258,13 +258,13 @@ async def test_so_many_of_a_queue_at_once(store: Store) -> None:
     assert len(await claim(store)) == 5, "another queue"
     await finish(store, first[0])
     assert len(await claim(store, "w2", 5, "gpu")) == 1
-    assert await store.rescue(["w2"]) == 2
+    assert await store.workers.rescue(["w2"]) == 2
     assert len(await claim(store, "w1", 5, "gpu")) == 2
 
 
 async def test_a_queue_and_a_group_may_both_be_limited(store: Store) -> None:
     await join(store, "w1")
-    await store.limit(
+    await store.queues.set_limits(
         [LimitRow("queue", "default", Limit(concurrency=2)), LimitRow("task", "work", Limit(concurrency=1))]
     )
     await groups(store, "a", "a", "b", "c")
@@ -328,7 +328,7 @@ async def test_only_the_first_start_counts_for_the_rate(store: Store, time: Time
     await limited(store, rate="1/h")
     first, second = await groups(store, "web", "web")
     await claim(store, "w2")
-    await store.rescue(["w2"])
+    await store.workers.rescue(["w2"])
     (held,) = await claim(store)
     assert held.id == first, "it goes on after a crash, whatever the rate"
     await store.save("w1", let_go(waiting(held, time.now + 1, "retrying", 2), held))
@@ -397,9 +397,9 @@ async def test_raised_lowered_and_lifted(store: Store) -> None:
     assert await claim(store) == []
     await finish(store, held.pop())
     assert len(await claim(store)) == 1
-    await store.limit([LimitRow("task", "work", None)])
+    await store.queues.set_limits([LimitRow("task", "work", None)])
     assert len(await claim(store)) == 5
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_what_is_held_already_counts_for_a_new_limit(store: Store) -> None:
@@ -407,7 +407,7 @@ async def test_what_is_held_already_counts_for_a_new_limit(store: Store) -> None
     await groups(store, "web", queue="gpu")
     (held,) = await claim(store, queue="gpu")
     await limited(store, concurrency=1)
-    await store.limit([LimitRow("queue", "gpu", Limit(concurrency=2))])
+    await store.queues.set_limits([LimitRow("queue", "gpu", Limit(concurrency=2))])
     (waits,) = await groups(store, "web")
     assert await claim(store) == []
     assert await reasons(store, waits) == ["quota"]
@@ -438,7 +438,7 @@ async def test_another_program_learns_of_a_limit(store: Store, open_another: Any
     await limited(other, concurrency=1)
     await groups(other, "web", "web")
     assert len(await claim(store)) == 1
-    await other.limit([LimitRow("task", "work", None)])
+    await other.queues.set_limits([LimitRow("task", "work", None)])
     assert len(await claim(store)) == 1
 
 
@@ -493,12 +493,12 @@ async def race(stores: list[Store], most: int, queue_most: int) -> tuple[int, li
 
 
 async def crowd(store: Store, open_another: Any, *, queue_most: int = 100) -> list[Store]:
-    await store.limit(
+    await store.queues.set_limits(
         [LimitRow("task", "work", Limit(concurrency=2)), LimitRow("queue", "default", Limit(concurrency=queue_most))]
     )
     stores = [await open_another() for _ in range(6)]
     for number in range(6):
-        await store.join(row(f"w{number}"), 1000)
+        await store.workers.join(row(f"w{number}"), 1000)
     await groups(store, *[f"g{number % 4}" for number in range(200)])
     return stores
 
@@ -513,7 +513,7 @@ async def test_many_claimers_never_exceed_a_limit_and_forget_nobody(
     done, faults = await race(stores, 2, queue_most)
     assert faults == []
     assert done == 200, "each free place was given to the next, with nobody to look around"
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.slow
@@ -558,7 +558,7 @@ async def test_claims_and_cancels_at_once(store: Store, open_another: Any) -> No
 
     stopped, *done = await asyncio.gather(cancel(), *[work(number) for number in range(1, 5)])
     assert stopped + sum(done) == 200
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.slow

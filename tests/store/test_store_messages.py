@@ -193,7 +193,7 @@ async def test_a_message_wakes_a_task_that_waits_for_one(store: Store, time: Tim
     assert await reason(store, one.id) == "queued"
     (held,) = await claim(store)
     assert (held.id, held.inbox) == (one.id, 1)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("why", ["asleep", "retrying", "delayed", "parked", "quarantined", "paused"])
@@ -213,7 +213,7 @@ async def test_a_message_leaves_the_holder_alone(store: Store) -> None:
     one = await begun(store)
     await store.send(one.id, message())
     assert await reason(store, one.id) == "running"
-    assert (await store.beat("w1", 10, 0)).held == {one.id}
+    assert (await store.workers.heartbeat("w1", 10, 0)).held == {one.id}
     assert await store.save("w1", Batch([entry(one)])) == set()
 
 
@@ -264,7 +264,7 @@ async def test_send_against_settle(store: Store, open_another: Any, kind: str) -
 
 
 async def test_asks_are_what_nobody_has_answered_the_oldest_first(store: Store) -> None:
-    assert await store.asks() == []
+    assert await store.listing.asks() == []
     first, second, third = [await begun(store) for _ in range(3)]
     entries = [
         (first.id, 3, 2, r.QUESTION, "question", b'{"question":"a"}', 30.0),
@@ -273,16 +273,16 @@ async def test_asks_are_what_nobody_has_answered_the_oldest_first(store: Store) 
         (third.id, 3, 2, r.SIGNAL, "signal go", b'{"signal":"go"}', 5.0),
     ]
     await store.save("w1", Batch(entries))
-    found = await store.asks()
+    found = await store.listing.asks()
     assert [(a.task_id, a.seq, a.kind, a.key, a.data, a.at, a.task) for a in found] == [
         (second.id, 3, r.APPROVAL, "approval", b'{"what":"b"}', 10.0, "work"),
         (second.id, 4, r.QUESTION, "[gather.1]question", b'{"question":"c"}', 20.0, "work"),
         (first.id, 3, r.QUESTION, "question", b'{"question":"a"}', 30.0, "work"),
     ]
     await store.send(second.id, message("x", ref=3))
-    assert [(a.task_id, a.seq) for a in await store.asks()] == [(second.id, 4), (first.id, 3)]
+    assert [(a.task_id, a.seq) for a in await store.listing.asks()] == [(second.id, 4), (first.id, 3)]
     await store.cancel(second.id)
-    assert [(a.task_id, a.seq) for a in await store.asks()] == [(first.id, 3)], "an ended task asks nothing"
+    assert [(a.task_id, a.seq) for a in await store.listing.asks()] == [(first.id, 3)], "an ended task asks nothing"
 
 
 @pytest.mark.parametrize(
@@ -298,19 +298,19 @@ async def test_what_was_asked_in_a_saga_that_was_given_up_is_asked_no_more(
     one = await begun(store)
     keys = [*void, *open_]
     await store.save("w1", Batch([entry(one, n, r.QUESTION, key, b"{}") for n, key in enumerate(keys, 1)]))
-    assert [ask.key for ask in await store.asks()] == keys
+    assert [ask.key for ask in await store.listing.asks()] == keys
     rest = [entry(one, len(keys) + 1, r.UNDOING, saga, b"{}"), entry(one, len(keys) + 2, r.QUESTION, void[0], b"{}")]
     await store.save("w1", Batch(rest))
-    assert [ask.key for ask in await store.asks()] == [*open_, void[0]], "but what is asked anew is"
+    assert [ask.key for ask in await store.listing.asks()] == [*open_, void[0]], "but what is asked anew is"
 
 
 async def test_a_task_that_is_being_cancelled_asks_nothing(store: Store) -> None:
     one = await in_a_saga(store)
     await store.save("w1", Batch([entry(one, 2, r.QUESTION, "question", b"{}")]))
-    assert len(await store.asks()) == 1
+    assert len(await store.listing.asks()) == 1
     assert (await store.cancel(one.id)).requested
-    assert await store.asks() == []
-    assert await store.asks(one.id) == []
+    assert await store.listing.asks() == []
+    assert await store.listing.asks(one.id) == []
 
 
 @pytest.mark.parametrize("stop", [r.CANCEL, r.DEADLINE])
@@ -318,12 +318,12 @@ async def test_a_task_that_is_being_stopped_asks_nothing_until_somebody_resumes_
     """Its code was changed under it, say. It is resumed as if nobody had stopped it, and waits for the same answer as before."""
     one = await in_a_saga(store)
     await store.save("w1", Batch([entry(one, 2, r.QUESTION, "question", b"{}"), entry(one, 3, stop, "", b"{}")]))
-    assert await store.asks() == []
+    assert await store.listing.asks() == []
     ended = entry(one, 4, r.PARKED, "", b'{"reason":"?"}')
     await store.save("w1", Batch([ended], waits=[Wait(one.id, math.inf, "parked", one.attempt)]))
-    assert await store.asks() == []
+    assert await store.listing.asks() == []
     assert await store.resume(one.id)
-    assert [ask.key for ask in await store.asks()] == ["question"]
+    assert [ask.key for ask in await store.listing.asks()] == ["question"]
 
 
 async def test_the_asks_of_one_task_and_the_time(store: Store, time: Time) -> None:
@@ -331,21 +331,21 @@ async def test_the_asks_of_one_task_and_the_time(store: Store, time: Time) -> No
     for one in (first, second):
         await store.save("w1", Batch([entry(one, 1, r.QUESTION, "question", b"{}")]))
     time.move(7)
-    (found,) = await store.asks(second.id)
+    (found,) = await store.listing.asks(second.id)
     assert (found.task_id, found.now) == (second.id, time.now)
-    assert len(await store.asks()) == 2
-    assert await store.asks("nobody") == []
+    assert len(await store.listing.asks()) == 2
+    assert await store.listing.asks("nobody") == []
 
 
 async def test_doubts_are_the_tasks_that_wait_in_doubt(store: Store) -> None:
-    assert await store.doubts() == []
+    assert await store.listing.doubts() == []
     held = [await begun(store) for _ in range(3)]
     for one in held[:2]:
         await store.save("w1", waits(one, "in_doubt", 0))
-    assert await store.doubts() == sorted(one.id for one in held[:2])
+    assert await store.listing.doubts() == sorted(one.id for one in held[:2])
     await store.send(held[0].id, message(ref=3, kind="resolve", name="happened"))
     await store.cancel(held[1].id)
-    assert await store.doubts() == []
+    assert await store.listing.doubts() == []
 
 
 # ── children ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -394,7 +394,7 @@ async def test_the_end_of_a_child_is_a_message_to_its_parent(store: Store, state
     assert await reason(store, parent.id) == "queued", "and wakes it"
     (held,) = await claim(store)
     assert (held.id, held.inbox) == (parent.id, 1)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_the_cancel_of_a_child_is_a_message_to_its_parent(store: Store) -> None:
@@ -419,7 +419,7 @@ async def test_several_children_of_one_parent_in_one_batch(store: Store) -> None
     assert {name for _, name, _ in await told(store, other.id)} == {one.id for one in strangers}
     assert (await counter(store, parent.id), await counter(store, other.id)) == (6, 2)
     assert sorted(one.id for one in await claim(store)) == sorted([parent.id, other.id])
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_parent_and_child_settled_in_one_batch(store: Store) -> None:
@@ -436,7 +436,7 @@ async def test_parent_and_child_that_end_in_one_batch(store: Store) -> None:
     parent, (child,) = await family(store, 1)
     assert await store.save("w1", together(end(child), completion(parent))) == set()
     assert [await reason(store, one.id) for one in (parent, child)] == ["completed", "completed"]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("ended", [State.COMPLETED, State.CANCELLED])
@@ -450,7 +450,7 @@ async def test_a_child_may_end_after_its_parent(store: Store, ended: State) -> N
     assert await store.cancel(held[1].id)
     assert await told(store, parent.id) == []
     assert [await reason(store, one.id) for one in held] == ["completed", "cancelled"]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_child_that_ends_twice_tells_it_twice(store: Store) -> None:
@@ -468,13 +468,13 @@ async def test_a_child_that_ends_twice_tells_it_twice(store: Store) -> None:
         (child.id, "completed"),
     ]
     assert await counter(store, parent.id) == 2
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_refused_end_tells_nobody(store: Store) -> None:
     """The worker was declared dead and another has the child: what it says of an end was never true."""
     parent, held = await family(store, 2)
-    await store.rescue(["w1"])
+    await store.workers.rescue(["w1"])
     await join(store, "w2")
     again = {one.id: one for one in await claim(store, "w2")}
     assert await store.save("w1", together(*map(end, held))) == {one.id for one in held}
@@ -514,9 +514,12 @@ async def test_cancel_of_a_held_task_with_an_open_saga_is_a_request(store: Store
     assert (task.state, task.reason, task.worker) == (State.PENDING, "cancelling", None)
     assert (await kinds(store, one.id))[-1] == r.CANCEL
     assert await store.save("w1", Batch([entry(one, 2)])) == {one.id}, "the worker that has it is fenced"
-    assert (await store.beat("w1", 10, 0)).held == frozenset()
-    assert [one.task_id for one in await store.list(state=State.PENDING, task=None, queue=None, limit=9, before=None)]
-    assert await store.list(state=State.WAITING, task=None, queue=None, limit=9, before=None) == []
+    assert (await store.workers.heartbeat("w1", 10, 0)).held == frozenset()
+    assert [
+        one.task_id
+        for one in await store.listing.list(state=State.PENDING, task=None, queue=None, limit=9, before=None)
+    ]
+    assert await store.listing.list(state=State.WAITING, task=None, queue=None, limit=9, before=None) == []
     assert await store.cancel(one.id) == Stopped(True, requested=True), "a second cancel changes nothing"
     assert (await kinds(store, one.id)).count(r.CANCEL) == 1
     (held,) = await claim(store)
@@ -526,7 +529,7 @@ async def test_cancel_of_a_held_task_with_an_open_saga_is_a_request(store: Store
     await store.save("w1", Batch([undone, final], [End(held.id, State.CANCELLED, 1, held.shift + 2)]))
     assert await reason(store, one.id) == "cancelled"
     assert await store.cancel(one.id) == Stopped(False)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("why", ["signal", "approval", "in_doubt", "asleep", "retrying", "parked", "quarantined"])
@@ -540,7 +543,7 @@ async def test_cancel_of_a_waiting_task_with_an_open_saga_makes_it_ready(store: 
     assert (task.state, task.reason, task.due_at) == (State.PENDING, "cancelling", None)
     (held,) = await claim(store)
     assert held.id == one.id
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("why", ["signal", "approval", "in_doubt", "child", "parked", "quarantined"])
@@ -611,7 +614,7 @@ def test_what_hears_is_what_the_statements_wake() -> None:
 async def locks_in_order(store: Any, other: Any, low: str, high: str, settle: Any) -> None:
     """Somebody holds the row of `low` and will want that of `high`, as one who settles a child of each. Whoever settles
     both meanwhile must not hold `high` and wait for `low`."""
-    async with other._connection() as connection:
+    async with other._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute("SELECT 1 FROM onward_queue WHERE task_id = $1 FOR UPDATE", low)
@@ -641,8 +644,8 @@ async def test_parents_are_locked_in_their_order(store: Any, open_another: Any, 
             "end and wait": lambda: store.save(worker, together(completion(high), waits(low, "child", 0))),
             "ends": lambda: store.save(worker, together(completion(high), completion(low))),
             "waits": lambda: store.save(worker, together(waits(high, "child", 0), waits(low, "child", 0))),
-            "leave": lambda: store.leave(worker),
-            "rescue": lambda: store.rescue([worker]),
+            "leave": lambda: store.workers.leave(worker),
+            "rescue": lambda: store.workers.rescue([worker]),
             "release": lambda: store.release(worker, [high.id, low.id], 1e12),
         }
         await locks_in_order(store, other, low.id, high.id, calls[what]())
@@ -653,11 +656,11 @@ async def test_a_message_in_the_moment_of_a_rescue(store: Any, open_another: Any
     """A row that changes while the rescue waits for it is looked at anew."""
     other = await open_another()
     one = await begun(store, "w9")
-    async with other._connection() as connection:
+    async with other._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute("UPDATE onward_queue SET inbox = inbox + 1 WHERE task_id = $1", one.id)
-        rescuing = asyncio.ensure_future(store.rescue(["w9"]))
+        rescuing = asyncio.ensure_future(store.workers.rescue(["w9"]))
         await asyncio.sleep(0.1)
         await transaction.commit()
     assert await asyncio.wait_for(rescuing, 60) == 1
@@ -670,7 +673,7 @@ async def test_leaving_against_being_declared_dead(store: Any, open_another: Any
     for turn in range(15):
         worker = f"w{turn}"
         held = await claimed(store, worker, [new() for _ in range(30)], turn)
-        calls = [both[0].leave(worker), both[1].rescue([worker])]
+        calls = [both[0].workers.leave(worker), both[1].workers.rescue([worker])]
         await asyncio.wait_for(asyncio.gather(*(calls if turn % 2 else calls[::-1])), 60)
         assert {await reason(store, one.id) for one in held} == {"queued"}
 
@@ -702,12 +705,12 @@ async def test_workers_that_settle_parents_and_children_at_once_never_wait_for_e
             *[rng.choice((first, second)).cancel(one.id) for one in rng.sample(children, 4)],
             *[rng.choice((first, second)).cancel(one.id) for one in rng.sample(parents, 2)],
             *[rng.choice((first, second)).send(one.id, message()) for one in rng.sample(parents, 4)],
-            second.rescue([f"gone{turn}"]),
+            second.workers.rescue([f"gone{turn}"]),
         ]
         rng.shuffle(work)
         answers = await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 60)
         assert [answer for answer in answers if isinstance(answer, BaseException)] == [], "a deadlock raises"
-        assert await first.census() == []
+        assert await first.health.census() == []
         await all_told(first, parents, [*children, *lost])
 
 

@@ -257,7 +257,7 @@ async def test_an_older_program_works_on_newer_tables(fresh_url: str) -> None:
         assert await old.save("w1", completion(held[task_id])) == set()
         assert (await old.get(task_id)).state is State.COMPLETED  # type: ignore[union-attr]
         assert await old.migrate() == []
-        await old.leave("w1")
+        await old.workers.leave("w1")
         await old.close()
 
 

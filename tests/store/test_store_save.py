@@ -42,7 +42,7 @@ async def held(store: Store, count: int, worker: str = "w1") -> list[Claimed]:
 async def overtaken(store: Store, by: str = "w2", worker: str = "w1") -> Claimed:
     """A task whose worker was taken for dead, and that another has claimed."""
     old = await begun(store, worker)
-    await store.rescue([worker])
+    await store.workers.rescue([worker])
     await join(store, by)
     await claim(store, by, 1)
     return old
@@ -95,7 +95,7 @@ async def test_a_refused_settle_changes_nothing(store: Store, ending: str, time:
     assert task is not None
     assert (task.state, task.worker, task.attempt, task.due_at) == (State.RUNNING, "w2", 1, None)
     assert await sql(store, "SELECT count(*) FROM onward_outcomes") == [(0,)]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("ending", ["step", "end", "wait"])
@@ -110,12 +110,12 @@ async def test_neighbours_in_the_commit_are_not_hurt(store: Store, ending: str) 
         assert [x.key for x in await store.journal(one.id, after=2)] == ["a", "b"]
     assert [(await store.get(o.id)).state for o in ones[2:]] == [State.COMPLETED] * 2 + [State.PENDING] * 2  # type: ignore[union-attr]
     assert await kinds(store, old.id) == [r.SUBMITTED, r.SHIFT, r.SHIFT]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_several_refused_in_one_commit(store: Store) -> None:
     ones = await held(store, 5)
-    await store.rescue(["w1"])
+    await store.workers.rescue(["w1"])
     await join(store, "w2")
     taken = {c.id for c in await claim(store, "w2", 3)}
     assert await store.save("w1", together(*[completion(o) for o in ones])) == taken
@@ -161,7 +161,7 @@ async def test_a_settle_sent_again_does_not_undo_what_came_after(store: Store) -
 async def test_a_step_sent_again_after_another_shift_began(store: Store) -> None:
     one = await begun(store)
     await store.save("w1", Batch([entry(one)]))
-    await store.rescue(["w1"])
+    await store.workers.rescue(["w1"])
     await join(store, "w2")
     await claim(store, "w2")
     assert await store.save("w1", Batch([entry(one)])) == set(), "it had been written"
@@ -177,7 +177,7 @@ async def test_after_the_end_everything_is_refused(store: Store) -> None:
     assert await store.save("w2", completion(cancelled)) == {cancelled.id}
     assert (await store.get(one.id)).state is State.COMPLETED  # type: ignore[union-attr]
     assert (await store.get(cancelled.id)).state is State.CANCELLED  # type: ignore[union-attr]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_thousand_records_of_many_tasks_in_one_commit(store: Store) -> None:
@@ -187,7 +187,7 @@ async def test_a_thousand_records_of_many_tasks_in_one_commit(store: Store) -> N
     assert await store.save("w1", Batch(entries)) == set()
     for one in ones[:5]:
         assert [x.key for x in await store.journal(one.id, after=2)] == [f"s{n}" for n in range(20)]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 # ── ends and waits ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -254,12 +254,12 @@ async def test_a_wait_for_a_person_is_woken_by_no_clock(store: Store, time: Time
     outlook = await store.wake()
     assert (outlook.woken, outlook.next_due_in) == (False, None)
     assert await claim(store) == []
-    assert await store.census() == [], "a person was asked, so this is fine"
+    assert await store.health.census() == [], "a person was asked, so this is fine"
 
 
 async def test_a_wait_forgives_crashes(store: Store) -> None:
     await begun(store, "w1")
-    await store.rescue(["w1"])
+    await store.workers.rescue(["w1"])
     await join(store, "w2")
     (one,) = await claim(store, "w2")
     assert await crashes(store, one.id) == 1
@@ -299,7 +299,7 @@ async def test_the_outlook_names_the_queues_of_suspects(store: Store) -> None:
         assert (await store.wake()).suspects == ()
         await join(store, f"w{n}")
         await claim(store, f"w{n}", queue="q")
-        await store.rescue([f"w{n}"])
+        await store.workers.rescue([f"w{n}"])
     assert (await store.wake()).suspects == ("q",)
     await join(store, "w")
     await claim(store, "w", queue="q", alone=True)
@@ -379,7 +379,7 @@ async def test_statements_of_many_rows_never_wait_for_each_other(
     calls = []
     for verb, order in zip(pair.split(), (ones, ones[::-1]), strict=True):
         door = await open_another()
-        calls.append(door.rescue(["w1"]) if verb == "rescue" else door.save("w1", _settles(order, verb)))
+        calls.append(door.workers.rescue(["w1"]) if verb == "rescue" else door.save("w1", _settles(order, verb)))
     blocker = await open_another()
     async with blocker._connection() as connection:
         transaction = connection.transaction()
@@ -390,7 +390,7 @@ async def test_statements_of_many_rows_never_wait_for_each_other(
         await eventually(lambda: _waiting_for_locks(connection))
         await transaction.rollback()
     await running
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def _waiting_for_locks(connection: Any) -> bool:

@@ -35,7 +35,7 @@ async def said(url: str) -> tuple[str, bool, str]:
     store = open_store(url)
     await store.open()
     try:
-        (check,) = [entry for entry in await store.doctor() if entry[0] == "snapshots"]
+        (check,) = [entry for entry in await store.health.doctor() if entry[0] == "snapshots"]
         return check
     finally:
         await store.close()
@@ -203,18 +203,18 @@ async def test_what_becomes_ready_behind_a_mark_is_found(store: Any, time: Time)
     assert len(await claim(store, "w2", room=25)) == 25
     assert store._marks.of("default", ["work"], 0.0) is not None
     time.move(6)
-    await store.beat("w2", 10, 0)
+    await store.workers.heartbeat("w2", 10, 0)
     assert (await store.wake()).woken
     assert (await claim(store, "w2", room=1))[0].id == old[0], "woken by this process"
     await claim(store, "w2", room=1)
     time.move(6)
-    await store.beat("w2", 10, 0)
-    await store.rescue(["w1"])
+    await store.workers.heartbeat("w2", 10, 0)
+    await store.workers.rescue(["w1"])
     store.nudge("ready")
     assert [one.id for one in await claim(store, "w2", room=2)] == old[1:], "rescued, and nudged"
     await claim(store, "w2", room=1)
     (hot,) = await submit(store, new(priority=7))
-    store._hear("again default")
+    store._nudges._receive("again default")
     assert (await claim(store, "w2", room=1))[0].id == hot
 
 

@@ -54,7 +54,7 @@ async def test_cancel_ends_a_waiting_task(store: Store, time: Time) -> None:
     assert await kinds(store, task_id) == [r.SUBMITTED, r.CANCEL, r.CANCELLED]
     await join(store, "w1")
     assert await claim(store) == []
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_cancel_fences_the_worker_that_holds_the_task(store: Store) -> None:
@@ -62,7 +62,7 @@ async def test_cancel_fences_the_worker_that_holds_the_task(store: Store) -> Non
     await store.save("w1", Batch([entry(one, 1)]))
     assert await store.cancel(one.id)
     assert await store.save("w1", Batch([entry(one, 2)])) == {one.id}
-    assert (await store.beat("w1", 10, 0)).held == frozenset(), "the heartbeat tells the worker"
+    assert (await store.workers.heartbeat("w1", 10, 0)).held == frozenset(), "the heartbeat tells the worker"
     assert await kinds(store, one.id) == [r.SUBMITTED, r.SHIFT, r.STEP_DONE, r.CANCEL, r.CANCELLED]
 
 
@@ -137,7 +137,7 @@ async def test_cancel_against_save(store: Store, open_another: Any, kind: str, w
         assert (await state(store, one.id)).ended
     assert won["save"], won
     assert won["cancel"], won
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_cancel_against_claim(store: Store, open_another: Any, kind: str) -> None:
@@ -151,7 +151,7 @@ async def test_cancel_against_claim(store: Store, open_another: Any, kind: str) 
         for held in claimed:
             assert await store.save("w1", completion(held)) == {task_id}
         assert await state(store, task_id) is State.CANCELLED
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_cancel_against_a_worker_that_writes_without_a_pause(store: Store, open_another: Any, kind: str) -> None:
@@ -179,7 +179,7 @@ async def test_a_settle_takes_its_locks_in_the_order_of_cancel(store: Any, open_
     the one who has the queue row will want next."""
     one = await begun(store)
     other = await open_another()
-    async with other._connection() as connection:
+    async with other._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute("SELECT 1 FROM onward_queue WHERE task_id = $1 FOR UPDATE", one.id)
@@ -211,12 +211,12 @@ async def test_resume_reopens_a_failed_task(store: Store) -> None:
         None,
     ), "with all its attempts again"
     assert (await kinds(store, one.id))[-2:] == [r.FAILED, r.RESUMED]
-    assert await store.census() == []
+    assert await store.health.census() == []
     (again,) = await claim(store)
     assert again.shift == one.shift + 3
     await store.save("w1", completion(again))
     assert await state(store, one.id) is State.COMPLETED
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_resumed_task_may_fail_and_be_resumed_again(store: Store) -> None:
@@ -227,7 +227,7 @@ async def test_a_resumed_task_may_fail_and_be_resumed_again(store: Store) -> Non
         assert await store.resume(one.id)
         (one,) = await claim(store)
     assert await dense(store, one.id)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("reason", ["parked", "quarantined"])
@@ -267,7 +267,7 @@ async def test_many_resumes_at_once_and_one_wins(store: Store, open_another: Any
     )
     assert sum(await asyncio.gather(*[door.resume(one.id) for door in (store, other) for _ in range(10)])) == 1
     assert (await kinds(store, one.id)).count(r.RESUMED) == 1
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_resume_against_cancel(store: Store, open_another: Any, kind: str) -> None:
@@ -283,7 +283,7 @@ async def test_resume_against_cancel(store: Store, open_another: Any, kind: str)
         assert resumed or cancelled
         assert await dense(store, one.id)
         await store.cancel(one.id)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 # ── prioritize ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -310,11 +310,11 @@ async def test_a_pause_waits_for_a_worker_that_lives_and_has_not_confirmed_it(st
     one = await begun(store)
     assert await store.pause(one.id) is True
     assert await store.unconfirmed_pauses([one.id]) == [one.id]
-    assert (await store.beat("w1", 10, 0)).paused == {one.id}
+    assert (await store.workers.heartbeat("w1", 10, 0)).paused == {one.id}
     assert await store.unconfirmed_pauses([one.id]) == [one.id], "to be told is not to confirm"
-    await store.beat("w2", 10, 0, [one.id])
+    await store.workers.heartbeat("w2", 10, 0, [one.id])
     assert await store.unconfirmed_pauses([one.id]) == [one.id], "nor does another worker confirm it"
-    await store.beat("w1", 10, 0, [one.id])
+    await store.workers.heartbeat("w1", 10, 0, [one.id])
     assert await store.unconfirmed_pauses([one.id]) == []
     task = await store.get(one.id)
     assert task is not None
@@ -332,10 +332,10 @@ async def test_a_pause_waits_for_nobody_whose_lease_has_ended(store: Store, time
 async def test_a_resume_of_what_a_worker_holds_refuses_it_nothing(store: Store) -> None:
     one = await begun(store)
     await store.pause(one.id)
-    await store.beat("w1", 10, 0, [one.id])
+    await store.workers.heartbeat("w1", 10, 0, [one.id])
     assert await store.resume(one.id)
     assert await store.save("w1", Batch([entry(one, 1)])) == set()
-    assert (await store.beat("w1", 10, 0)).paused == frozenset()
+    assert (await store.workers.heartbeat("w1", 10, 0)).paused == frozenset()
 
 
 @pytest.mark.parametrize("how", ["leave", "release", "rescue"])
@@ -343,17 +343,17 @@ async def test_a_paused_task_rests_however_its_worker_lets_go_of_it(store: Store
     one = await begun(store)
     await store.pause(one.id)
     if how == "leave":
-        await store.leave("w1")
+        await store.workers.leave("w1")
     elif how == "release":
         await store.release("w1", [one.id], time.now)
     else:
-        await store.rescue(["w1"])
+        await store.workers.rescue(["w1"])
     await join(store, "w2")
     assert await claim(store, "w2") == []
     task = await store.get(one.id)
     assert task is not None
     assert task.reason == "paused"
-    assert await store.census() == []
+    assert await store.health.census() == []
     assert await store.resume(one.id)
     assert [again.id for again in await claim(store, "w2")] == [one.id]
 
@@ -379,4 +379,4 @@ async def test_a_cancel_lifts_the_pause_of_what_has_to_be_undone(store: Store) -
     await store.pause(one.id)
     assert (await store.cancel(one.id)).requested
     assert [again.id for again in await claim(store)] == [one.id], "the next shift undoes what is owed"
-    assert (await store.beat("w1", 10, 0)).paused == frozenset()
+    assert (await store.workers.heartbeat("w1", 10, 0)).paused == frozenset()

@@ -158,7 +158,7 @@ async def trials(store: Store, seeds: range, **planted: Any) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def small_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "LARGE", 1000)
+    monkeypatch.setattr(writers, "LARGE_BYTES", 1000)
 
 
 @pytest.mark.slow
@@ -244,8 +244,8 @@ async def test_as_many_witnesses_as_a_commit_can_have(store: Store) -> None:
     trial = Trial(store, 1)
     await join(store, "w1")
     async with running(trial.writer):
-        await submit(store, *[new() for _ in range(writers.MOST)])
-        claimed = await claim(store, "w1", writers.MOST)
+        await submit(store, *[new() for _ in range(writers.MAX_RECORDS)])
+        claimed = await claim(store, "w1", writers.MAX_RECORDS)
         holds = [Hold(c.id, c.shift, c.shift, at=c.claimed_at) for c in claimed]
         for _ in range(2):
             await asyncio.gather(*[trial.writer.append(hold, r.STEP_DONE, "s", SMALL) for hold in holds])

@@ -18,7 +18,7 @@ from onward.store.port.core import Batch, End, Store
 from onward.store.postgres import save as postgres_save
 from onward.store.postgres import session as postgres_session
 from onward.store.sqlite.store import SqliteStore
-from onward.store.writer import LARGE, MOST_BYTES, MOST_UNSAVED, Hold, Writer
+from onward.store.writer import LARGE_BYTES, MAX_BYTES, MAX_UNSAVED_BYTES, Hold, Writer
 from rig.postgres import Postgres
 from rig.proxy import Proxy
 from tests.kit import Gate, dense, only_memory, only_postgres
@@ -35,7 +35,7 @@ def gate(desk: Desk) -> Gate:  # noqa: F811
     gate = Gate()
 
     async def before(batch: Batch) -> None:
-        if batch.bytes > LARGE:
+        if batch.bytes > LARGE_BYTES:
             await gate()
 
     desk.before = before
@@ -46,20 +46,20 @@ async def test_a_commit_has_a_size_in_bytes(desk: Desk) -> None:  # noqa: F811
     holds = await desk.holds(40)
     await asyncio.gather(*[write(desk.writer, hold, 100_000) for hold in holds])
     assert sum(len(batch.entries) for batch in desk.batches) == 40
-    assert max(batch.bytes for batch in desk.batches) <= MOST_BYTES
+    assert max(batch.bytes for batch in desk.batches) <= MAX_BYTES
 
 
 async def test_large_records_go_alone(desk: Desk, store: Store) -> None:  # noqa: F811
     holds = await desk.holds(10)
-    sizes = [LARGE + 1 if number % 2 else 100 for number in range(10)]
+    sizes = [LARGE_BYTES + 1 if number % 2 else 100 for number in range(10)]
     await asyncio.gather(*[write(desk.writer, hold, size) for hold, size in zip(holds, sizes, strict=True)])
-    assert [len(batch.entries) for batch in desk.batches if batch.bytes > LARGE] == [1] * 5
+    assert [len(batch.entries) for batch in desk.batches if batch.bytes > LARGE_BYTES] == [1] * 5
     assert sum(len(batch.entries) for batch in desk.batches) == 10
 
 
 async def test_small_ones_do_not_wait_for_a_large_one(desk: Desk, gate: Gate) -> None:  # noqa: F811
     large, small = await desk.holds(2)
-    first = write(desk.writer, large, LARGE + 1)
+    first = write(desk.writer, large, LARGE_BYTES + 1)
     await gate.reached.wait()
     for number in range(5):
         await asyncio.wait_for(step(desk.writer, small, f"s{number}"), 60)
@@ -73,9 +73,9 @@ async def test_the_order_within_a_task_stays(desk: Desk, store: Store, gate: Gat
     hold, other = await desk.holds(2)
     futures = [
         step(desk.writer, hold, "a"),
-        write(desk.writer, hold, LARGE + 1, "b"),
+        write(desk.writer, hold, LARGE_BYTES + 1, "b"),
         step(desk.writer, hold, "c"),
-        write(desk.writer, hold, LARGE + 2, "d"),
+        write(desk.writer, hold, LARGE_BYTES + 2, "d"),
     ]
     await gate.reached.wait()
     futures.append(step(desk.writer, hold, "e"))
@@ -113,9 +113,9 @@ async def test_whatever_is_written_the_journals_are_dense_and_in_order(
 
     async def task(hold: Hold) -> None:
         for number in range(15):
-            key, data = f"{number}", b"x" * rng.choice([10, 10, 1000, LARGE + 1])
+            key, data = f"{number}", b"x" * rng.choice([10, 10, 1000, LARGE_BYTES + 1])
             if rng.random() < 0.3:
-                desk.writer.keep(hold, key, b"c" * rng.choice([5, LARGE]))
+                desk.writer.keep(hold, key, b"c" * rng.choice([5, LARGE_BYTES]))
                 kept.append((hold, key))
             written[hold.id].append(key)
             match rng.randrange(4):
@@ -139,10 +139,10 @@ async def test_whatever_is_written_the_journals_are_dense_and_in_order(
 
 async def test_a_lost_hold_loses_what_it_has_in_both_lines(desk: Desk, store: Store, gate: Gate) -> None:  # noqa: F811
     ahead, lost, fine = await desk.holds(3)
-    first = write(desk.writer, ahead, LARGE + 1)
+    first = write(desk.writer, ahead, LARGE_BYTES + 1)
     await gate.reached.wait()
-    futures = [write(desk.writer, lost, LARGE + 1), step(desk.writer, lost)]
-    others = write(desk.writer, fine, LARGE + 1)
+    futures = [write(desk.writer, lost, LARGE_BYTES + 1), step(desk.writer, lost)]
+    others = write(desk.writer, fine, LARGE_BYTES + 1)
     desk.writer.lose([lost])
     assert [type(await fate(future)) for future in futures] == [Fenced, Fenced]
     gate.opened.set()
@@ -155,12 +155,12 @@ async def test_a_large_record_that_the_database_refuses_gives_its_number_back(de
     hold = await desk.hold()
 
     async def before(batch: Batch) -> None:
-        if batch.bytes > LARGE:
+        if batch.bytes > LARGE_BYTES:
             raise ValueError("too much")
 
     desk.before = before
     assert await fate(step(desk.writer, hold, "a")) is None
-    assert isinstance(await fate(write(desk.writer, hold, LARGE + 1, "b")), OnwardError)
+    assert isinstance(await fate(write(desk.writer, hold, LARGE_BYTES + 1, "b")), OnwardError)
     assert await fate(step(desk.writer, hold, "told instead")) is None
     assert [one.key for one in await store.journal(hold.id, after=2)] == ["a", "told instead"]
 
@@ -189,7 +189,7 @@ async def test_one_task_that_took_too_long_gets_more_time(desk: Desk) -> None:  
             raise TooSlow("the store", "planted")
 
     desk.before = before
-    await asyncio.wait_for(write(desk.writer, hold, LARGE + 1), 60)
+    await asyncio.wait_for(write(desk.writer, hold, LARGE_BYTES + 1), 60)
     assert [batch.patience for batch in desk.batches] == [4.0] * 3, "the same batch, with more time at each try"
 
 
@@ -210,7 +210,7 @@ async def test_a_task_that_sends_much_waits_before_it_begins_more(app: Onward) -
 
     async with app.worker():
         assert await (await app.submit("reader")).result(timeout=120) == 29
-    assert 0 < most < MOST_UNSAVED + 3_000_000
+    assert 0 < most < MAX_UNSAVED_BYTES + 3_000_000
 
 
 # ── a slow line ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -268,7 +268,7 @@ async def test_what_takes_too_long_is_called_so(store: Any) -> None:
     with pytest.raises(TooSlow, match="did not answer in time"):
         async with store._db.connection() as connection:
             await connection.execute("SELECT pg_sleep(5)", timeout=0.05)
-    assert await store.workers() == [], "the store goes on with another connection"
+    assert await store.workers.list() == [], "the store goes on with another connection"
 
 
 # ── others of its kind ───────────────────────────────────────────────────────────────────────────────────────────────

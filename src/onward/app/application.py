@@ -186,7 +186,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
         edge = http.Edge(
             self.service,
             auth.Gate(self.service.keys, self._clock),
-            self.store,
+            self.store.tails,
             self._clock,
             streams=self.settings.streams,
             version=VERSION,

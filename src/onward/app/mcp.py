@@ -44,7 +44,7 @@ class McpDoor:
         feed = options.pop("feed", None)
         if feed is None:
             made = _sdk("onward.server.live.feed").Feed
-            feed = made(self.store, self._clock, streams=self.settings.streams, closing=asyncio.Event())
+            feed = made(self.store.tails, self._clock, streams=self.settings.streams, closing=asyncio.Event())
         return build(self.service, feed, expose=expose, local=local, **said, **options)
 
     def _mcp_route(self, edge: Any) -> Any:

@@ -40,7 +40,7 @@ class Audit:
 
     async def write_down(self, deed: AuditEvent) -> None:
         """Add a deed."""
-        await self._store.write_down(deed)
+        await self._store.audit.append(deed)
 
     async def list(
         self, after: int = 0, limit: int = 100, whose: str | None = None, before: int | None = None
@@ -48,14 +48,14 @@ class Audit:
         """Entries after a number, in order, or before one, the newest first; of one tenant, or of all."""
         if not 1 <= limit <= PAGE:
             raise BadSetting("limit", limit, f"between 1 and {PAGE}")
-        return await self._store.audit(after, limit, whose, before)
+        return await self._store.audit.entries(after, limit, whose, before)
 
     async def verify(self, seen: str | None = None) -> Verdict:
         """Look at every entry. With `seen`, a head (`NUMBER:HASH`) that was noted before, also whether the chain still leads
         through it: whoever cuts off the end of a chain, or makes all of it anew, leaves one that is sound in itself."""
         noted = None if seen is None else _noted(seen)
         number, hash_ = 0, BEGINNING
-        while page := await self._store.audit(number, PAGE):
+        while page := await self._store.audit.entries(number, PAGE):
             for entry in page:
                 if why := _fault(entry, number, hash_, noted):
                     return Verdict(number, f"{number}:{hash_}", number + 1, why)

@@ -75,7 +75,7 @@ class Budgets:
             purse, wake = there[holder].raised(**limits).wake(holder, 0.0, everybody=True)
             return Granted({holder: purse}, tuple(wake))
 
-        granted = await self._store.change_purses([holder], change, deed)
+        granted = await self._store.budgets.change([holder], change, deed)
         self._store.nudge("ready")
         return self._spent(holder, granted.purses[holder])
 
@@ -83,7 +83,7 @@ class Budgets:
         at: str | None = task_id
         found: tuple[str, BudgetLedger] | None = None
         while at is not None:
-            purse = await self._store.purse(at)
+            purse = await self._store.budgets.get(at)
             if purse is not None and task_id in purse.waiting:  # this is the one that matters now
                 return at, purse
             found = found or (None if purse is None else (at, purse))

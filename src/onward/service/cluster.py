@@ -16,8 +16,9 @@ from collections.abc import Iterable
 from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
 from onward.service.submission import named
-from onward.store.port.core import Store, WorkerRow
+from onward.store.port.core import Store
 from onward.store.port.overview import Ended, Unfinished
+from onward.store.port.workers import WorkerRow
 
 COUNTED = 10_000
 """Ended tasks that are counted; above it they are estimated."""
@@ -115,7 +116,7 @@ class Cluster:
             began = self._clock.monotonic()
             if began < self._fresh_until:
                 return self._counted
-            found = await self._store.unfinished()
+            found = await self._store.overview.unfinished()
             took = self._clock.monotonic() - began
             if sum(one.tasks for one in found) > MANY or took > SLOW_COUNT_S:
                 self._counted, self._fresh_until = found, began + min(took * 11, STALE)
@@ -123,7 +124,7 @@ class Cluster:
 
     async def queues(self) -> list[Queue]:
         """All queues that have something unfinished, a limit, or a worker that names them, by name."""
-        unfinished, limits = await self._unfinished(), await self._store.queue_limits()
+        unfinished, limits = await self._unfinished(), await self._store.queues.limits()
         workers = await self.workers()
         rows: dict[str, list[Unfinished]] = collections.defaultdict(list)
         for one in unfinished:
@@ -138,24 +139,24 @@ class Cluster:
 
     async def pause_queue(self, name: str) -> Queue:
         """Let nobody start anything of this queue until it is unpaused; what runs goes on."""
-        await self._store.pause_queue(named("queue", name), paused=True)
+        await self._store.queues.pause(named("queue", name), paused=True)
         return await self.queue(name)
 
     async def unpause_queue(self, name: str) -> Queue:
         """Let it go on."""
-        await self._store.pause_queue(named("queue", name), paused=False)
+        await self._store.queues.pause(named("queue", name), paused=False)
         self._store.nudge("ready")
         return await self.queue(name)
 
     async def workers(self) -> list[WorkerView]:
         """All workers that were not declared dead, the oldest first."""
-        rows = await self._store.workers()
-        now, held = await self._store.held()
+        rows = await self._store.workers.list()
+        now, held = await self._store.overview.held()
         return [_worker(row, now, held.get(row.id, 0)) for row in rows]
 
     async def stats(self) -> Stats:
         """How many tasks there are, by state and reason, and what the workers manage."""
-        unfinished, ended = await self._unfinished(), await self._store.ended(COUNTED)
+        unfinished, ended = await self._unfinished(), await self._store.overview.ended(COUNTED)
         reasons: collections.Counter[str] = collections.Counter()
         for one in unfinished:
             reasons[one.reason] += one.tasks

@@ -32,7 +32,7 @@ class Explainer:
         retrying = {task.task for task in tasks if task.reason == Reason.RETRYING}
         attempts = await self._handlers.attempts(retrying) if retrying else {}
         asked = [task.task_id for task in tasks if not task.ended and task.reason not in WORDLESS]
-        records = await self._store.lately(asked, BACK, MOST) if asked else {}
+        records = await self._store.listing.recent_records(asked, BACK, MOST) if asked else {}
         return {
             task.task_id: why(
                 task,
@@ -45,10 +45,10 @@ class Explainer:
     async def _queued(self, tasks: Sequence[Task]) -> dict[str, QueueFacts]:
         if not tasks:
             return {}
-        ahead = await self._store.ahead([task.task_id for task in tasks], AHEAD)
-        paused = {queue for queue, (_, stopped) in (await self._store.queue_limits()).items() if stopped}
-        now, _ = await self._store.held()
-        crew = [one for one in await self._store.workers() if one.lease_until > now]
+        ahead = await self._store.listing.queue_positions([task.task_id for task in tasks], AHEAD)
+        paused = {queue for queue, (_, stopped) in (await self._store.queues.limits()).items() if stopped}
+        now, _ = await self._store.overview.held()
+        crew = [one for one in await self._store.workers.list() if one.lease_until > now]
 
         def served(task: Task) -> bool:
             return any(task.task in one.names and (not one.queues or task.queue in one.queues) for one in crew)

@@ -85,13 +85,15 @@ class Forks:
         await self._artifacts.inherit(fork, plan.origin.task_id, plan.at)
         said = {"approvals": list(plan.approvals)} if plan.approvals else {}
         told = b"" if agent is None else await self._asked_by(agent, plan.origin.task_id)
-        await self._store.fork(fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, told=told, said=said)
+        await self._store.fork(
+            fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, options=told, details=said
+        )
         self._store.nudge("ready", [fork])
         return fork
 
     async def _asked_by(self, agent: str, origin: str) -> bytes:
         """The options of a task, as if this agent had asked for it."""
-        for kin in await self._store.kin([origin]):
+        for kin in await self._store.listing.kin([origin]):
             return wire.encode({**wire.decode(kin.options), "agent": agent})
         raise TaskNotFound(origin)
 

@@ -43,11 +43,11 @@ class Handlers:
 
     async def list(self) -> list[HandlerView]:
         """All of them, by name."""
-        told = {name: wire.decode(data) for name, data in (await self._store.offered()).items()}
+        told = {name: wire.decode(data) for name, data in (await self._store.handlers.registered()).items()}
         told |= {name: offer.said() for name, offer in self._offers.items() if offer.said is not None}
-        now, _ = await self._store.held()
+        now, _ = await self._store.overview.held()
         versions: dict[str, list[str]] = {}
-        for worker in await self._store.workers():
+        for worker in await self._store.workers.list():
             for name in worker.names if worker.lease_until > now else ():
                 versions.setdefault(name, []).append(worker.version)
         return [self._view(name, told[name], versions.get(name, [])) for name in sorted(told)]
@@ -58,7 +58,7 @@ class Handlers:
             name: offer.said() for name, offer in self._offers.items() if name in names and offer.said is not None
         }
         if told.keys() < set(names):
-            told = {name: wire.decode(data) for name, data in (await self._store.offered()).items()} | told
+            told = {name: wire.decode(data) for name, data in (await self._store.handlers.registered()).items()} | told
         return {name: said["attempts"] for name, said in told.items() if name in names and "attempts" in said}
 
     def _view(self, name: str, said: Mapping[str, Any], versions: Sequence[str]) -> HandlerView:

@@ -15,8 +15,9 @@ from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON
 from onward.core.text import count
 from onward.service.cluster import Cluster, Queue, Stats
-from onward.store.port.census import Faults, Seen, unseen
-from onward.store.port.core import Store, WorkerRow
+from onward.store.port.core import Store
+from onward.store.port.health import Faults, Seen, unseen
+from onward.store.port.workers import WorkerRow
 
 SKEW = 2.0
 """Seconds by which this machine's clock may differ from the database's. Leases do not mind; people who compare times do."""
@@ -77,7 +78,7 @@ class Doctor:
             tables=there,
             tables_wanted=wanted,
             skew_s=round(await self._skew(), 3),
-            bytes=await self._store.size(),
+            bytes=await self._store.overview.size(),
             stats=await self._place.stats(),
             settings=settings,
             version=version,
@@ -90,7 +91,7 @@ class Doctor:
         slices, and tells how many records it has seen."""
         queues = await self._place.queues()
         return [
-            *(Check(*entry) for entry in await self._store.doctor(deep=deep)),
+            *(Check(*entry) for entry in await self._store.health.doctor(deep=deep)),
             await self._tables(),
             await self._time(),
             await (self._whole_census(seen) if deep else self._census()),
@@ -105,7 +106,9 @@ class Doctor:
 
     async def _skew(self) -> float:
         sent = self._clock.now()
-        beat = await self._store.beat("", 0.0, 0.0)  # of no worker: it changes nothing, and the answer has the time
+        beat = await self._store.workers.heartbeat(
+            "", 0.0, 0.0
+        )  # of no worker: it changes nothing, and the answer has the time
         return beat.now - (sent + self._clock.now()) / 2
 
     async def _time(self) -> Check:
@@ -115,15 +118,15 @@ class Doctor:
 
     async def _census(self) -> Check:
         return _tasks(
-            await self._store.census_lately(LOOK), "none is stuck of those looked at (all: onward doctor --deep)"
+            await self._store.health.recent_census(LOOK), "none is stuck of those looked at (all: onward doctor --deep)"
         )
 
     async def _whole_census(self, seen: Seen) -> Check:
-        return _tasks(await self._store.census(seen), "none is stuck")
+        return _tasks(await self._store.health.census(seen), "none is stuck")
 
     async def _workers_and_queues(self, found: list[Queue]) -> list[Check]:
         now = self._clock.now()
-        rows = await self._store.workers()
+        rows = await self._store.workers.list()
         alive = [row for row in rows if row.lease_until > now]
         queues = {queue.name: queue for queue in found}
         if "default" not in queues:

@@ -17,8 +17,8 @@ from onward.core.durations import Duration, seconds
 from onward.core.key import KeyRow, Token
 from onward.errors import BadSetting, NotFound, UsageError
 from onward.service.submission import named
-from onward.store.port.access import Kin
 from onward.store.port.core import Store
+from onward.store.port.listing import Kin
 
 _NOBODYS = bytes(32)
 """What a key is compared with when there is none of its id: that takes as long."""
@@ -93,17 +93,17 @@ class Keys:
             now=0,
         )
         deed = _deed("create_key", wanted, by)
-        row = await self._store.add_key(wanted, None if expires is None else seconds(expires, "expires"), deed)
+        row = await self._store.keys.add(wanted, None if expires is None else seconds(expires, "expires"), deed)
         return NewKey(_shown(row), token.text)
 
     async def list(self, whose: str | None = None) -> KeyList:
         """All keys, valid or not, the oldest first; `whose` as for `Service.get`."""
-        return [_shown(row) for row in await self._store.keys(whose)]
+        return [_shown(row) for row in await self._store.keys.list(whose)]
 
     async def revoke(self, key_id: str, *, whose: str | None = None, by: Caller = ANYBODY) -> Key:
         """Let a key open nothing any more. Revoking it again changes nothing. Raises NotFound."""
-        row = await self._store.key(key_id) if key_id.isascii() and key_id.isalnum() else None
-        done = None if row is None else await self._store.revoke_key(key_id, _deed("revoke_key", row, by), whose)
+        row = await self._store.keys.get(key_id) if key_id.isascii() and key_id.isalnum() else None
+        done = None if row is None else await self._store.keys.revoke(key_id, _deed("revoke_key", row, by), whose)
         if done is None:
             raise NotFound(f"there is no key {key_id!r:.80}; `onward keys` lists them")
         return _shown(done)
@@ -112,36 +112,36 @@ class Keys:
 
     async def any(self) -> bool:
         """Whether there ever was a key."""
-        return await self._store.has_keys()
+        return await self._store.keys.exist()
 
     async def of(self, token: Token) -> KeyRow | None:
         """The key that this is, if it is valid now. Of an id that nobody has and a secret that is wrong, the second takes no
         longer and tells no more."""
-        row = await self._store.key(token.id)
+        row = await self._store.keys.get(token.id)
         same = hmac.compare_digest(token.hash, _NOBODYS if row is None else row.hash)
         return row if row is not None and same and row.valid else None
 
     async def valid(self, key_id: str) -> bool:
         """Whether a key that was valid still is."""
-        row = await self._store.key(key_id)
+        row = await self._store.keys.get(key_id)
         return row is not None and row.valid
 
     async def used(self, key_id: str) -> None:
         """Remember that it was used."""
-        await self._store.use_key(key_id)
+        await self._store.keys.mark_used(key_id)
 
     async def concerns(self, agent: str, task_id: str) -> bool:
         """Whether an agent has a part in the tree of a task: as a task of it, above, below or beside, or as who asked for
         it with its own key."""
         top, line = task_id, [task_id]
         while line:
-            kin = await self._store.kin(line)
+            kin = await self._store.listing.kin(line)
             if any(_is(agent, one) for one in kin):
                 return True
             top, line = line[0], [one.parent for one in kin if one.parent is not None]
         line = [top]
         while line:
-            kin = await self._store.kin(line, below=True)
+            kin = await self._store.listing.kin(line, below=True)
             if any(_is(agent, one) for one in kin):
                 return True
             line = [one.id for one in kin]

@@ -16,7 +16,7 @@ from onward.core.task import Reason, State, Tasks
 from onward.errors import BadSetting, TaskNotFound
 from onward.service.submission import SubmitRequest, label_in, named, stored_key
 from onward.store.port.core import Store
-from onward.store.port.overview import Which
+from onward.store.port.listing import Which
 
 E = TypeVar("E", bound=enum.StrEnum)
 Ids = list[str]
@@ -115,7 +115,7 @@ class Listing:
         before = look.before
         for _ in range(ROUNDS):
             wanted = limit + 1 - len(found)
-            some = await self._store.list(limit=wanted, before=before, **look.which)
+            some = await self._store.listing.list(limit=wanted, before=before, **look.which)
             found += [one for one in some if look.fits(one.labels)]
             if len(some) < wanted or len(found) > limit:
                 break
@@ -137,7 +137,7 @@ class Listing:
         for _ in range(LOOKS):
             look = await self._look(cursor, **dict.fromkeys(ASKED) | which)
             wanted = most + 1 - len(found)
-            some = await self._store.ids(limit=wanted, before=look.before, **look.which)
+            some = await self._store.listing.ids(limit=wanted, before=look.before, **look.which)
             found += [one for one, said in some if not look.labels or look.fits(wire.decode(said).get("labels", {}))]
             if len(found) > most:
                 return found[:most], True
@@ -177,12 +177,12 @@ class Listing:
         before = _lowest(before, None if created_before is None else first_id(created_before))
         if key is not None:
             kept = stored_key(SubmitRequest("", key=key, tenant=whose or None))
-            there = (await self._store.keyed([kept])).get(kept)
+            there = (await self._store.by_key([kept])).get(kept)
             which["since"] = max(which["since"] or "", "~" if there is None else there.id)
             before = _lowest(before, None if there is None else f"{there.id}~")
         floor = None
         if _reads_all(which) and (labels or which["text"] or which["task"] or which["queue"]):
-            floor = await self._store.floor(before, LOOKED_AT, whose)
+            floor = await self._store.listing.floor(before, LOOKED_AT, whose)
             if floor is not None and floor <= (which["since"] or ""):
                 floor = None
             which["since"] = max(which["since"] or "", floor or "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from onward.core import record as r
@@ -28,7 +28,7 @@ from onward.errors import (
     UsageError,
     Withdrawn,
 )
-from onward.store.port import core as port
+from onward.store.port import listing as port
 from onward.store.port.core import Sent, Store
 
 VERDICTS = ("happened", "not_happened", "undo")
@@ -126,19 +126,19 @@ class Messages:
 
     async def asks(self, kind: str | None = None, whose: str | None = None) -> list[Ask]:
         """What waits for people, the oldest first; `whose` as for `Service.get`."""
-        found = _still_open(await self._store.asks(whose=whose))
+        found = _still_open(await self._store.listing.asks(whose=whose))
         return [ask for ask in found if kind in (None, ask.kind)]
 
     async def asks_of(self, task: Task) -> list[Ask]:
         """What a task asks of people, and, where it waits for its children, what those below it ask."""
-        found, line, left = _still_open(await self._store.asks(task.task_id)), [task], MOST_BELOW
+        found, line, left = _still_open(await self._store.listing.asks(task.task_id)), [task], MOST_BELOW
         while line and left > 0:
             one = line.pop()
             if one.reason != Reason.CHILD:
                 continue
             for child_id in (await self._store.children(one.task_id))[:left]:
                 left -= 1
-                found += _still_open(await self._store.asks(child_id))
+                found += _still_open(await self._store.listing.asks(child_id))
                 line += [child] if (child := await self._store.get(child_id)) is not None else []
         return found
 
@@ -219,7 +219,7 @@ class Messages:
 
     async def _reply(self, ask: Ask, kind: str, value: Any, what: str, deed: AuditEvent | None) -> list[Ask]:
         """Answer it, if it is still open; what else the task asks."""
-        rows = await self._store.asks(ask.task_id)
+        rows = await self._store.listing.asks(ask.task_id)
         if ask.seq not in {row.seq for row in rows}:
             await self._tell_why(ask, what)
         open_ = _still_open(rows)
@@ -330,7 +330,7 @@ def _ask(task_id: str, task: str, seq: int, kind: str, said: dict[str, Any], at:
     )
 
 
-def _still_open(rows: list[port.Ask]) -> list[Ask]:
+def _still_open(rows: Sequence[port.Ask]) -> list[Ask]:
     """Without those whose time is up and whose task has not come to say so."""
     found = [(_ask(row.task_id, row.task, row.seq, row.kind, wire.decode(row.data), row.at), row.now) for row in rows]
     return [ask for ask, now in found if ask.expires_at is None or now < ask.expires_at]

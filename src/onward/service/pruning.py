@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from onward.artifacts.keeper import Artifacts
 from onward.core.clock import Clock
 from onward.core.ids import first_id
-from onward.errors import OnwardError, StateConflict, StoreUnavailable, TaskNotFound, UsageError
+from onward.errors import OnwardError, StateConflict, StoreUnavailable, TaskNotFound
 from onward.store.port.core import Store
-from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruned, Pruning
+from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruned
 
 log = logging.getLogger("onward.prune")
 
@@ -45,12 +45,6 @@ class Pruner:
     def __init__(self, store: Store, artifacts: Artifacts, clock: Clock) -> None:
         self._store, self._artifacts, self._clock = store, artifacts, clock
 
-    @property
-    def _pruning(self) -> Pruning:
-        if not isinstance(self._store, Pruning):
-            raise UsageError("this store cannot forget tasks")
-        return self._store
-
     async def prune(self, task_id: str) -> int:
         """Forget an ended task and all that it started; how many tasks that were. Raises TaskNotFound, and StateConflict for one that
         has to stay."""
@@ -65,7 +59,7 @@ class Pruner:
         kept: dict[str, str] = {}
         line = sorted(set(ids))
         for start in range(0, len(line), AT_ONCE):
-            found = await self._pruning.prune(line[start : start + AT_ONCE], max(age, LEAST))
+            found = await self._store.pruning.prune(line[start : start + AT_ONCE], max(age, LEAST))
             gone += found.gone
             kept |= found.kept
             await self._drop(found.gone)
@@ -86,7 +80,7 @@ class Pruner:
         """Forget all that ended so many seconds ago; how many tasks that were."""
         many, after, age = 0, "", max(age, LEAST)
         until = first_id(self._clock.now() - age)
-        while ids := await self._pruning.prunable(age, after, until, AT_ONCE):
+        while ids := await self._store.pruning.prunable(age, after, until, AT_ONCE):
             try:
                 many += len((await self.all_of(ids, age)).gone)
             except StoreUnavailable:

@@ -55,10 +55,10 @@ class Schedules:
     async def save(self, wanted: Sequence[ScheduleRow]) -> None:
         """Have these in the store as they are here. One that ticks as before keeps its next tick, and one that is paused
         stays paused."""
-        table = await self._store.schedules()
+        table = await self._store.schedules.list()
         for row in wanted:
             while not await self._save(row, table):
-                table = await self._store.schedules()
+                table = await self._store.schedules.list()
 
     async def _save(self, wanted: ScheduleRow, table: Timetable) -> bool:
         there = next((row for row in table.rows if row.name == wanted.name), None)
@@ -66,7 +66,7 @@ class Schedules:
         if to == there:
             return True
         mark = None if there is None else there.mark
-        return await self._store.turn(wanted.name, mark, to._replace(mark=self._ids()))
+        return await self._store.schedules.advance(wanted.name, mark, to._replace(mark=self._ids()))
 
     async def pause(self, name: str) -> Schedule:
         """No tick until it is unpaused. Raises ScheduleNotFound, as the others do."""
@@ -82,23 +82,23 @@ class Schedules:
 
     async def trigger(self, name: str) -> str:
         """Submit its task now, whatever its next tick, also while it is paused; the task's id."""
-        (new,) = await self._store.submit([_found(await self._store.schedules(), name).task_at(None, self._ids())])
+        (new,) = await self._store.submit([_found(await self._store.schedules.list(), name).task_at(None, self._ids())])
         self._store.nudge("ready", [new.id])
         return new.id
 
     async def _change(self, name: str, change: Change) -> ScheduleRow:
         while True:
-            table = await self._store.schedules()
+            table = await self._store.schedules.list()
             row = _found(table, name)
             to = change(row, table.now)
             if to == row:
                 return row
-            if await self._store.turn(name, row.mark, to and to._replace(mark=self._ids())):
+            if await self._store.schedules.advance(name, row.mark, to and to._replace(mark=self._ids())):
                 return to or row
 
     async def list(self) -> list[Schedule]:
         """All schedules, by name."""
-        return [_view(row) for row in (await self._store.schedules()).rows]
+        return [_view(row) for row in (await self._store.schedules.list()).rows]
 
 
 def row_of(name: str, rhythm: Rhythm, missed: str, task: NewTask) -> ScheduleRow:

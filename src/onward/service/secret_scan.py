@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from onward.artifacts.errors import ArtifactDamaged, ArtifactNotFound
 from onward.artifacts.keeper import Artifacts, beside
@@ -18,7 +18,6 @@ from onward.core import mask, wire
 from onward.core import record as r
 from onward.core.secret import SecretMissing, UnfitSecret
 from onward.store.port.core import Store
-from onward.store.port.scanning import Scanning
 
 MOST = 1_000
 """Leaks that are told one by one."""
@@ -87,7 +86,7 @@ async def find(store: Store, artifacts: Artifacts, secrets: Asked) -> Found:
             left.append((row["task_id"], wire.decode(row["data"])["artifact_id"]))
 
     if found.secrets:
-        await cast("Scanning", store).scan(look)
+        await store.health.scan(look)
         if artifacts.elsewhere:
             await _look_at_artifacts(artifacts, left, found)
     return found

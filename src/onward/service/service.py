@@ -60,7 +60,7 @@ from onward.service.subscriptions import Subscriptions, Webhooks, no_webhooks
 from onward.service.timeline import Timelines
 from onward.service.usage import Report, UsageReports
 from onward.store.port.core import Stopped, Store, Submitted
-from onward.store.port.gauges import Gauges, QueueSnapshot
+from onward.store.port.overview import QueueSnapshot
 
 STANDS_STILL = {Reason.PARKED: PARKED, Reason.QUARANTINED: QUARANTINED, Reason.IN_DOUBT: DOUBTED}
 """Reasons of which the last records of a journal say why, and the kinds of these records."""
@@ -187,7 +187,7 @@ class Service(Listing):
         """Whether all of these were submitted before, so that nothing would be added. Raises KeyConflict when a key belongs
         to other work."""
         keys = [task.key for task in new if task.key is not None]
-        there = await self._store.keyed(keys) if keys else {}
+        there = await self._store.by_key(keys) if keys else {}
         for task in new:
             if task.key in there:
                 _no_conflict(task, there[task.key])
@@ -222,7 +222,7 @@ class Service(Listing):
     async def _learn(self) -> None:
         """What workers say of their handlers now."""
         self._learned_at = self._clock.monotonic()
-        told = await self._store.offered()
+        told = await self._store.handlers.registered()
         self._remote = {name: from_registration(name, wire.decode(data)) for name, data in told.items()}
 
     async def _make_room(self, new: Sequence[NewTask]) -> None:
@@ -233,15 +233,15 @@ class Service(Listing):
             gauge = self._depths.setdefault(queue, _Gauge())
             if gauge.stale(self._clock.monotonic(), count, self._limit):
                 asked, began = gauge.total, self._clock.monotonic()
-                depth = await self._store.depth(queue)
+                depth = await self._store.queues.depth(queue)
                 gauge.read(self._clock.monotonic(), depth.waiting, asked, self._clock.monotonic() - began)
                 if gauge.waiting + gauge.added + count > self._limit:
                     raise QueueFull(queue, self._limit, _come_back(self._limit, depth.rate))
             gauge.total += count
 
-    async def standing(self) -> QueueSnapshot | None:
-        """How it stands, in numbers; None where the store does not tell. Raises StoreUnavailable."""
-        return await self._store.standing() if isinstance(self._store, Gauges) else None
+    async def standing(self) -> QueueSnapshot:
+        """The figures of this moment. Raises StoreUnavailable."""
+        return await self._store.overview.snapshot()
 
     async def version(self) -> tuple[int, int]:
         """The version of the tables, and that which this program needs. Raises StoreUnavailable."""
@@ -258,7 +258,7 @@ class Service(Listing):
 
     async def _told_why(self, task: Task) -> Task:
         """The task with what its journal says about why it stands still, as its error."""
-        records = (await self._store.lately([task.task_id], LAST, WORDS)).get(task.task_id, ())
+        records = (await self._store.listing.recent_records([task.task_id], LAST, WORDS)).get(task.task_id, ())
         for record in reversed(records):
             if record.kind in STANDS_STILL.values():
                 found = payload(record)
@@ -319,7 +319,7 @@ class Service(Listing):
             stop_listening()
 
     async def _until_ended(self, task_id: str, ended: asyncio.Event, timeout: float | None, parked: bool) -> Task:
-        start, pause = self._clock.monotonic(), 0.1 if self._store.hears else 0.002
+        start, pause = self._clock.monotonic(), 0.1 if self._store.receives_nudges else 0.002
         while True:
             ended.clear()
             task = await self.get(task_id)

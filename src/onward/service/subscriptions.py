@@ -121,7 +121,7 @@ class Subscriptions:
         lane = webhooks.check(url, own=True)
         row = SubscriptionRow(name, None, tenant, " ".join(wanted), event.kinds(wanted), url, lane)
         await self._watch(row.kinds)
-        await self._store.subscribe(row)
+        await self._store.outbox.subscribe(row)
         self._store.nudge("outbox")
         return dataclasses.replace(await self.get(name), secret=webhooks.secret(name))
 
@@ -142,12 +142,12 @@ class Subscriptions:
             await self._watch(kinds)
             lane = FUNCTION + one.name
             row = SubscriptionRow(lane, None, None, " ".join(one.types), kinds, lane, lane)
-            await self._store.subscribe(row, offered=True)
+            await self._store.outbox.subscribe(row, offered=True)
 
     async def _watch(self, kinds: str) -> None:
         busy = event.busy(kinds)
         if not self._watching & {busy, True}:
-            await self._store.watch(busy=busy)
+            await self._store.outbox.watch(busy=busy)
             self._watching.add(busy)
 
     async def list(
@@ -155,12 +155,12 @@ class Subscriptions:
     ) -> tuple[Sequence[Subscription], str | None]:
         """Subscriptions that somebody made, by their ids, and the cursor for the next page. Webhooks of single tasks are with
         their deliveries."""
-        found = await self._store.subscriptions(tenant=tenant, limit=_limit(limit) + 1, after=cursor or "")
+        found = await self._store.outbox.subscriptions(tenant=tenant, limit=_limit(limit) + 1, after=cursor or "")
         return [_subscription(row) for row in found[:limit]], found[limit - 1].id if len(found) > limit else None
 
     async def get(self, subscription: str, *, tenant: str | None = None) -> Subscription:
         """One of them. Raises NotFound."""
-        for row in await self._store.subscriptions(tenant=tenant, limit=1, id=subscription):
+        for row in await self._store.outbox.subscriptions(tenant=tenant, limit=1, id=subscription):
             return _subscription(row)
         raise NotFound(f"there is no subscription {subscription!r:.80}; `app.subscriptions.list()` shows them")
 
@@ -168,7 +168,7 @@ class Subscriptions:
         """Tell of nothing more; what was still to be sent is not. Where code still declares it (`@app.on`), the next worker that
         starts brings it back. Raises NotFound."""
         await self.get(subscription, tenant=tenant)
-        await self._store.unsubscribe(subscription)
+        await self._store.outbox.unsubscribe(subscription)
 
     async def deliveries(
         self,
@@ -185,7 +185,7 @@ class Subscriptions:
             raise BadSetting("state", state, f"one of {', '.join(STATES)}")
         if cursor is not None and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
             raise UsageError(f"{cursor!r:.40} is no cursor of a list of deliveries; use `next` of the page before")
-        found = await self._store.deliveries(
+        found = await self._store.outbox.deliveries(
             state=state,
             task=task,
             subscription=subscription,
@@ -203,7 +203,7 @@ class Subscriptions:
     async def redeliver(self, delivery: str, *, tenant: str | None = None) -> Delivery:
         """Send it again now: the same id, the same bytes. Raises NotFound and NotSentAgain."""
         row = await self._row(delivery, tenant)
-        if not await self._store.redeliver(row.key):
+        if not await self._store.outbox.redeliver(row.key):
             row = await self._row(delivery, tenant)
             why = "it is being sent just now" if row.sending else "its subscription is gone or disabled; make a new one"
             raise NotSentAgain(delivery, why)
@@ -214,7 +214,7 @@ class Subscriptions:
         key = Key.parse(delivery)
         if key is not None:
             task_id, seq, subscription = key
-            found = await self._store.deliveries(task=task_id, seq=seq, subscription=subscription, tenant=tenant)
+            found = await self._store.outbox.deliveries(task=task_id, seq=seq, subscription=subscription, tenant=tenant)
             if found:
                 return found[0]
         raise NotFound(f"there is no delivery {delivery!r:.120}; `onward deliveries` lists them")

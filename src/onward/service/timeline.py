@@ -103,7 +103,7 @@ class Timelines:
         if fall.began is None:
             raise TaskNotFound(task_id)
         if open_ := set(fall.children()):
-            for child in await self._store.list(limit=CHILDREN, before=None, parent=task_id):
+            for child in await self._store.listing.list(limit=CHILDREN, before=None, parent=task_id):
                 if child.task_id in open_ and child.ended:
                     fall.child_ended(child.task_id, child.state, child.finished_at)
         bars = sorted((bar for bar in fall.bars if bar.last > after or bar.end is None), key=_place)

@@ -16,7 +16,7 @@ from onward.core.task import Task, Tasks
 from onward.core.usage import UNKNOWN, Usage, of_call, usage_at, usage_in
 from onward.errors import BadSetting
 from onward.store.port.core import Store
-from onward.store.port.overview import Child
+from onward.store.port.listing import Child
 
 PAGE = 1000
 MOST = 5_000
@@ -104,7 +104,7 @@ class UsageReports:
         return Report(by, rows, cursor is None)
 
     async def _by_task(self, by: str, tasks: Tasks, whose: str | None) -> dict[str, Row]:
-        names = {row.id: row.name for row in await self._store.keys(whose)} if by == "key" else {}
+        names = {row.id: row.name for row in await self._store.keys.list(whose)} if by == "key" else {}
         found: dict[str, Row] = {}
         left = MOST_READ
         for task in tasks:
@@ -129,7 +129,7 @@ class UsageReports:
         seen: set[tuple[str, str]] = set()
         for start in range(0, len(tasks), SOME):
             ids = [task.task_id for task in tasks[start : start + SOME]]
-            for task_id, data in await self._store.model_calls(ids):
+            for task_id, data in await self._store.listing.model_calls(ids):
                 said = wire.decode(data)
                 result = said.get("result") if isinstance(said, dict) else None
                 taken = of_call(result, task_id)
@@ -159,7 +159,7 @@ class UsageReports:
         """All that it started; None when that is too much."""
         found, seen, read, level = Usage(), 0, 0, [task_id]
         while level:
-            kin = await self._store.offspring(level, MOST + 1 - seen)
+            kin = await self._store.listing.offspring(level, MOST + 1 - seen)
             seen += len(kin)
             unread = [one for one in kin if await self._unread(one)]
             read += len(unread)

@@ -15,7 +15,7 @@ from onward.cli.output.timeline import Mark
 from onward.errors import SchemaMismatch, StoreUnavailable
 from onward.service.health import Check
 from onward.store.migrate import Progress
-from onward.store.shared.census import RECORDS
+from onward.store.shared.health import RECORDS
 from onward.store.sqlite.file import MEMORY
 
 WRONG = 1
@@ -104,7 +104,7 @@ async def _examine(app: Onward, screen: Screen, *, deep: bool) -> list[Check]:
         )
         app = Onward(f"sqlite://{MEMORY}")
         async with app:
-            return [note, *(Check(*entry) for entry in await app.store.doctor() if entry[0] == "SQLite library")]
+            return [note, *(Check(*entry) for entry in await app.store.health.doctor() if entry[0] == "SQLite library")]
     await app.open(migrate=False)
     try:
         return await app.service.health.checks(deep=deep, seen=seen)

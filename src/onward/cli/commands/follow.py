@@ -184,7 +184,7 @@ async def _somebody(app: Onward, task: Task) -> bool:
     """Whether a worker is alive that would take the task."""
     return any(
         task.task in worker.names and (not worker.queues or task.queue in worker.queues)
-        for worker in await app.store.workers()
+        for worker in await app.store.workers.list()
         if worker.lease_until > time.time()
     )
 

@@ -20,7 +20,7 @@ from onward.engine.shift.replay import Known, Replay, failure_of
 from onward.engine.shift.scope import SCOPE, Scope, refuse
 from onward.engine.shift.services import WorkerServices
 from onward.errors import DeadlineExceeded, OnwardError, StoreUnavailable
-from onward.store.writer import MOST_UNSAVED, Hold
+from onward.store.writer import MAX_UNSAVED_BYTES, Hold
 
 T = TypeVar("T")
 log = logging.getLogger("onward.shift")
@@ -99,7 +99,7 @@ class ShiftJournal:
         if not self.lease.holds():
             await self.lease.until_held()
             await self.may_go_on()
-        if self.hold.unsaved > MOST_UNSAVED:
+        if self.hold.unsaved > MAX_UNSAVED_BYTES:
             await self.flushed()
             await self.may_go_on()
 

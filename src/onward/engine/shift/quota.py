@@ -28,7 +28,7 @@ async def within_quota(ctx: Context, name: str, ask: Callable[[], Awaitable[T]])
 
 async def ask_within(desk: WorkerServices, pen: ShiftJournal, name: str, ask: Callable[[], Awaitable[T]]) -> T:
     """The same, for the shift."""
-    shut = await pen.patiently(lambda: desk.store.shut(name))
+    shut = await pen.patiently(lambda: desk.store.quotas.get(name))
     if shut is not None and shut.left > 0:
         raise _used_up(desk, name, shut)
     try:
@@ -38,11 +38,11 @@ async def ask_within(desk: WorkerServices, pen: ShiftJournal, name: str, ask: Ca
         if not used_up:
             raise
         words = why(error)
-        shut = await pen.patiently(lambda: desk.store.shut_for(name, after, words))
+        shut = await pen.patiently(lambda: desk.store.quotas.shut(name, after, words))
         raise _used_up(desk, name, shut) from error
     if shut is not None:  # it was used up, and is not any more
         until = shut.until
-        await pen.patiently(lambda: desk.store.reopen(name, until))
+        await pen.patiently(lambda: desk.store.quotas.reopen(name, until))
     return answer
 
 

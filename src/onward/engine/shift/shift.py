@@ -51,7 +51,6 @@ from onward.errors import (
     UsageError,
 )
 from onward.store.port.core import SUSPECT_AFTER, Claimed, End, Wait
-from onward.store.port.trimming import Trimming
 from onward.store.writer import Hold
 from onward.telemetry import DOING
 
@@ -466,9 +465,9 @@ class Shift(TaskResources):
         said, store = self._handler.checkpoint, self._desk.store
         if said.strategy != EVERY_STEP or said.keep is not None:
             await self._pen.flushed()
-        if said.keep is not None and isinstance(store, Trimming):
+        if said.keep is not None:
             with contextlib.suppress(StoreUnavailable):  # the next checkpoint comes to it
-                await store.trim(self.task_id, said.keep, said.dropped_before(self.now()))
+                await store.pruning.trim(self.task_id, said.keep, said.dropped_before(self.now()))
 
     def _begin_at(self, checkpoint: int) -> None:
         """From here on the names of steps begin anew."""

@@ -81,7 +81,7 @@ class Spending:
             )
             return granted
 
-        granted = await self._pen.patiently(lambda: self._desk.store.change_purses(list(self.budgets), whole))
+        granted = await self._pen.patiently(lambda: self._desk.store.budgets.change(list(self.budgets), whole))
         self.budgets = {
             holder: granted.purses[holder].budget for holder in self.budgets
         }  # somebody may have raised one

@@ -30,7 +30,7 @@ from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.timeout import bounded
 from onward.engine.shift.waits import Waits
 from onward.errors import OnwardError, StepFailed, StepTimeout, TimeUp
-from onward.store.writer import MOST_UNSAVED
+from onward.store.writer import MAX_UNSAVED_BYTES
 
 _LOST = frozenset(
     {"ConnectionError", "ClientConnectionError", "ConnectionClosed", "Timeout", "TransportError", "APIConnectionError"}
@@ -75,7 +75,7 @@ class Steps:
             if known is not None and pen.stop is not None and "verdict" in known.data:
                 return await self._answered(scope, call, known)
         started = self._monotonic()
-        if not pen.plain or started >= self._lease.until or pen.hold.unsaved > MOST_UNSAVED:
+        if not pen.plain or started >= self._lease.until or pen.hold.unsaved > MAX_UNSAVED_BYTES:
             await pen.may_go_on()
         scope.key, scope.since, scope.told = key, started, False
         try:

@@ -179,7 +179,7 @@ class Transaction:
             raise self._pen.end(Fenced())
         hold.seq, hold.at = hold.seq + 1, self._at
         hold.claim = hold.covered = None  # no commit of the writer stands for this record
-        self._desk.store.news()
+        self._desk.store.tails.announce()
 
     async def _there(self) -> bool:
         """Whether a commit whose answer was lost is in the journal, as ours."""

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from onward.core.clock import Clock
 from onward.core.shutdown import end_tasks
-from onward.store.port.core import Beat, Store
+from onward.store.port.core import Store
+from onward.store.port.workers import Beat
 
 log = logging.getLogger("onward.lease")
 
@@ -116,7 +117,7 @@ class Heart:
         if self._store.inline:  # one loop, one thread: the simulator and tests that move the clock
             self._task = loop.create_task(self._beat_forever(self._store, self._heard), name="onward-heart")
             return
-        twin = self._store.twin()
+        twin = self._store.clone()
 
         def heard(sent: float, worker: str, beat: Beat) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -179,7 +180,7 @@ class Heart:
     async def _beat(self, store: Store, heard: Heard) -> None:
         sent, worker, self._hurried = self._clock.monotonic(), self._worker(), False
         resting = self._resting()
-        sending = store.beat(worker, self._lease, self._rate(), resting)
+        sending = store.workers.heartbeat(worker, self._lease, self._rate(), resting)
         # A connection that died without a word must not cost the lease: a new one may work at once.
         beat = await (sending if store.inline else asyncio.wait_for(sending, self._lease / 2))
         if new := beat.paused.difference(resting):

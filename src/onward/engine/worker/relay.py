@@ -199,7 +199,7 @@ class Relay:
 
     async def look(self) -> float:
         """Begin to send what is due; in how many seconds to look again."""
-        found = await self._store.lanes(self._after)
+        found = await self._store.outbox.lanes(self._after)
         self._subscribed = found is not None
         lanes = [lane for lane in found or () if self._serves(lane.name)]
         self._after = found[-1].name if found and len(found) >= 1000 else ""
@@ -234,7 +234,7 @@ class Relay:
     async def _sweep(self, lanes: list[str], strange: list[str]) -> None:
         if not self._unswept:
             await self._save()
-        self._unswept = await self._store.sweep(
+        self._unswept = await self._store.outbox.sweep(
             lanes, strange, delivered=KEEP_DELIVERED, failed=KEEP_FAILED, waiting=KEEP_WAITING, most=MOST_WAITING
         )  # what is done with must go as fast as it comes
         self._next_sweep = self._clock.monotonic() + SWEEP * (not self._unswept) * self._rng.uniform(0.8, 1.2)
@@ -260,7 +260,7 @@ class Relay:
     async def _round(self, lane: str, pace: _Pace) -> bool:
         """Take some, send them, write down what came of it; True when there may be more to do at once."""
         holder = self._ids()
-        taken = await self._store.take(lane, 1 if pace.down else EACH, holder, LEASE)
+        taken = await self._store.outbox.take(lane, 1 if pace.down else EACH, holder, LEASE)
         if not taken:
             return False
         until = self._clock.monotonic() + LEASE
@@ -272,12 +272,12 @@ class Relay:
             guard.cancel()
         crashpoint("deliver.sent")
         settled += [self._came_of(one, words) for (one, _, _), words in zip(ready, said, strict=True)]
-        await self._store.settle_deliveries(holder, settled)
+        await self._store.outbox.settle(holder, settled)
         for done in settled:
             counters.add(DELIVERIES, "delayed" if done.state == PENDING else done.state)
         for (one, _, _), words in zip(ready, said, strict=True):
             if words.gone:
-                await self._store.disable(one.key.subscription, words.words)
+                await self._store.outbox.disable(one.key.subscription, words.words)
         pace.down = pace.down + 1 if said and all(words.down for words in said) else 0
         rests = [words.rest for words in said if words.rest is not None]
         rest = max([*rests, min(2.0 ** min(pace.down - 1, 10), LONGEST_REST) if pace.down else 0.0])
@@ -305,7 +305,7 @@ class Relay:
                 new += [(one.key, data)] if data else []
             ready.append((one, told, data))
         if new:
-            await self._store.keep_bodies(holder, new)
+            await self._store.outbox.keep_bodies(holder, new)
         return ready, settled
 
     async def _hold_on(self, holder: str, keys: list[Key]) -> None:
@@ -313,7 +313,7 @@ class Relay:
         while True:
             await self._clock.sleep(LEASE / 3)
             try:
-                await self._store.extend(holder, keys, LEASE)
+                await self._store.outbox.extend(holder, keys, LEASE)
             except StoreUnavailable as error:
                 log.warning("cannot prolong what is being sent: %s", error)
 

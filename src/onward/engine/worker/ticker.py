@@ -98,7 +98,7 @@ class Ticker:
     async def look(self) -> float:
         """Fire what is due; in how many seconds to look again."""
         most = SOME + len(self._left)
-        now, rows = await self._store.schedules(soonest=most)
+        now, rows = await self._store.schedules.list(soonest=most)
         alive_since = now if self._alive_since is None else self._alive_since
         nexts = [at for row in rows if (at := await self._turn(row, now, alive_since)) is not None]
         more = len(rows) == most and nexts and max(row.next_at or 0.0 for row in rows) <= now
@@ -119,7 +119,7 @@ class Ticker:
             return None
         tasks = [row.task_at(tick, self._ids()) for tick in ticks]
         to = row._replace(next_at=next_at, last_at=ticks[-1] if ticks else row.last_at, mark=self._ids())
-        if not await self._store.turn(row.name, row.mark, to, tasks):
+        if not await self._store.schedules.advance(row.name, row.mark, to, tasks):
             return now  # somebody was quicker; look at what he made of it
         if tasks:
             self._store.nudge("ready", [task.id for task in tasks])

@@ -109,7 +109,7 @@ async def let_go(store: Store, worker: str, shift: Shift, why: str, now: float) 
         await _quarantine(store, worker, shift, f"{why}, alone", now)
     else:
         await store.release(worker, [shift.task_id], math.inf, suspect=True)
-    await store.leave(worker)
+    await store.workers.leave(worker)
 
 
 async def _quarantine(store: Store, worker: str, shift: Shift, why: str, now: float) -> None:

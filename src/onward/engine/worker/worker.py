@@ -36,7 +36,8 @@ from onward.engine.worker.relay import Relay
 from onward.engine.worker.ticker import Ticker
 from onward.engine.worker.watchdog import Watchdog, let_go
 from onward.errors import OnwardError, StoreUnavailable, TooSlow
-from onward.store.port.core import Beat, Claimed, Outlook, Store, WorkerRow
+from onward.store.port.core import Claimed, Outlook, Store
+from onward.store.port.workers import Beat, WorkerRow
 from onward.store.writer import Writer
 from onward.telemetry import LOST, WORKING, counters
 
@@ -187,9 +188,9 @@ class Worker:
         young, *older = gc.get_threshold()
         if 0 < young < YOUNG:  # 0 is a collector that is off, and stays off
             gc.set_threshold(YOUNG, *older)
-        await self.store.offer([(handler.name, handler.offer()) for handler in self._handlers.values()])
+        await self.store.handlers.register([(handler.name, handler.offer()) for handler in self._handlers.values()])
         await self._ticker.save()
-        await self.store.limit(self._limits)
+        await self.store.queues.set_limits(self._limits)
         if self._relay is not None:
             await self._relay.save()
         await self._join()
@@ -265,7 +266,7 @@ class Worker:
         for name in dict.fromkeys((self.id, self._joining)):
             try:
                 if name:
-                    await asyncio.wait_for(self.store.leave(name), CHORES_FOR)
+                    await asyncio.wait_for(self.store.workers.leave(name), CHORES_FOR)
             except (OnwardError, TimeoutError) as error:
                 why = str(error) or f"no answer within {CHORES_FOR:g} s"
                 log.warning("could not take leave of the store, the lease will end by itself: %s", why)
@@ -288,12 +289,12 @@ class Worker:
             slots=self.slots,
             names=tuple(sorted(self._handlers)),
             queues=self._queues,
-            address=await self.store.attend(name),
+            address=await self.store.workers.attend(name),
             version=self._version,
         )
         self._reached = bool(row.address)
         sent, self._joining = self.clock.monotonic(), name
-        self._sync(await self.store.join(row, self.lease.duration), sent)
+        self._sync(await self.store.workers.join(row, self.lease.duration), sent)
         self.id, self._joining = name, ""
         self.writer.worker = name
         self.lease.renew(sent)
@@ -465,7 +466,7 @@ class Worker:
             self._sync(claimed[0].claimed_at, self.clock.monotonic())
         self._strangers -= {one.id for one in claimed}
         if claimed:
-            self.store.news()
+            self.store.tails.announce()
         return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
 
     async def _kept(self, me: str, claimed: list[Claimed]) -> list[Claimed]:

@@ -163,7 +163,7 @@ class Feed:
             self._from = ""
             return
         self.looks += 1
-        found = await self.store.tails(wanted)
+        found = await self.store.read(wanted)
         for tail in found:
             self._hand_out(tail)
         # By task: what did not fit comes first the next time, so that no busy task is in the way of another.
@@ -299,7 +299,7 @@ class Follower:
         """A page of what it has not seen; when that is all, the feed serves it from there on."""
         asked = {task_id: self.last[task_id] for task_id in self._behind}
         try:
-            found = await self._feed.store.tails(asked, AT_ONCE)
+            found = await self._feed.store.read(asked, AT_ONCE)
         except OnwardError as error:
             log.warning("cannot read a journal, trying again: %s", error)
             await self._feed.clock.sleep(AGAIN)

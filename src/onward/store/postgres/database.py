@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from onward.core.limit import LimitRow
 from onward.errors import StoreUnavailable
 from onward.store.postgres import limits
 from onward.store.postgres.execute import S, tell_parents
@@ -52,6 +53,9 @@ class PostgresConnection:
 
     async def release_limits(self, gates: Iterable[str]) -> None:
         await limits.let_go(self._connection, gates)
+
+    async def set_limits(self, limits_: Sequence[LimitRow]) -> None:
+        await limits.set_limits(self._connection, limits_)
 
 
 class PostgresDatabase:

@@ -71,8 +71,8 @@ class Listener:
             return False
         return True
 
-    async def let_go(self, worker: str) -> None:
-        """Hold it no longer."""
+    async def release(self, worker: str) -> None:
+        """Give back the presence lock of this worker."""
         if worker in self._workers:
             self._workers.remove(worker)
         if worker in self._held:

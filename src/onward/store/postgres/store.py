@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import operator
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -17,37 +16,31 @@ from typing import Any
 import asyncpg
 
 from onward.core.crash import crashpoint
-from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
-from onward.core.shutdown import end_tasks
 from onward.core.task import NewTask
 from onward.errors import TaskNotFound
 from onward.store import migrate
 from onward.store.migrate import State, Tell, silent
-from onward.store.nudge import Hub, News
-from onward.store.port.core import Batch, Beat, Claimed, Foreign, Outlook, Store, Submitted
-from onward.store.postgres import limits, snapshots
+from onward.store.port.core import Batch, Claimed, Foreign, Outlook, Store, Submitted
+from onward.store.postgres import limits
 from onward.store.postgres import migrate as postgres_migrate
-from onward.store.postgres.database import PostgresDatabase, count
+from onward.store.postgres.database import PostgresDatabase
 from onward.store.postgres.execute import REFUSED, S, records, run, there
-from onward.store.postgres.limits import set_limits
-from onward.store.postgres.listener import Listener
+from onward.store.postgres.health import PostgresHealth
 from onward.store.postgres.marks import Marks
 from onward.store.postgres.nudges import PostgresNudges
 from onward.store.postgres.outbox import PostgresOutbox
 from onward.store.postgres.save import write
-from onward.store.postgres.scanning import PostgresScanning
-from onward.store.postgres.session import PATIENCE, SLOWEST, health, plain
+from onward.store.postgres.session import PATIENCE, SLOWEST, plain
+from onward.store.postgres.workers import PostgresWorkers
 from onward.store.shared import limits as shared_limits
 from onward.store.shared import predecessor, rows
 from onward.store.shared.audit import Audit
 from onward.store.shared.budgets import Budgets
-from onward.store.shared.census import Census
-from onward.store.shared.control import Control
 from onward.store.shared.database import Connection
 from onward.store.shared.external_transaction import ON_POSTGRES, submit_through
 from onward.store.shared.follow import Tails
-from onward.store.shared.forks import Forks
+from onward.store.shared.handlers import Handlers
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
 from onward.store.shared.overview import Overview
@@ -56,54 +49,50 @@ from onward.store.shared.pruning import Pruning
 from onward.store.shared.queues import Queues
 from onward.store.shared.quotas import Quotas
 from onward.store.shared.schedules import Schedules
+from onward.store.shared.tasks import CoreVerbs
 
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
-log = logging.getLogger("onward.store")
 
-PART = 4_000_000
-"""Bytes of a journal that one statement reads, and the record that goes beyond them."""
-
-CLOSED_WITHIN = 5.0
-"""Seconds that a close waits for nudges that are being sent."""
+PART_BYTES = 4_000_000
+"""Bytes of a journal that one statement reads, with the record that goes beyond them."""
 
 
-class PostgresStore(
-    Audit,
-    Budgets,
-    Census,
-    Control,
-    Forks,
-    Keys,
-    Listing,
-    Overview,
-    PostgresNudges,
-    PostgresOutbox,
-    PostgresScanning,
-    Pruning,
-    Queues,
-    Quotas,
-    Schedules,
-    Tails,
-):
-    """See `Store` for what each verb promises."""
+class PostgresStore(CoreVerbs):
+    """See `port.core.Store` for what each verb promises."""
 
     inline = False
-    apart = True
+    out_of_process = True
     one_machine = False
 
+    _db: PostgresDatabase
+
     def __init__(self, url: str, *, connections: int = 6) -> None:
-        self._db = PostgresDatabase(url, connections)
-        self.url, self.where = url, self._db.where
+        database = PostgresDatabase(url, connections)
+        super().__init__(database)
+        self.url, self.where = url, database.where
         self._migrations = migrate.load("postgres")
-        self._hub = Hub(self._send)
-        self._news = News(self._hub, self._send_news)
-        self._listener: Listener | None = None
-        self._sending: set[asyncio.Task[None]] = set()
-        self._limited: set[str] = set()
-        self._looked_at = self._orphans_after = ""
         self._marks = Marks()
-        self._submitted: frozenset[str] = frozenset()
-        """The tasks of the last submit: they stand behind no mark."""
+        self._nudges = PostgresNudges(database, self._marks)
+        self._limited: set[str] = set()
+        self._looked_at = ""
+        self.audit = Audit(database)
+        self.budgets = Budgets(database)
+        self.handlers = Handlers(database)
+        self.health = PostgresHealth(database)
+        self.keys = Keys(database)
+        self.listing = Listing(database)
+        self.outbox = PostgresOutbox(database)
+        self.overview = Overview(database)
+        self.pruning = Pruning(database)
+        self.queues = Queues(database)
+        self.quotas = Quotas(database)
+        self.schedules = Schedules(database, self._submit_within)
+        self.tails = Tails(database, self._nudges)
+        self.workers = PostgresWorkers(database, self._nudges)
+
+    @property
+    def receives_nudges(self) -> bool:
+        return not self._db.pooled
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -120,15 +109,10 @@ class PostgresStore(
             raise
 
     async def close(self) -> None:
-        self._hub.close()
-        self._news.close()
-        await end_tasks(list(self._sending), CLOSED_WITHIN, log, "closing the store")
-        if self._listener is not None:
-            await self._listener.stop()
-            self._listener = None
+        await self._nudges.close()
         await self._db.close()
 
-    def twin(self) -> Store:
+    def clone(self) -> Store:
         return PostgresStore(self.url, connections=1)
 
     async def _state(self) -> State:
@@ -158,7 +142,7 @@ class PostgresStore(
             return await submit_through(connection, new, row[0], ON_POSTGRES)
         while True:
             created = await self._insert(new)
-            self._submitted = frozenset(created)
+            self._nudges.submitted = frozenset(created)
             if len(created) == len(new):
                 return [Submitted(n.id, True, n.fingerprint) for n in new]
             answers = await self._answers(new, created)
@@ -169,7 +153,7 @@ class PostgresStore(
     async def _insert(self, new: Sequence[NewTask]) -> set[str]:
         """The ids of those that were not there before."""
         if any(task.webhook for task in new):
-            return await self.insert_with_webhooks(new)
+            return await self.outbox.insert_with_webhooks(new)
         if len(new) != 1 or new[0].group is not None:
             return {row[0] for row in await self._insert_many(new)}
         (task,) = new
@@ -224,10 +208,6 @@ class PostgresStore(
         except Foreign as foreign:
             raise foreign.error from None
         return True
-
-    async def limit(self, limits: Sequence[LimitRow]) -> None:
-        async with self._db.connection() as connection, connection.transaction():
-            await set_limits(connection, limits)
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -303,9 +283,9 @@ class PostgresStore(
         name = "last_journal_part" if after is None else "journal_part"
         while True:  # in parts that a slow line carries in the time of a statement
             left = limit - len(records)
-            found = await self._db.fetch(name, id=task_id, after=after, limit=left, most=PART)
+            found = await self._db.fetch(name, id=task_id, after=after, limit=left, most=PART_BYTES)
             records += [Record(*row.values()) for row in found]
-            if len(records) >= limit or sum([len(row["data"]) for row in found]) < PART:
+            if len(records) >= limit or sum([len(row["data"]) for row in found]) < PART_BYTES:
                 return records
             name, after = "journal_part", records[-1].seq
 
@@ -336,35 +316,13 @@ class PostgresStore(
             await run(connection, "lock_rows", ids=list(task_ids))
             await run(connection, "release", worker=worker, ids=list(task_ids), before=before, suspect=suspect)
 
-    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def beat(self, worker: str, lease: float, rate: float, resting: Sequence[str] = ()) -> Beat:
-        if resting:
-            await self._db.write("confirm_pause", worker=worker, ids=list(resting))
-        (row,) = await self._db.fetch("beat", worker=worker, lease=lease, rate=rate)
-        return Beat(row["alive"] > 0, row["now"], frozenset(row["held"]), frozenset(row["paused"]))
+    def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
+        self._nudges.nudge(topic, tasks)
 
-    async def leave(self, worker: str) -> None:
-        async with self._db.connection() as connection, connection.transaction():
-            await run(connection, "leave", worker=worker)  # its row first, as in a rescue
-            await run(connection, "lock_held", worker=worker)
-            await run(connection, "let_go", worker=worker)
-        if self._listener is not None:
-            await self._listener.let_go(worker)
-
-    async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
-        async with self._db.connection() as connection, connection.transaction():
-            await run(connection, "bury", dead=list(dead), lease=lease, now=now)
-            return count(await connection.execute(S["rescue"].sql))
-
-    async def absent(self, lease: float) -> set[str]:
-        return {row["id"] for row in await self._db.fetch("absent", lease=lease)}
-
-    # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:  # noqa: ARG002 -- the server looks after its pages
-        (row,) = await self._db.fetch("health")
-        return [*health(row, pooled=self._db.pooled), snapshots.check(await self._db.fetch("snapshots"))]
+    def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
+        return self._nudges.listen(topic, callback)
 
 
 class _Refused(Exception):

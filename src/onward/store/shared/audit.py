@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from onward.core.audit import BEGINNING, AuditEvent, Entry, entered
-from onward.store.shared.database import Connection, Database
+from onward.store.shared.database import Connection, OverDatabase
 
 
-class Audit:
-    """See `port.access.Access` for what each verb promises."""
+class Audit(OverDatabase):
+    """See `port.audit.Audit` for what each verb promises."""
 
-    _db: Database
+    async def append(self, event: AuditEvent) -> None:
+        await self._db.transact(lambda c: append(c, event))
 
-    async def write_down(self, deed: AuditEvent) -> None:
-        await self._db.transact(lambda c: append(c, deed))
-
-    async def audit(self, after: int, limit: int, whose: str | None = None, before: int | None = None) -> list[Entry]:
-        name = "audit" if whose is None else "audit_tenant"
-        name += "" if before is None else "_before"
+    async def entries(self, after: int, limit: int, whose: str | None = None, before: int | None = None) -> list[Entry]:
+        if before is None:
+            name = "audit" if whose is None else "audit_tenant"
+        else:
+            name = "audit_before" if whose is None else "audit_tenant_before"
         rows = await self._db.fetch(name, after=after, before=before, limit=limit, tenant=whose)
         return [Entry(*row) for row in rows]
 

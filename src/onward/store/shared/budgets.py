@@ -9,19 +9,17 @@ from onward.core.budget import BudgetLedger, Granted
 from onward.core.crash import crashpoint
 from onward.core.task import Message
 from onward.store.port.budgets import Change
-from onward.store.shared import audit, control
-from onward.store.shared.database import Connection, Database
+from onward.store.shared import audit, tasks
+from onward.store.shared.database import Connection, OverDatabase
 
 
-class Budgets:
-    """See `port.budgets.Purses` for what each verb promises."""
+class Budgets(OverDatabase):
+    """See `port.budgets.Budgets` for what each verb promises."""
 
-    _db: Database
-
-    async def purse(self, task_id: str) -> BudgetLedger | None:
+    async def get(self, task_id: str) -> BudgetLedger | None:
         return _ledgers(await self._db.fetch("purses", ids=[task_id])).get(task_id)
 
-    async def change_purses(self, holders: Sequence[str], change: Change, deed: AuditEvent | None = None) -> Granted:
+    async def change(self, holders: Sequence[str], change: Change, event: AuditEvent | None = None) -> Granted:
         async def job(connection: Connection) -> Granted:
             crashpoint("purse.before")
             await connection.lock("lock_purses", ids=sorted(holders))  # also one that is not there yet
@@ -30,9 +28,9 @@ class Budgets:
             if changed := _changed(before, granted):
                 await connection.run_many("save_purse", changed)
             for wake in sorted(granted.wake):  # the order in which queue rows are locked
-                await control.send(connection, wake.task_id, Message(wake.message, "budget", "", None, b"null"))
-            if deed is not None:
-                await audit.append(connection, deed)
+                await tasks.send(connection, wake.task_id, Message(wake.message, "budget", "", None, b"null"))
+            if event is not None:
+                await audit.append(connection, event)
             return granted
 
         granted = await self._db.transact(job)

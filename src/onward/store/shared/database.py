@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from onward.core.limit import LimitRow
+
 T = TypeVar("T")
 
 ChildEnd = tuple[str, str, str, bytes]
@@ -55,6 +57,10 @@ class Connection(Protocol):
         """Let others start, for each task that was held under one of these limits and is held no longer."""
         ...
 
+    async def set_limits(self, limits: Sequence[LimitRow]) -> None:
+        """See `port.queues.Queues.set_limits`."""
+        ...
+
 
 Job = Callable[[Connection], Awaitable[T]]
 
@@ -92,3 +98,10 @@ class Database(Protocol):
     async def transact(self, job: Job[T]) -> T:
         """Run a job in one transaction. PostgreSQL runs it again when another writer took the number of a record that it inserts."""
         ...
+
+
+class OverDatabase:
+    """The base of a port that is written over a `Database`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database

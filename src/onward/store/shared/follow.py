@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from onward.core.journal.progress import Lead
 from onward.core.record import Record
 from onward.store.port.follow import BYTES, EACH, PAGE, Head, Tail
-from onward.store.shared.database import Connection, Database
+from onward.store.shared.database import Connection, Database, OverDatabase
 
 
-class Tails:
+class Nudges(Protocol):
+    """Hints that records were committed, as a store sends and receives them."""
+
+    def announce(self) -> None: ...
+
+    def follow(self, callback: Callable[[], None]) -> Callable[[], None]: ...
+
+
+class Tails(OverDatabase):
     """See `port.follow.Tails` for what each verb promises."""
 
-    _db: Database
+    def __init__(self, database: Database, nudges: Nudges) -> None:
+        super().__init__(database)
+        self.announce, self.follow = nudges.announce, nudges.follow
 
-    async def tails(self, after: Mapping[str, int], limit: int = PAGE) -> list[Tail]:
+    async def read(self, after: Mapping[str, int], limit: int = PAGE) -> list[Tail]:
         cursors = {"after": dict(after), "ids": list(after), "afters": list(after.values())}
         rows = await self._db.fetch("tails", **cursors, each=EACH, limit=limit, bytes=BYTES)
         return [Tail(task_id, Record(*record)) for task_id, *record in rows]

@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from onward.core import wire
 from onward.core.record import DROPPED, FORKED
 from onward.errors import CannotFork, TaskNotFound
-from onward.store.port.trimming import SIZE
-from onward.store.shared.database import Connection, Database
-
-
-class Forks:
-    """See `port.core.Store` for what each verb promises."""
-
-    _db: Database
-
-    async def fork(
-        self,
-        task_id: str,
-        origin: str,
-        at: int,
-        *,
-        input: bytes,  # noqa: A002 -- the name of it in the whole API
-        inbox: int,
-        told: bytes = b"",
-        said: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
-        await self._db.transact(lambda c: fork(c, task_id, origin, at, input, inbox, told, said))
+from onward.store.shared.database import Connection
 
 
 async def fork(
@@ -50,7 +29,7 @@ async def fork(
     await connection.run("fork_contents", id=task_id, origin=origin)
     await connection.run("fork_journal", id=task_id, origin=origin, at=at)
     await connection.run("fork_outbox", id=task_id, at=at)
-    if await connection.first("fork_gaps", id=task_id, size=SIZE, mark=DROPPED) is not None:
+    if await connection.first("fork_gaps", id=task_id, size=len(DROPPED), mark=DROPPED) is not None:
         raise CannotFork(origin, at, "what came before its kept checkpoints was dropped just now", [])
     record = wire.encode({"from": origin, "at": at, **details})
     await connection.run("outsider_record", id=task_id, seq=at + 1, kind=FORKED, data=record)

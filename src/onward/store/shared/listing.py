@@ -1,4 +1,4 @@
-"""Reading tasks: one by its id, lists, relatives, open questions, the last records of many."""
+"""Reading many tasks: lists, relatives, open questions, last records."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from onward.core.record import Record
-from onward.core.task import Task, Tasks
-from onward.store.port.access import Kin, seen_by
-from onward.store.port.overview import HEAD, WHOLE, Child, Which
+from onward.core.task import Tasks
+from onward.store.port.listing import HEAD_BYTES, Ask, Child, Kin, Which
+from onward.store.port.tenant import seen_by
 from onward.store.shared import rows
-from onward.store.shared.database import Connection, Database
+from onward.store.shared.database import Connection, OverDatabase
 from onward.store.shared.search import IDS_STATEMENTS, listings, newest_ids
 
 
-class Listing:
-    """See `port.core.Store`, `port.overview.Overview` and `port.access.Access` for what each verb promises."""
-
-    _db: Database
-
-    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
-        found = await self._db.fetch_named("get", id=task_id, most=WHOLE, **seen_by(whose))
-        return rows.task(found[0]) if found else None
+class Listing(OverDatabase):
+    """See `port.listing.Listing` for what each verb promises."""
 
     async def ids(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Sequence[tuple[str, bytes]]:
         statements = listings(limit, before, which)
@@ -44,23 +38,30 @@ class Listing:
         return await self._db.read(job)
 
     async def floor(self, before: str | None, count: int, whose: str | None = None) -> str | None:
-        found = await self._db.fetch("floor", before=before or "~", count=count, **seen_by(whose))
-        return str(found[0][0]) if found else None
+        matching = await self._db.fetch("floor", before=before or "~", count=count, **seen_by(whose))
+        return str(matching[0][0]) if matching else None
 
     async def kin(self, ids: Sequence[str], *, below: bool = False) -> Sequence[Kin]:
         return [Kin(*row) for row in await self._db.fetch("kin_below" if below else "kin", ids=[*ids])]
 
     async def offspring(self, parents: Sequence[str], most: int) -> Sequence[Child]:
-        found = await self._db.fetch("offspring", parents=[*parents], most=most, head=HEAD)
-        return [Child(id_, task, bool(ended), head or b"") for id_, task, ended, head in found]
+        matching = await self._db.fetch("offspring", parents=[*parents], most=most, head=HEAD_BYTES)
+        return [Child(id_, task, bool(ended), head or b"") for id_, task, ended, head in matching]
+
+    async def asks(self, task_id: str | None = None, whose: str | None = None) -> Sequence[Ask]:
+        name = "asks_of" if task_id else "asks"
+        return [Ask(*row) for row in await self._db.fetch(name, id=task_id, **seen_by(whose))]
+
+    async def doubts(self) -> Sequence[str]:
+        return [row[0] for row in await self._db.fetch("doubts")]
 
     async def model_calls(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
         return [(row[0], row[1]) for row in await self._db.fetch("model_calls", ids=[*task_ids])]
 
-    async def ahead(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
+    async def queue_positions(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
         return {row[0]: row[1] for row in await self._db.fetch("ahead", ids=[*task_ids], most=most)}
 
-    async def lately(self, task_ids: Sequence[str], back: int, most: int) -> dict[str, Sequence[Record]]:
-        found = await self._db.fetch("lately", ids=[*task_ids], back=back, most=most)
-        by_task = itertools.groupby(found, key=lambda row: str(row[0]))
+    async def recent_records(self, task_ids: Sequence[str], back: int, most: int) -> dict[str, Sequence[Record]]:
+        matching = await self._db.fetch("lately", ids=[*task_ids], back=back, most=most)
+        by_task = itertools.groupby(matching, key=lambda row: str(row[0]))
         return {task_id: [Record(*record) for _, *record in group] for task_id, group in by_task}

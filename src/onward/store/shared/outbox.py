@@ -23,7 +23,7 @@ from onward.store.port.outbox import (
     SubscriptionRow,
     Taken,
 )
-from onward.store.shared.database import Connection, Database
+from onward.store.shared.database import Connection, OverDatabase
 
 MAX_SWEPT = 1000
 """Rows that one statement of a sweep removes."""
@@ -32,10 +32,8 @@ SEARCHED_ROWS = 1000
 """Rows of a receiver, in the order in which they are due, among which the first of each line are looked for."""
 
 
-class Outbox:
+class Outbox(OverDatabase):
     """See `port.outbox.Outbox` for what each verb promises."""
-
-    _db: Database
 
     async def subscribe(self, row: SubscriptionRow, *, offered: bool = False) -> None:
         await self._db.write("subscribe", offered=offered, **row._asdict())
@@ -82,7 +80,7 @@ class Outbox:
     async def extend(self, holder: str, keys: Sequence[Key], lease: float) -> None:
         await self._db.write_many("extend", [key._asdict() | {"lease": lease, "holder": holder} for key in keys])
 
-    async def settle_deliveries(self, holder: str, settled: Sequence[Settled]) -> None:
+    async def settle(self, holder: str, settled: Sequence[Settled]) -> None:
         ordered = sorted(settled)
         lines = sorted({(item.key.task_id, item.key.subscription) for item in ordered if item.state != PENDING})
 

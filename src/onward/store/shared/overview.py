@@ -1,17 +1,14 @@
-"""Figures of the whole system, and the pause of a queue."""
+"""Figures of the whole system."""
 
 from __future__ import annotations
 
-from onward.store.port.access import seen_by
-from onward.store.port.gauges import QueueSnapshot
-from onward.store.port.overview import PAUSED, Ended, Unfinished
-from onward.store.shared.database import Connection, Database
+from onward.store.port.overview import Ended, QueueSnapshot, Unfinished
+from onward.store.port.tenant import seen_by
+from onward.store.shared.database import Connection, OverDatabase
 
 
-class Overview:
-    """See `port.overview.Overview` and `port.gauges.Gauges` for what each verb promises."""
-
-    _db: Database
+class Overview(OverDatabase):
+    """See `port.overview.Overview` for what each verb promises."""
 
     async def unfinished(self) -> list[Unfinished]:
         return [Unfinished(*row) for row in await self._db.fetch("unfinished")]
@@ -22,19 +19,6 @@ class Overview:
             return now, dict(await connection.fetch("held_by"))
 
         return await self._db.read(job)
-
-    async def queue_limits(self) -> dict[str, tuple[int | None, bool]]:
-        limits: dict[str, tuple[int | None, bool]] = {}
-        for kind, name, concurrency, *_ in await self._db.fetch("limits"):
-            limit, paused = limits.get(name, (None, False))
-            if kind == "queue":
-                limits[name] = concurrency, paused
-            elif kind == PAUSED:
-                limits[name] = limit, True
-        return limits
-
-    async def pause_queue(self, queue: str, *, paused: bool) -> None:
-        await self._db.write("pause_queue" if paused else "unpause_queue", name=queue)
 
     async def ended(self, most: int) -> Ended:
         async def job(connection: Connection) -> Ended:
@@ -50,7 +34,7 @@ class Overview:
         ((size,),) = await self._db.fetch("size")
         return int(size)
 
-    async def standing(self) -> QueueSnapshot:
+    async def snapshot(self) -> QueueSnapshot:
         async def job(connection: Connection) -> QueueSnapshot:
             unfinished = [Unfinished(*row) for row in await connection.fetch("unfinished")]
             asks = dict(await connection.fetch("open_asks_by_kind", **seen_by(None)))

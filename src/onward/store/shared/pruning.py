@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from onward.core import wire
 from onward.core.record import DROPPED, Record
 from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruned
-from onward.store.port.trimming import SIZE, marker
-from onward.store.shared.database import Connection, Database
+from onward.store.shared.database import Connection, OverDatabase
 
 DELETE_TIMEOUT_S = 600.0
 """Seconds for one statement of a prune: a tree may have millions of records."""
@@ -29,10 +29,8 @@ class Member(NamedTuple):
     owes: bool
 
 
-class Pruning:
-    """See `port.pruning.Pruning` and `port.trimming.Trimming` for what each verb promises."""
-
-    _db: Database
+class Pruning(OverDatabase):
+    """See `port.pruning.Pruning` for what each verb promises."""
 
     async def prunable(self, age: float, after: str, until: str, limit: int) -> list[str]:
         rows = await self._db.fetch("prunable", age=age, after=after, until=until, limit=limit)
@@ -91,9 +89,7 @@ async def _trim(connection: Connection, task_id: str, keep: int, before: float) 
     await connection.lock("lock_rows", ids=[task_id])
     row = await connection.first("oldest_kept", id=task_id, behind=keep - 1, before=before)
     oldest = None if row is None else Record(*row)
-    data = None if oldest is None else marker(oldest)
-    if oldest is None or data is None:
+    if oldest is None or oldest.dropped:  # another caller keeps fewer checkpoints, and this one stands for nothing
         return 0
-    return await connection.run(
-        "drop_data", id=task_id, seq=oldest.seq, before=before, data=data, size=SIZE, mark=DROPPED
-    )
+    values: dict[str, Any] = {"id": task_id, "seq": oldest.seq, "before": before, "size": len(DROPPED), "mark": DROPPED}
+    return await connection.run("drop_data", data=wire.encode({"dropped": oldest.value["number"]}), **values)

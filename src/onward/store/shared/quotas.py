@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from onward.core.quota import CAP, FIRST, Shut
-from onward.store.shared.database import Database
+from onward.store.shared.database import OverDatabase
 
 
-class Quotas:
+class Quotas(OverDatabase):
     """See `port.quotas.Quotas` for what each verb promises."""
 
-    _db: Database
-
-    async def shut(self, name: str) -> Shut | None:
+    async def get(self, name: str) -> Shut | None:
         rows = await self._db.fetch("quota_of", name=name)
         return Shut(*rows[0]) if rows else None
 
-    async def shut_for(self, name: str, seconds: float | None, why: str) -> Shut:
+    async def shut(self, name: str, seconds: float | None, why: str) -> Shut:
         (row,) = await self._db.write("shut_quota", name=name, seconds=seconds, why=why, first=FIRST, cap=CAP)
         return Shut(*row)
 

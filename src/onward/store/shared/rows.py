@@ -9,7 +9,8 @@ from typing import Any
 from onward.core import wire
 from onward.core.task import NewTask, State, Task, open_state
 from onward.core.usage import Usage
-from onward.store.port.core import Batch, WorkerRow
+from onward.store.port.core import Batch
+from onward.store.port.workers import WorkerRow
 
 
 def task(row: Mapping[str, Any]) -> Task:

@@ -8,19 +8,20 @@ from typing import Any
 from onward.core.crash import crashpoint
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import NewTask
-from onward.store.shared.database import Connection, Database
+from onward.store.shared.database import Connection, Database, OverDatabase
 
 SubmitWithin = Callable[[Connection, Sequence[NewTask]], Awaitable[None]]
 """Submits tasks inside the transaction of a connection. A key or id that is taken is left as it is."""
 
 
-class Schedules:
-    """See `port.core.Store` for what each verb promises."""
+class Schedules(OverDatabase):
+    """See `port.schedules.Schedules` for what each verb promises."""
 
-    _db: Database
-    _submit_within: SubmitWithin
+    def __init__(self, database: Database, submit: SubmitWithin) -> None:
+        super().__init__(database)
+        self._submit = submit
 
-    async def schedules(self, *, soonest: int | None = None) -> Timetable:
+    async def list(self, *, soonest: int | None = None) -> Timetable:
         async def job(connection: Connection) -> Timetable:
             (now,) = await connection.first("now")
             rows = await connection.fetch("schedules" if soonest is None else "soonest", limit=soonest)
@@ -28,7 +29,7 @@ class Schedules:
 
         return await self._db.read(job)
 
-    async def turn(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
+    async def advance(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
         async def job(connection: Connection) -> bool:
             statement = "schedule_drop" if to is None else "schedule_add" if seen is None else "schedule_turn"
             values: dict[str, Any] = ({} if to is None else to._asdict()) | {"name": name, "seen": seen}
@@ -37,7 +38,7 @@ class Schedules:
                 return bool(mark == (None if to is None else to.mark))  # an earlier call did it, its answer was lost
             if tasks:
                 crashpoint("tick.before")
-                await self._submit_within(connection, tasks)
+                await self._submit(connection, tasks)
             return True
 
         done = await self._db.transact(job)

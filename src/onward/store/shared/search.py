@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from onward.core.task import State
-from onward.store.port.access import seen_by
-from onward.store.port.overview import WHOLE, Which
+from onward.store.port.listing import MAX_BYTES, Which
+from onward.store.port.tenant import seen_by
 
 SEARCHED_BYTES = 200
 """Bytes of an input in which a text is looked for."""
@@ -50,7 +50,7 @@ def listing(limit: int, before: str | None, which: Which) -> tuple[str, dict[str
     which one is `completed`."""
     states, reason, parent = _several(which.get("state")), _several(which.get("reason")), which.get("parent")
     values: dict[str, Any] = {"limit": limit, "before": before or "~", "since": which.get("since") or ""}
-    values["most"] = which.get("most") or WHOLE
+    values["most"] = which.get("most") or MAX_BYTES
     values |= {"parent": parent, "label": which.get("label"), "any_label": which.get("label") is None}
     for name in ("task", "queue", "reason"):
         values |= {name: _several(which.get(name)) or [], f"any_{name}": which.get(name) is None}

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import apsw
 
 from onward.core.clock import Clock
+from onward.core.limit import LimitRow
 from onward.core.task import Message
 from onward.errors import StoreUnavailable
-from onward.store.shared import control
+from onward.store.shared import tasks
 from onward.store.shared.database import ChildEnd, Job
 from onward.store.sqlite import limits
 from onward.store.sqlite.execute import S, views
@@ -52,10 +53,13 @@ class SqliteConnection:
 
     async def tell_parents(self, ends: Sequence[ChildEnd]) -> None:
         for parent, message, child, data in ends:
-            await control.send(self, parent, Message(message, "child", child, None, data))
+            await tasks.send(self, parent, Message(message, "child", child, None, data))
 
     async def release_limits(self, gates: Iterable[str]) -> None:
         limits.let_go(self.raw, gates)
+
+    async def set_limits(self, limits_: Sequence[LimitRow]) -> None:
+        limits.set_limits(self.raw, limits_)
 
     def _execute(self, name: str, values: Mapping[str, Any]) -> Any:
         return self.raw.execute(S[name].sql, bind(S[name], values))

@@ -7,7 +7,6 @@ wait for each other instead of failing half-way.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from operator import itemgetter
@@ -17,24 +16,20 @@ import apsw
 
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
-from onward.core.limit import LimitRow
 from onward.core.record import SHIFT, Entry, Record
 from onward.core.task import NEVER, NewTask
 from onward.errors import TaskNotFound
 from onward.store import migrate
 from onward.store.migrate import State, Tell, silent
-from onward.store.nudge import Datagrams, Hub, News
-from onward.store.port.core import Batch, Beat, Claimed, Foreign, Outlook, Store, Submitted
+from onward.store.port.core import Batch, Claimed, Foreign, Outlook, Store, Submitted
 from onward.store.shared import limits as shared_limits
 from onward.store.shared import predecessor, rows
 from onward.store.shared.audit import Audit
 from onward.store.shared.budgets import Budgets
-from onward.store.shared.census import Census
-from onward.store.shared.control import Control
 from onward.store.shared.database import Connection
 from onward.store.shared.external_transaction import ON_SQLITE, submit_through
 from onward.store.shared.follow import Tails
-from onward.store.shared.forks import Forks
+from onward.store.shared.handlers import Handlers
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
 from onward.store.shared.overview import Overview
@@ -42,54 +37,52 @@ from onward.store.shared.pruning import Pruning
 from onward.store.shared.queues import Queues
 from onward.store.shared.quotas import Quotas
 from onward.store.shared.schedules import Schedules
+from onward.store.shared.tasks import CoreVerbs
 from onward.store.sqlite import limits
 from onward.store.sqlite.database import SqliteConnection, SqliteDatabase, finish
 from onward.store.sqlite.execute import SIZES, S, check_heard, first, insert, run, save
-from onward.store.sqlite.file import MEMORY, health, plainly, sound, sound_file
-from onward.store.sqlite.limits import set_limits
+from onward.store.sqlite.file import plainly
+from onward.store.sqlite.health import SqliteHealth
 from onward.store.sqlite.nudges import SqliteNudges
 from onward.store.sqlite.outbox import SqliteOutbox
-from onward.store.sqlite.scanning import SqliteScanning
 from onward.store.sqlite.transaction import Taken, borrow
+from onward.store.sqlite.workers import SqliteWorkers
 
 _TASK, _QUEUE, _RECORD = (itemgetter(*S[name].names) for name in ("submit_task", "submit_queue", "submit_record"))
 
 
-class SqliteStore(
-    Audit,
-    Budgets,
-    Census,
-    Control,
-    Forks,
-    Keys,
-    Listing,
-    Overview,
-    Pruning,
-    Queues,
-    Quotas,
-    Schedules,
-    SqliteNudges,
-    SqliteOutbox,
-    SqliteScanning,
-    Tails,
-):
-    """See `Store` for what each verb promises."""
+class SqliteStore(CoreVerbs):
+    """See `port.core.Store` for what each verb promises."""
 
-    apart = True
+    out_of_process = True
     one_machine = True
-    hears = False
+    receives_nudges = False
+
+    _db: SqliteDatabase
 
     def __init__(self, path: str, *, clock: Clock | None = None, inline: bool = False) -> None:
         self._clock = clock or SystemClock()
-        self._db = SqliteDatabase(path, self._clock, inline=inline)
-        self.path, self.inline, self.where = path, inline, self._db.where
+        database = SqliteDatabase(path, self._clock, inline=inline)
+        super().__init__(database)
+        self.path, self.inline, self.where = path, inline, database.where
         self._migrations = migrate.load("sqlite")
-        self._hub = Hub(None if path == MEMORY else self._send)
-        self._news = News(self._hub)
-        self._ears: Datagrams | None = None
-        self._sending: set[asyncio.Task[None]] = set()
+        self._nudges = SqliteNudges(database)
         self._limited: set[str] = set()
-        self._looked_at = self._orphans_after = ""
+        self._looked_at = ""
+        self.audit = Audit(database)
+        self.budgets = Budgets(database)
+        self.handlers = Handlers(database)
+        self.health = SqliteHealth(database)
+        self.keys = Keys(database)
+        self.listing = Listing(database)
+        self.outbox = SqliteOutbox(database)
+        self.overview = Overview(database)
+        self.pruning = Pruning(database)
+        self.queues = Queues(database)
+        self.quotas = Quotas(database)
+        self.schedules = Schedules(database, self._submit_within)
+        self.tails = Tails(database, self._nudges)
+        self.workers = SqliteWorkers(database, self._nudges)
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -107,15 +100,10 @@ class SqliteStore(
             raise
 
     async def close(self) -> None:
-        self._hub.close()
-        for task in self._sending:
-            task.cancel()
-        if self._ears is not None:
-            self._ears.close()
-            self._ears = None
+        self._nudges.close()
         self._db.close()
 
-    def twin(self) -> Store:
+    def clone(self) -> Store:
         return self
 
     async def migrate(self, tell: Tell = silent) -> list[str]:
@@ -210,9 +198,6 @@ class SqliteStore(
         except Foreign as foreign:
             raise foreign.error from None
         return True
-
-    async def limit(self, limits: Sequence[LimitRow]) -> None:
-        await self._db.writing(lambda c: set_limits(c, limits))
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -314,50 +299,13 @@ class SqliteStore(
         wanted = [(worker, task_id, before, suspect) for task_id in task_ids]
         await self._db.writing(lambda c: c.executemany(S["release"].sql, wanted))
 
-    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def beat(self, worker: str, lease: float, rate: float, resting: Sequence[str] = ()) -> Beat:
-        def job(connection: apsw.Connection) -> Beat:
-            if resting:
-                run(connection, "confirm_pause", worker=worker, ids=json.dumps(list(resting)))
-            run(connection, "beat", worker=worker, lease=lease, rate=rate)
-            alive = connection.changes() > 0
-            held = list(run(connection, "held", worker=worker))
-            paused = frozenset(task_id for task_id, stop in held if stop)
-            return Beat(alive, self._clock.now(), frozenset(task_id for task_id, _ in held), paused)
+    def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
+        self._nudges.nudge(topic, tasks)
 
-        return await self._db.writing(job, urgent=True)
-
-    async def leave(self, worker: str) -> None:
-        def job(connection: apsw.Connection) -> None:
-            run(connection, "let_go", worker=worker)
-            run(connection, "leave", worker=worker)
-
-        await self._db.writing(job)
-
-    async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
-        asked = self._clock.now() if now is None else min(now, self._clock.now())
-
-        def job(connection: apsw.Connection) -> int:
-            run(connection, "bury", dead=json.dumps(list(dead)), sweep=lease is not None, asked=asked)
-            run(connection, "rescue")
-            return connection.changes()
-
-        return await self._db.writing(job)
-
-    async def absent(self, lease: float) -> set[str]:  # noqa: ARG002 -- the kernel knows better
-        return set()
-
-    # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:
-        found = await self._db.reading(lambda c: health(c, self.path))
-        if deep and (self.path == MEMORY or self.inline):
-            return [*found, await self._db.reading(sound)]
-        if deep:  # a connection of its own: it reads every page, and nobody waits behind it
-            with plainly(self.where):
-                return [*found, await asyncio.to_thread(sound_file, self.path, self._clock)]
-        return found
+    def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
+        return self._nudges.listen(topic, callback)
 
 
 def _look(connection: apsw.Connection, names: Sequence[str] | None, *, woken: bool) -> Outlook:

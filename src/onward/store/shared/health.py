@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from onward.errors import StoreUnavailable
-from onward.store.port.census import Faults, Seen, unseen
-from onward.store.shared.database import Database
+from onward.store.port.health import Faults, Seen, unseen
+from onward.store.shared.database import OverDatabase
 
 RECORDS = 20_000
 """Records in a slice; the journal of its last task may have more."""
@@ -19,10 +19,8 @@ LAST_ID = "~"
 """Above all ids."""
 
 
-class Census:
-    """See `port.census.Census` for what each verb promises."""
-
-    _db: Database
+class Health(OverDatabase):
+    """The checks that both databases share. See `port.health.Health` for what each verb promises."""
 
     async def census(self, seen: Seen = unseen) -> Faults:
         async def bound(low: str, records: int) -> str | None:
@@ -34,7 +32,7 @@ class Census:
 
         return await in_slices(bound, look, seen)
 
-    async def census_lately(self, most: int) -> Faults:
+    async def recent_census(self, most: int) -> Faults:
         return [(row[0], row[1]) for row in await self._db.fetch("census_lately", most=most)]
 
 

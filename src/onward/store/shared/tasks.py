@@ -1,29 +1,57 @@
-"""Verbs of outsiders on one task: cancel, pause, resume, messages. Each is a few statements of one transaction, which appends records
-that belong to no shift."""
+"""The core verbs that both databases share: cancel, pause, resume, messages, forks, and reads of one task. A verb that changes a task is
+a few statements of one transaction, which appends records that belong to no shift."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from onward.core.audit import AuditEvent
 from onward.core.record import CANCEL, CANCELLED, RESUMED
-from onward.core.task import NEEDS_A_PERSON, SAID, Message, State
-from onward.store.port.access import seen_by
-from onward.store.port.core import ALL, Ask, Sent, Stopped
+from onward.core.task import NEEDS_A_PERSON, SAID, Message, State, Task
+from onward.store.port.core import ALL, Sent, Stopped, Submitted
+from onward.store.port.listing import MAX_BYTES
+from onward.store.port.tenant import seen_by
 from onward.store.shared import audit, rows
-from onward.store.shared.database import Connection, Database
+from onward.store.shared.database import Connection, Database, OverDatabase
 from onward.store.shared.forks import fork
 
 MAX_PARENTS = 500
 """Parents that one call of `orphans` looks at."""
 
 
-class Control:
+class CoreVerbs(OverDatabase):
     """See `port.core.Store` for what each verb promises."""
 
-    _db: Database
-    _orphans_after: str
-    """The parent from which the next call of `orphans` goes on."""
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._orphans_after = ""
+        """The parent from which the next call of `orphans` goes on."""
+
+    async def by_key(self, keys: Sequence[str]) -> dict[str, Submitted]:
+        tasks = await self._db.fetch("by_key", keys=list(keys))
+        return {key: Submitted(task_id, False, fingerprint) for task_id, key, fingerprint in tasks}
+
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        tasks = await self._db.fetch_named("get", id=task_id, most=MAX_BYTES, **seen_by(whose))
+        return rows.task(tasks[0]) if tasks else None
+
+    async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
+        return {row[0]: row[1] for row in await self._db.fetch("contents", id=task_id, ids=list(ids))}
+
+    async def fork(
+        self,
+        task_id: str,
+        origin: str,
+        at: int,
+        *,
+        input: bytes,  # noqa: A002 -- the name of it in the whole API
+        inbox: int,
+        options: bytes = b"",
+        details: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        await self._db.transact(lambda c: fork(c, task_id, origin, at, input, inbox, options, details))
 
     async def cancel(self, task_id: str) -> Stopped:
         return await self._db.transact(lambda c: _cancel(c, task_id))
@@ -32,8 +60,8 @@ class Control:
         return await self._db.transact(lambda c: _resume(c, task_id))
 
     async def pause(self, task_id: str) -> bool | None:
-        rows = await self._db.write("pause", id=task_id)
-        return rows[0][0] is not None if rows else None
+        holders = await self._db.write("pause", id=task_id)
+        return holders[0][0] is not None if holders else None
 
     async def unconfirmed_pauses(self, task_ids: Sequence[str]) -> list[str]:
         return [row[0] for row in await self._db.fetch("unconfirmed_pauses", ids=list(task_ids))]
@@ -42,16 +70,16 @@ class Control:
         return [row[0] for row in await self._db.fetch("children", id=task_id)]
 
     async def orphans(self) -> list[str]:
-        rows = await self._db.fetch("orphans", after=self._orphans_after, most=MAX_PARENTS)
-        self._orphans_after = next((parent for _, parent in rows if parent is not None), "")
-        return [task_id for task_id, _ in rows if task_id is not None]
+        orphans = await self._db.fetch("orphans", after=self._orphans_after, most=MAX_PARENTS)
+        self._orphans_after = next((parent for _, parent in orphans if parent is not None), "")
+        return [task_id for task_id, _ in orphans if task_id is not None]
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
         return bool(await self._db.write("prioritize", id=task_id, priority=priority))
 
-    async def send(self, task_id: str, message: Message, deed: AuditEvent | None = None) -> Sent:
+    async def send(self, task_id: str, message: Message, event: AuditEvent | None = None) -> Sent:
         async def job(connection: Connection) -> Sent:
-            return await _audited(connection, await send(connection, task_id, message), deed)
+            return await _audited(connection, await send(connection, task_id, message), event)
 
         return await self._db.transact(job)
 
@@ -59,23 +87,16 @@ class Control:
         self,
         task_id: str,
         message: Message,
-        deed: AuditEvent | None = None,
+        event: AuditEvent | None = None,
         *,
         undo: str | None = None,
         input: bytes = b"",  # noqa: A002 -- the name of it in the whole API
     ) -> Sent:
         async def job(connection: Connection) -> Sent:
             sent = await _resolve_ended(connection, task_id, message, undo, input)
-            return await _audited(connection, sent, deed)
+            return await _audited(connection, sent, event)
 
         return await self._db.transact(job)
-
-    async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
-        name = "asks_of" if task_id else "asks"
-        return [Ask(*row) for row in await self._db.fetch(name, id=task_id, **seen_by(whose))]
-
-    async def doubts(self) -> list[str]:
-        return [row[0] for row in await self._db.fetch("doubts")]
 
     async def inbox(self, task_id: str, after: int = 0, limit: int = ALL) -> list[Message]:
         return [Message(*row) for row in await self._db.fetch("inbox", id=task_id, after=after, limit=limit)]
