@@ -85,13 +85,14 @@ class FakeStore:
     def __init__(self) -> None:
         self.beats: list[float] = []
         self.away = False
+        self.workers = self
 
-    def twin(self) -> FakeStore:
+    def clone(self) -> FakeStore:
         return self
 
     async def open(self, *, migrate: bool | None = None) -> None: ...
 
-    async def beat(self, worker: str, lease: float, rate: float, *_: Any) -> Beat:
+    async def heartbeat(self, worker: str, lease: float, rate: float, *_: Any) -> Beat:
         if self.away:
             raise StoreUnavailable("away")
         self.beats.append(time.monotonic())

@@ -201,7 +201,7 @@ async def test_files_that_cannot_be(tmp_path: Any) -> None:
 @only_postgres
 async def test_servers_that_cannot_be(fresh_url: str) -> None:
     for wrong, sentence in [
-        (fresh_url.replace("/fresh", "/none"), "refuses us"),
+        (fresh_url.replace("/fresh", "/none"), "refuses the connection"),
         ("postgresql://postgres@127.0.0.1:1/x", "cannot be reached"),
     ]:
         with pytest.raises(StoreUnavailable, match=sentence):

@@ -85,7 +85,7 @@ async def test_a_reader_that_never_leaves_ends_it_with_a_sentence(
     fresh_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await open_and_close(fresh_url)
-    monkeypatch.setattr(postgres_migrate, "PATIENCE", 1.0)
+    monkeypatch.setattr(postgres_migrate, "MAX_WAIT_S", 1.0)
     async with reader(fresh_url):
         with pytest.raises(StoreUnavailable, match=r"waited .* for a lock .*run `onward migrate` again"):
             await plus_one(open_store(fresh_url), ALTER).open(migrate=True)
@@ -105,7 +105,7 @@ async def test_no_limit_of_a_statement_ends_it(fresh_url: str, monkeypatch: pyte
             "SELECT lpad(n::text, 26, '0'), 'work', 'default', 0, n, '', '1', '{}' FROM generate_series(1, 200000) n"
         )
         connection.execute("ALTER DATABASE fresh SET statement_timeout = '40ms'")
-    monkeypatch.setattr(postgres_session, "PATIENCE", 0.5)
+    monkeypatch.setattr(postgres_session, "STATEMENT_TIMEOUT_S", 0.5)
     ahead = plus_one(open_store(fresh_url), f"{ALTER}\nSELECT pg_sleep(1);\n{INDEX}")
     told = Told()
     await ahead.open(migrate=True, tell=told)

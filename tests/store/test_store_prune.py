@@ -234,13 +234,13 @@ async def test_a_key_that_is_pruned_while_it_is_submitted_again(
     await join(store, "w1")
     one = await _ended(store, key="k")
     time.move(AGE)
-    look = store._answers
+    look = store._submitted
 
     async def pruned_first(*args: Any) -> Any:
         await _prune(store, one)
         return await look(*args)
 
-    monkeypatch.setattr(store, "_answers", pruned_first)
+    monkeypatch.setattr(store, "_submitted", pruned_first)
     wish = new(key="k")
     ((found, created, _),) = await store.submit([wish])
     assert (found, created) == (wish.id, True)

@@ -46,7 +46,7 @@ async def test_doctor_names_the_session_that_holds_the_oldest_snapshot(
 ) -> None:
     url = server.database("held")
     assert (await said(url))[1]
-    monkeypatch.setattr(snapshots, "OLD_S", 0.0)
+    monkeypatch.setattr(snapshots, "MAX_AGE_S", 0.0)
     with psycopg.connect(url, application_name="report") as holder:
         holder.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         holder.execute("SELECT 1")
@@ -62,7 +62,7 @@ async def test_doctor_names_the_session_that_holds_the_oldest_snapshot(
 async def test_doctor_names_a_prepared_transaction(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     url = server.database("prepared")
     await said(url)
-    monkeypatch.setattr(snapshots, "OLD_S", 0.0)
+    monkeypatch.setattr(snapshots, "MAX_AGE_S", 0.0)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("BEGIN")
         connection.execute("CREATE TABLE somewhere (n int)")
@@ -78,8 +78,8 @@ async def test_doctor_names_a_prepared_transaction(server: Postgres, monkeypatch
 
 def test_a_slot_counts_by_transactions() -> None:
     slot: dict[str, Any] = {"kind": "replication slot", "name": "old", "about": "inactive", "seconds": None}
-    assert snapshots.check([slot | {"behind": snapshots.FAR - 1}])[1]
-    _, fine, words = snapshots.check([slot | {"behind": snapshots.FAR}])
+    assert snapshots.check([slot | {"behind": snapshots.MAX_BEHIND - 1}])[1]
+    _, fine, words = snapshots.check([slot | {"behind": snapshots.MAX_BEHIND}])
     assert not fine
     assert words.startswith("replication slot old (inactive) holds one 100,000 transactions back")
     assert "pg_drop_replication_slot('old')" in words
@@ -93,10 +93,10 @@ CHURN = 1_500
 @pytest.fixture
 def marked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every claim is taken for dear, and the dead for the cause."""
-    monkeypatch.setattr(postgres_marks, "DEAR_S", -1.0)
-    monkeypatch.setattr(postgres_marks, "DEAD", -1)
+    monkeypatch.setattr(postgres_marks, "SLOW_CLAIM_S", -1.0)
+    monkeypatch.setattr(postgres_marks, "MIN_DEAD_ROWS", -1)
     monkeypatch.setattr(postgres_marks, "SLACK", 10)
-    monkeypatch.setattr(postgres_marks, "LAST_S", 3600.0)
+    monkeypatch.setattr(postgres_marks, "MIN_LIFE_S", 3600.0)
 
 
 async def churn(store: Any, count: int) -> None:
@@ -140,7 +140,7 @@ async def test_a_claim_does_not_read_what_was_claimed_before(server: Postgres) -
         few = await pages(store, "claim")
         await churn(store, CHURN * 2)
         assert await pages(store, "claim") > few * 2, "VOID: the snapshot holds nothing back"
-        store._marks = postgres_marks.Marks()
+        store._marks = store._nudges._marks = postgres_marks.Marks()
         assert await claim(store) == []
         values = store._marks.of("default", ["work"], 0.0)
         assert values is not None, "a dear claim is followed by a survey"
@@ -221,10 +221,10 @@ async def test_what_becomes_ready_behind_a_mark_is_found(store: Any, time: Time)
 @only_postgres
 async def test_marks_end_by_themselves(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that became ready behind a mark, and of which no nudge told, is found when the marks have ended."""
-    monkeypatch.setattr(postgres_marks, "DEAR_S", -1.0)
-    monkeypatch.setattr(postgres_marks, "DEAD", -1)
+    monkeypatch.setattr(postgres_marks, "SLOW_CLAIM_S", -1.0)
+    monkeypatch.setattr(postgres_marks, "MIN_DEAD_ROWS", -1)
     monkeypatch.setattr(postgres_marks, "SLACK", 0)
-    monkeypatch.setattr(postgres_marks, "LAST_S", 0.2)
+    monkeypatch.setattr(postgres_marks, "MIN_LIFE_S", 0.2)
     await join(store, "w1")
     (old,) = await submit(store)
     await sql(store, f"UPDATE onward_queue SET due_at = 'Infinity' WHERE task_id = '{old}'")
@@ -240,7 +240,7 @@ async def test_marks_end_by_themselves(store: Any, monkeypatch: pytest.MonkeyPat
 
 @only_postgres
 async def test_there_are_no_marks_where_the_server_cleans_up(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_marks, "DEAR_S", -1.0)
+    monkeypatch.setattr(postgres_marks, "SLOW_CLAIM_S", -1.0)
     await join(store, "w1")
     await submit(store)
     await claim(store)

@@ -360,12 +360,12 @@ async def test_several_workers_of_one_process_are_all_present(store: Any, open_a
 async def test_presence_survives_a_server_that_ends_in_mid_sentence(
     store: Any, open_another: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.store.postgres.listener.CHECK", 0.05)
+    monkeypatch.setattr("onward.store.postgres.listener.CHECK_EVERY_S", 0.05)
     other = await open_another()
     assert await other.workers.attend("w1") == "lock"
     await store.workers.join(row("w1", address="lock"), 10)
     listener, sessions = other._nudges._listener, []
-    ask = listener._ask
+    ask = listener._run_statement
 
     async def broken_once(name: str, *values: Any) -> None:
         if not sessions:
@@ -373,7 +373,7 @@ async def test_presence_survives_a_server_that_ends_in_mid_sentence(
             raise asyncpg.InternalClientError("another operation is in progress")
         await ask(name, *values)
 
-    monkeypatch.setattr(listener, "_ask", broken_once)
+    monkeypatch.setattr(listener, "_run_statement", broken_once)
 
     async def anew() -> bool:
         return bool(sessions and listener._ready.is_set() and listener._connection is not sessions[0])

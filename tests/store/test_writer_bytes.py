@@ -223,8 +223,8 @@ async def test_a_slow_line_slows_down_only_those_who_send_much(
 ) -> None:
     """Results of many megabytes over a line of 10 MB/s, which all of them together take longer than a statement may."""
     large, size, patience = (60, 15_000_000, 15.0) if prove else (16, 3_000_000, 2.0)
-    monkeypatch.setattr(postgres_session, "PATIENCE", patience)
-    monkeypatch.setattr(postgres_save, "PATIENCE", patience, raising=False)
+    monkeypatch.setattr(postgres_session, "STATEMENT_TIMEOUT_S", patience)
+    monkeypatch.setattr(postgres_save, "STATEMENT_TIMEOUT_S", patience, raising=False)
     payload = random.Random(1).randbytes(size // 2).hex()
     with Proxy("127.0.0.1", postgres.port) as proxy:
         app = Onward(proxy.url_for(url), lease_s=6.0, heartbeat_s=0.5, poll_s=0.05, slots=large + 20)

@@ -52,7 +52,7 @@ class PostgresConnection:
         await tell_parents(self._connection, ends)
 
     async def release_limits(self, gates: Iterable[str]) -> None:
-        await limits.let_go(self._connection, gates)
+        await limits.release(self._connection, gates)
 
     async def set_limits(self, limits_: Sequence[LimitRow]) -> None:
         await limits.set_limits(self._connection, limits_)

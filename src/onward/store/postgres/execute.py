@@ -29,7 +29,7 @@ async def run(connection: Any, name: str, /, **values: Any) -> None:
 
 
 async def first(connection: Any, name: str, /, **values: Any) -> Any:
-    """Its first row, or None."""
+    """The first row of a statement, or None."""
     return await connection.fetchrow(S[name].sql, *S[name](**values))
 
 
@@ -54,7 +54,7 @@ async def check_heard(connection: Any, ends: Sequence[End]) -> None:
 def records(
     entries: Sequence[Entry], witnesses: Sequence[Witness], known: Mapping[str, float | None]
 ) -> dict[str, Any]:
-    """The values of the section `records`; with no witnesses given, each task has its predecessor as one."""
+    """The values of the section `records`. Without witnesses, the predecessor of each task is one."""
     columns = zip(*sorted(entries), strict=True)
     return dict(zip(_COLUMNS, columns, strict=True)) | there(witnesses or predecessor.of_each(entries, known))
 

@@ -52,10 +52,10 @@ class PostgresOutbox(Outbox):
 
     async def take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
         values = {"lane": lane, "room": room, "holder": holder, "lease": lease, "wide": SEARCHED_ROWS}
-        found = [tuple(row) for row in await self._db.fetch("take_deliveries", **values)]
-        if not found or found[0][-1]:
+        taken_rows = [tuple(row) for row in await self._db.fetch("take_deliveries", **values)]
+        if not taken_rows or taken_rows[0][-1]:
             await self._db.write("line_up", lane=lane, wide=SEARCHED_ROWS)
-        return [taken(row[:-1]) for row in found]
+        return [taken(row[:-1]) for row in taken_rows]
 
     async def sweep(self, lanes: Sequence[str], strange: Sequence[str], **ages: Any) -> bool:
         await self._db.write("forget_strays", lanes=list(lanes), wide=SEARCHED_ROWS)

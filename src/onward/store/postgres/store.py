@@ -1,8 +1,8 @@
 """The Store on PostgreSQL, through asyncpg: many machines, one database.
 
-Every verb is one statement, or a short transaction; nothing is kept in a session but the listener's connection, which
-hears nudges (LISTEN) and holds the worker's presence lock. Behind a transaction pooler, which is recognised by its
-backend ids, even that is left out: polling and the lease are enough, and statements are not prepared.
+Every verb is one statement, or a short transaction. Only the connection of the listener keeps a session: it receives nudges (LISTEN) and
+holds the presence locks of workers. Behind a transaction pooler, which the store recognises by its backend ids, there is no listener:
+polling and the lease are enough, and statements are not prepared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from onward.store.postgres.marks import Marks
 from onward.store.postgres.nudges import PostgresNudges
 from onward.store.postgres.outbox import PostgresOutbox
 from onward.store.postgres.save import write
-from onward.store.postgres.session import PATIENCE, SLOWEST, plain
+from onward.store.postgres.session import MIN_BYTES_PER_S, STATEMENT_TIMEOUT_S, plain
 from onward.store.postgres.workers import PostgresWorkers
 from onward.store.shared import limits as shared_limits
 from onward.store.shared import predecessor, rows
@@ -124,9 +124,9 @@ class PostgresStore(CoreVerbs):
         try:
             return await migrator.run()
         except Exception as error:
-            if (told := plain(error, self.where)) is error:
+            if (translated := plain(error, self.where)) is error:
                 raise
-            raise told from None
+            raise translated from None
 
     async def version(self) -> tuple[int, int]:
         return (await self._state()).newest, self._migrations[-1].number
@@ -145,13 +145,13 @@ class PostgresStore(CoreVerbs):
             self._nudges.submitted = frozenset(created)
             if len(created) == len(new):
                 return [Submitted(n.id, True, n.fingerprint) for n in new]
-            answers = await self._answers(new, created)
-            if None not in answers:
-                return [answer for answer in answers if answer is not None]
-            await self._check_parents(new)  # what was in the way is not there any more: pruned just now
+            submitted = await self._submitted(new, created)
+            if None not in submitted:
+                return [task for task in submitted if task is not None]
+            await self._check_parents(new)  # the task that had the key or id was pruned just now
 
     async def _insert(self, new: Sequence[NewTask]) -> set[str]:
-        """The ids of those that were not there before."""
+        """Insert tasks; the ids of those that were not there before."""
         if any(task.webhook for task in new):
             return await self.outbox.insert_with_webhooks(new)
         if len(new) != 1 or new[0].group is not None:
@@ -169,7 +169,7 @@ class PostgresStore(CoreVerbs):
     async def _insert_many(self, new: Sequence[NewTask]) -> list[Any]:
         grouped = any(n.group for n in new)
         statement = S["submit_grouped" if grouped else "submit"]
-        seconds = PATIENCE + sum([len(n.input) for n in new]) / SLOWEST  # all or none: it cannot be sent in parts
+        seconds = STATEMENT_TIMEOUT_S + sum([len(n.input) for n in new]) / MIN_BYTES_PER_S  # all or none: not in parts
         async with self._db.connection() as connection:
             values = statement(**rows.submit_values(new))
             return await connection.fetch(statement.sql, *values, timeout=seconds)  # type: ignore[no-any-return]
@@ -179,20 +179,20 @@ class PostgresStore(CoreVerbs):
         for gone in wanted - {row["id"] for row in await self._db.fetch("parents", ids=sorted(wanted))}:
             raise TaskNotFound(gone)
 
-    async def _answers(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted | None]:
-        there = [n for n in new if n.id not in created]
+    async def _submitted(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted | None]:
+        others = [n for n in new if n.id not in created]
         found = await self._db.fetch(
-            "submitted", ids=[n.id for n in there], keys=[n.key for n in there if n.key is not None]
+            "submitted", ids=[n.id for n in others], keys=[n.key for n in others if n.key is not None]
         )
         ids, keys = {row["id"]: row for row in found}, {row["key"]: row for row in found}
-        answers: list[Submitted | None] = []
+        submitted: list[Submitted | None] = []
         for n in new:
             row = ids.get(n.id) or (keys.get(n.key) if n.key is not None else None)
             if n.id in created:
-                answers.append(Submitted(n.id, True, n.fingerprint))
+                submitted.append(Submitted(n.id, True, n.fingerprint))
             else:
-                answers.append(row and Submitted(row["id"], row["id"] == n.id, row["fingerprint"]))
-        return answers
+                submitted.append(row and Submitted(row["id"], row["id"] == n.id, row["fingerprint"]))
+        return submitted
 
     async def _submit_within(self, connection: Connection, tasks: Sequence[NewTask]) -> None:
         await connection.run("submit", **rows.submit_values(tasks))
@@ -214,40 +214,40 @@ class PostgresStore(CoreVerbs):
     async def claim(
         self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
     ) -> list[Claimed]:
-        asked = {"worker": worker, "queue": queue, "names": list(names), "room": room, "alone": alone}
+        values = {"worker": worker, "queue": queue, "names": list(names), "room": room, "alone": alone}
         if queue not in self._limited:
             mark = json.dumps({"worker": worker}).encode()
-            found = await self._claim_unlimited(asked | {"data": mark})
-            if found or not shared_limits.rules(await self._db.fetch("limits"), queue, names):
-                return [Claimed._make(row) for row in found]
+            claimed_rows = await self._claim_unlimited(values | {"data": mark})
+            if claimed_rows or not shared_limits.rules(await self._db.fetch("limits"), queue, names):
+                return [Claimed._make(row) for row in claimed_rows]
             self._limited.add(queue)
         claimed = await shared_limits.in_rounds(
-            lambda most, wide: self._claim_round(asked, most, wide), room, self.nudge
+            lambda most, wide: self._claim_round(values, most, wide), room, self.nudge
         )
         if queue in self._limited:
             return claimed
         return await self.claim(worker, queue, names, room, alone=alone)  # there is no limit any more
 
-    async def _claim_unlimited(self, asked: dict[str, Any]) -> list[Any]:
-        if asked["alone"]:
-            return await self._db.fetch("claim_suspect", **asked)
-        queue, names, time = asked["queue"], asked["names"], asyncio.get_running_loop().time
+    async def _claim_unlimited(self, values: dict[str, Any]) -> list[Any]:
+        if values["alone"]:
+            return await self._db.fetch("claim_suspect", **values)
+        queue, names, time = values["queue"], values["names"], asyncio.get_running_loop().time
         began = time()
-        if values := self._marks.of(queue, names, began):
-            return await self._db.fetch("claim_from", **asked, **values)
-        found = await self._db.fetch("claim", **asked)
+        if marks := self._marks.of(queue, names, began):
+            return await self._db.fetch("claim_from", **values, **marks)
+        claimed = await self._db.fetch("claim", **values)
         if self._marks.wants_survey(queue, time() - began, time()):
             began = time()
             fronts = await self._db.fetch("survey", queue=queue, names=names)
             self._marks.set(queue, names, fronts, time() - began, time())
-        return found
+        return claimed
 
-    async def _claim_round(self, asked: dict[str, Any], most: int, wide: int) -> shared_limits.Round:
+    async def _claim_round(self, values: dict[str, Any], most: int, wide: int) -> shared_limits.Round:
         async with self._db.connection() as connection, connection.transaction():
-            rules = shared_limits.rules(await connection.fetch(S["limits"].sql), asked["queue"], asked["names"])
+            rules = shared_limits.rules(await connection.fetch(S["limits"].sql), values["queue"], values["names"])
             if rules:
-                return await limits.claim(connection, asked, rules, most, wide)
-        self._limited.discard(asked["queue"])
+                return await limits.claim(connection, values, rules, most, wide)
+        self._limited.discard(values["queue"])
         return shared_limits.Round([])
 
     async def save(self, worker: str, batch: Batch) -> set[str]:
@@ -268,10 +268,10 @@ class PostgresStore(CoreVerbs):
             await self._write_batch(part)
         except REFUSED:
             first = part.entries[0]
-            found = await self._db.fetch("taker", id=first[0], seq=first[1])
-            if not found:
+            takers = await self._db.fetch("taker", id=first[0], seq=first[1])
+            if not takers:
                 predecessor.tell(self.where, first)
-            return bool(found) and predecessor.is_own(found[0], first)
+            return bool(takers) and predecessor.is_own(takers[0], first)
         return True
 
     async def _write_batch(self, batch: Batch) -> None:
@@ -281,21 +281,21 @@ class PostgresStore(CoreVerbs):
     async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
         records: list[Record] = []
         name = "last_journal_part" if after is None else "journal_part"
-        while True:  # in parts that a slow line carries in the time of a statement
+        while True:  # in parts that a slow line carries within the time limit of a statement
             left = limit - len(records)
-            found = await self._db.fetch(name, id=task_id, after=after, limit=left, most=PART_BYTES)
-            records += [Record(*row.values()) for row in found]
-            if len(records) >= limit or sum([len(row["data"]) for row in found]) < PART_BYTES:
+            part = await self._db.fetch(name, id=task_id, after=after, limit=left, most=PART_BYTES)
+            records += [Record(*row.values()) for row in part]
+            if len(records) >= limit or sum([len(row["data"]) for row in part]) < PART_BYTES:
                 return records
             name, after = "journal_part", records[-1].seq
 
     async def wake(self, names: Sequence[str] | None = None, *, absent: float | None = None) -> Outlook:
-        asked = {"names": list(names or ()), "any_name": names is None, "lease": absent}
-        (row,) = await self._db.fetch("outlook", **asked)
+        values = {"names": list(names or ()), "any_name": names is None, "lease": absent}
+        (row,) = await self._db.fetch("outlook", **values)
         if woken := row["next_due_in"] is not None and row["next_due_in"] <= 0:
             await self._db.write("wake")
             self._marks.drop()
-            (row,) = await self._db.fetch("outlook", **asked)
+            (row,) = await self._db.fetch("outlook", **values)
         if row["quota"]:
             async with self._db.connection() as connection:
                 self._looked_at = await limits.look(connection, self._looked_at)

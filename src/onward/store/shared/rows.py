@@ -1,4 +1,4 @@
-"""Rows of the database as the values of the port: the same on both stores."""
+"""Conversions between rows of the database and values of the port, the same on both stores."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from onward.core.task import NewTask, State, Task, open_state
 from onward.core.usage import Usage
 from onward.store.port.core import Batch
 from onward.store.port.workers import WorkerRow
+from onward.store.shared.database import ChildEnd
 
 
 def task(row: Mapping[str, Any]) -> Task:
@@ -37,7 +38,7 @@ def task(row: Mapping[str, Any]) -> Task:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         finished_at=row["finished_at"],
-        # A fork has the shifts of another task before its own: its time counts from when it was made, at the earliest.
+        # The first shifts of a fork are those of another task: its deadline counts from the time of the fork, at the earliest.
         deadline_at=None if deadline is None or started is None else max(started, row["created_at"]) + deadline,
         due_at=row["due_at"],
         # A tenant's keys and groups stand behind its name; see `service/submission.py`.
@@ -54,19 +55,20 @@ def task(row: Mapping[str, Any]) -> Task:
     )
 
 
-def tidings(batch: Batch) -> list[tuple[str, str, str, bytes]]:
-    """What a batch has to tell parents of the ends of their children: parent, message, child, data."""
+def child_ends(batch: Batch) -> list[ChildEnd]:
+    """The messages of a batch to the parents of children that end in it."""
     children = [end for end in batch.ends if end.parent is not None]
     if not children:
         return []
     datas = {(entry[0], entry[1]): entry[5] for entry in batch.entries}
     return [
-        (str(end.parent), f"{end.id}.{end.seq}", end.id, tiding(end.state, datas[end.id, end.seq])) for end in children
+        (str(end.parent), f"{end.id}.{end.seq}", end.id, child_end(end.state, datas[end.id, end.seq]))
+        for end in children
     ]
 
 
-def tiding(state: State, ending: bytes) -> bytes:
-    """The last record of a task as a message to its parent."""
+def child_end(state: State, ending: bytes) -> bytes:
+    """The data of the last record of a task as the data of a message to its parent."""
     return b'{"state":"%b"%b' % (state.encode(), b"}" if ending == b"{}" else b"," + ending[1:])
 
 

@@ -56,7 +56,7 @@ class SqliteConnection:
             await tasks.send(self, parent, Message(message, "child", child, None, data))
 
     async def release_limits(self, gates: Iterable[str]) -> None:
-        limits.let_go(self.raw, gates)
+        limits.release(self.raw, gates)
 
     async def set_limits(self, limits_: Sequence[LimitRow]) -> None:
         limits.set_limits(self.raw, limits_)

@@ -115,7 +115,7 @@ class SqliteStore(CoreVerbs):
         return names
 
     def _migrate_some(self, connection: apsw.Connection) -> list[str]:
-        """The next migration that is missing, so that others write in between; all of them in an empty database."""
+        """Run the next missing migration, so that other programs can write in between; all of them in an empty database."""
         state = self._state(connection)
         migrate.check_age(self.where, self._migrations, state)
         todo = migrate.missing(self._migrations, state)
@@ -139,9 +139,9 @@ class SqliteStore(CoreVerbs):
 
     @staticmethod
     def _state(connection: apsw.Connection) -> State:
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        done = connection.execute(migrate.READ) if "onward_migrations" in there else ()
-        marks = dict(connection.execute(migrate.MARKS)) if "onward_schema" in there else {}
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        done = connection.execute(migrate.READ) if "onward_migrations" in tables else ()
+        marks = dict(connection.execute(migrate.MARKS)) if "onward_schema" in tables else {}
         return State(frozenset(number for (number,) in done), marks.get(migrate.OLDEST, 0))
 
     async def _check(self) -> None:
@@ -156,15 +156,15 @@ class SqliteStore(CoreVerbs):
 
     def _submit_one(self, connection: apsw.Connection, new: NewTask) -> Submitted:
         if new.parent is not None and first(connection, "parent", id=new.parent) is None:
-            raise TaskNotFound(new.parent)  # pruned, while whoever asks slept
+            raise TaskNotFound(new.parent)  # pruned, while the worker that submits the child slept
         now = self._clock.now()
         turn = None if new.group is None else limits.turn(connection, new.queue, new.group, new.priority)
         values = {**new._asdict(), "now": now, "turn": turn}
         connection.execute(S["submit_task"].sql, _TASK(values))
         if connection.changes() == 0:
-            found = first(connection, "submitted", id=new.id, key=new.key)
-            assert found is not None
-            return Submitted(found[0], found[0] == new.id, found[1])
+            row = first(connection, "submitted", id=new.id, key=new.key)
+            assert row is not None
+            return Submitted(row[0], row[0] == new.id, row[1])
         connection.execute(S["submit_queue"].sql, _QUEUE(values))
         if new.parent is not None:
             run(connection, "born_paused", id=new.id, parent=new.parent, never=NEVER)
@@ -184,7 +184,7 @@ class SqliteStore(CoreVerbs):
     ) -> bool:
         assert self._db.writer is not None
 
-        async def apart(connection: Any) -> Entry:
+        async def wrapped(connection: Any) -> Entry:
             try:
                 return await body(connection)
             except Exception as error:
@@ -192,7 +192,7 @@ class SqliteStore(CoreVerbs):
 
         try:
             with plainly(self.where):
-                await borrow(self._db.writer, apart, seconds, known)
+                await borrow(self._db.writer, wrapped, seconds, known)
         except Taken:
             return False
         except Foreign as foreign:
@@ -204,22 +204,22 @@ class SqliteStore(CoreVerbs):
     async def claim(
         self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
     ) -> list[Claimed]:
-        asked = {"worker": worker, "queue": queue, "names": json.dumps(list(names)), "room": room, "alone": alone}
+        values = {"worker": worker, "queue": queue, "names": json.dumps(list(names)), "room": room, "alone": alone}
 
         def job(connection: apsw.Connection) -> list[Claimed]:
             now, mark = self._clock.now(), json.dumps({"worker": worker}).encode()
-            found = list(run(connection, "ready_suspect" if alone else "ready", **asked))
-            if not found and shared_limits.rules(run(connection, "limits"), queue, names):
+            ready = list(run(connection, "ready_suspect" if alone else "ready", **values))
+            if not ready and shared_limits.rules(run(connection, "limits"), queue, names):
                 self._limited.add(queue)
                 return []
-            insert(connection, "begin_shift", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row in found])
-            connection.execute(S["take"].sql, (worker, json.dumps([row[0] for row in found])))
+            insert(connection, "begin_shift", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row in ready])
+            connection.execute(S["take"].sql, (worker, json.dumps([row[0] for row in ready])))
             crashpoint("claim.before")
-            return [limits.claimed(row, now) for row in found]
+            return [limits.claimed(row, now) for row in ready]
 
         def limited(connection: apsw.Connection, most: int, wide: int) -> shared_limits.Round:
             if rules := shared_limits.rules(run(connection, "limits"), queue, names):
-                return limits.claim(connection, asked, rules, most, wide, self._clock.now())
+                return limits.claim(connection, values, rules, most, wide, self._clock.now())
             self._limited.discard(queue)
             return shared_limits.Round([])
 
@@ -276,17 +276,16 @@ class SqliteStore(CoreVerbs):
             insert(connection, "end_outcome", [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends])
         if batch.waits:
             connection.executemany(S["part"].sql, batch.waits)
-        if ends := rows.tidings(batch):
+        if ends := rows.child_ends(batch):
             finish(SqliteConnection(connection).tell_parents(ends))
         if batch.gates:
-            limits.let_go(connection, batch.gates.values())
+            limits.release(connection, batch.gates.values())
 
     async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
-        asked = {"id": task_id, "limit": limit} | ({} if after is None else {"after": after})
         name = "last_journal" if after is None else "journal"
-        return await self._db.reading(lambda c: [Record(*row) for row in run(c, name, **asked)])
+        return [Record(*row) for row in await self._db.fetch(name, id=task_id, limit=limit, after=after)]
 
-    async def wake(self, names: Sequence[str] | None = None, *, absent: float | None = None) -> Outlook:  # noqa: ARG002 -- the kernel knows better
+    async def wake(self, names: Sequence[str] | None = None, *, absent: float | None = None) -> Outlook:  # noqa: ARG002 -- the kernel tells of a dead process
         outlook, quota = await self._db.reading(lambda c: (_look(c, names, woken=False), first(c, "quota")))
         if quota == (1,):
             self._looked_at = await self._db.writing(lambda c: limits.look(c, self._looked_at))
@@ -296,8 +295,8 @@ class SqliteStore(CoreVerbs):
         return await self._db.reading(lambda c: _look(c, names, woken=True))
 
     async def release(self, worker: str, task_ids: Sequence[str], before: float, *, suspect: bool = False) -> None:
-        wanted = [(worker, task_id, before, suspect) for task_id in task_ids]
-        await self._db.writing(lambda c: c.executemany(S["release"].sql, wanted))
+        values = [(worker, task_id, before, suspect) for task_id in task_ids]
+        await self._db.writing(lambda c: c.executemany(S["release"].sql, values))
 
     # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -43,10 +43,10 @@ class SqliteWorkers(Workers):
         await self._db.writing(job)
 
     async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
-        asked = self._db.clock.now() if now is None else min(now, self._db.clock.now())
+        time = self._db.clock.now() if now is None else min(now, self._db.clock.now())
 
         def job(connection: apsw.Connection) -> int:
-            run(connection, "bury", dead=json.dumps([*dead]), sweep=lease is not None, asked=asked)
+            run(connection, "bury", dead=json.dumps([*dead]), sweep=lease is not None, asked=time)
             run(connection, "rescue")
             return connection.changes()
 
