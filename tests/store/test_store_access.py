@@ -24,7 +24,7 @@ async def test_whose(store: Store) -> None:
     for whose, seen in (("acme", [acme.id]), ("globex", [globex.id]), ("", [plain.id]), ("nobody", [])):
         assert await listed(store, whose) == await listed(store, whose, State.PENDING) == seen
         assert await listed(store, whose, State.COMPLETED) == await listed(store, whose, State.FAILED) == []
-        assert [one.id for one in (acme, globex, plain) if await store.get(one.id, whose) is not None] == seen
+        assert [task.id for task in (acme, globex, plain) if await store.get(task.id, whose) is not None] == seen
     assert await listed(store, None) == [plain.id, globex.id, acme.id]
     await join(store, "w1")
     for held in await claim(store):
@@ -50,23 +50,23 @@ async def test_a_child_is_of_the_tenant_of_its_parent_whatever_is_said(store: St
     parent = new(tenant="acme", group="acme")
     await submit(store, parent)
     group = "g" if grouped else None
-    one = new(parent=parent.id, group=group)
+    task = new(parent=parent.id, group=group)
     many = [new(parent=parent.id, group=group) for _ in range(2)]
     keyed = new(parent=parent.id, group=group, key=f"{parent.id}:x")
-    await submit(store, one)
+    await submit(store, task)
     await submit(store, *many)
     await submit(store, keyed)
-    for child in (one, *many, keyed):
+    for child in (task, *many, keyed):
         found = await store.get(child.id)
         assert found is not None
         assert (found.tenant, found.group) == ("acme", group)
     assert {kin.id for kin in await store.listing.kin([parent.id], below=True)} == {
-        one.id,
+        task.id,
         keyed.id,
         *[t.id for t in many],
     }
-    assert [(kin.id, kin.parent, kin.task) for kin in await store.listing.kin([one.id])] == [
-        (one.id, parent.id, "work")
+    assert [(kin.id, kin.parent, kin.task) for kin in await store.listing.kin([task.id])] == [
+        (task.id, parent.id, "work")
     ]
 
 
@@ -79,9 +79,9 @@ async def test_what_is_asked_is_shown_to_its_tenant(store: Store) -> None:
         await submit(store, new(tenant=tenant, group=tenant))
     held = await begun(store)
     rest = await claim(store)
-    for one in (held, *rest):
-        said = entry(one, kind=QUESTION, data=b'{"question":"how?"}')
-        await store.save("w1", Batch([said], waits=[Wait(one.id, float("inf"), "question", 1)]))
+    for task in (held, *rest):
+        said = entry(task, kind=QUESTION, data=b'{"question":"how?"}')
+        await store.save("w1", Batch([said], waits=[Wait(task.id, float("inf"), "question", 1)]))
     by = {
         whose: {ask.task_id for ask in await store.listing.asks(whose=whose)} for whose in ("acme", "", "globex", None)
     }

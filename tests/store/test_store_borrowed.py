@@ -309,5 +309,5 @@ async def test_a_group_and_its_turn(store: Store, url: str, borrow: Any) -> None
         await store.submit([new(group="small") for _ in range(2)], borrowed.connection)
         await borrowed.commit()
     await join(store, "w1")
-    first = [(await store.get(one.id)).group for one in await claim(store, room=4)]  # type: ignore[union-attr]
+    first = [(await store.get(task.id)).group for task in await claim(store, room=4)]  # type: ignore[union-attr]
     assert sorted(first) == ["big", "big", "small", "small"]

@@ -44,9 +44,9 @@ async def plan(store: Any, name: str, values: dict[str, Any]) -> str:
         text = f"EXPLAIN QUERY PLAN {L[name].sql}"
         return str(await store._db.writing(lambda c: [row[3] for row in c.execute(text, L[name](**values))]))
     async with store._db.connection() as connection:  # as our sessions do it: one plan, whatever the parameters
-        types = [SQL[type(values[one])] for one in P[name].names]
+        types = [SQL[type(values[item])] for item in P[name].names]
         await connection.execute(f"PREPARE plan_{name} ({', '.join(types)}) AS {P[name].sql}")
-        given = [f"'{values[one]}'" if values[one] is not None else "NULL" for one in P[name].names]
+        given = [f"'{values[item]}'" if values[item] is not None else "NULL" for item in P[name].names]
         rows = await connection.fetch(f"EXPLAIN EXECUTE plan_{name} ({', '.join(given)})")
         return "\n".join(row[0] for row in rows)
 

@@ -166,8 +166,8 @@ async def test_what_has_ended_is_counted_up_to_a_bound(store: Store) -> None:
     await submit(store, *[new() for _ in range(6)])
     assert await store.overview.ended(100) == Ended(0, 0, 0, True)
     held = await claim(store)
-    for one in held[:3]:
-        await store.save("w1", completion(one))
+    for task in held[:3]:
+        await store.save("w1", completion(task))
     await store.save("w1", completion(held[3], state=State.FAILED))
     await store.cancel(held[4].id)
     assert await store.overview.ended(100) == Ended(3, 1, 1, True)
@@ -205,13 +205,13 @@ async def test_children_ended_or_not(store: Store) -> None:
     (parent,) = await submit(store)
     ids = await submit(store, *[new(parent=parent) for _ in range(3)])
     (grandchild,) = await submit(store, new(parent=ids[0]))
-    held = {one.id: one for one in await claim(store)}
+    held = {task.id: task for task in await claim(store)}
     await store.save("w1", completion(held[ids[1]]))
-    kin = {one.id: one for one in await store.listing.offspring([parent], 10)}
+    kin = {task.id: task for task in await store.listing.offspring([parent], 10)}
     assert set(kin) == set(ids)
     assert [kin[id_].ended for id_ in ids] == [False, True, False]
     assert [kin[id_].head for id_ in ids] == [b"", b'{"result":42}', b""]
-    assert [one.id for one in await store.listing.offspring([ids[0], ids[2]], 10)] == [grandchild]
+    assert [task.id for task in await store.listing.offspring([ids[0], ids[2]], 10)] == [grandchild]
     assert len(await store.listing.offspring([parent], 2)) == 2
     assert await store.listing.offspring([], 10) == []
 
@@ -220,7 +220,7 @@ async def test_children_ended_or_not(store: Store) -> None:
 
 
 async def listed(store: Store, **which: Any) -> list[str]:
-    return [one.task_id for one in await store.listing.list(limit=100, before=None, **which)]
+    return [task.task_id for task in await store.listing.list(limit=100, before=None, **which)]
 
 
 async def test_lists_by_parent_reason_and_label(store: Store) -> None:
@@ -232,7 +232,7 @@ async def test_lists_by_parent_reason_and_label(store: Store) -> None:
         new(parent=parent, delay=9.0, options=b'{"labels":{"env":"dev"}}'),
         new(options=b'{"labels":{"env":"prod"}}'),
     )
-    held = {one.id: one for one in await claim(store)}
+    held = {task.id: task for task in await claim(store)}
     await store.save("w1", completion(held[a]))
     label = b'"env":"prod"'
     assert await listed(store, parent=parent) == [b, a]

@@ -74,12 +74,12 @@ async def test_each_transaction_has_the_limits_that_a_session_has_elsewhere(pool
 
 
 async def test_every_write_of_the_store(pooled: Store) -> None:
-    one = await begun(pooled)
-    assert await pooled.save("w1", Batch([entry(one, 1), entry(one, 2)])) == set()
-    assert await pooled.save("w1", Batch([entry(one, 1), entry(one, 2)])) == set(), "it knows its own"
-    assert await pooled.save("w1", waiting(one, None, "queued", ahead=3)) == set()
+    held = await begun(pooled)
+    assert await pooled.save("w1", Batch([entry(held, 1), entry(held, 2)])) == set()
+    assert await pooled.save("w1", Batch([entry(held, 1), entry(held, 2)])) == set(), "it knows its own"
+    assert await pooled.save("w1", waiting(held, None, "queued", ahead=3)) == set()
     (again,) = await claim(pooled)
-    assert await pooled.save("w1", Batch([entry(one, 4)])) == {one.id}
+    assert await pooled.save("w1", Batch([entry(held, 4)])) == {held.id}
     assert await pooled.save("w1", completion(again)) == set()
     (other,) = await submit(pooled, new(key="k"))
     known, _ = await pooled.submit([new(key="k"), new()])
@@ -158,9 +158,9 @@ async def test_limits_hold_behind_it(pooled: Store) -> None:
     ids = await submit(pooled, *[new(group="web") for _ in range(3)])
     seen = []
     while held := await claim(pooled):
-        seen += [one.id for one in held]
+        seen += [task.id for task in held]
         batch = completion(held[0])
-        batch.gates = {one.id: one.gate for one in held if one.gate is not None}
+        batch.gates = {task.id: task.gate for task in held if task.gate is not None}
         await pooled.save("w1", batch)
     assert seen == ids
 

@@ -63,6 +63,6 @@ async def test_where_nobody_says_when_the_pauses_grow(store: Store, time: Time) 
 @not_memory
 async def test_every_process_knows(store: Store, open_another: Any, time: Time) -> None:
     other: Store = await open_another()
-    told = await asyncio.gather(*[one.quotas.shut("m", None, "429") for one in (store, other) * 4])
-    assert len({one.until for one in told}) == 1
+    told = await asyncio.gather(*[opened.quotas.shut("m", None, "429") for opened in (store, other) * 4])
+    assert len({item.until for item in told}) == 1
     assert await other.quotas.get("m") == await store.quotas.get("m")

@@ -102,22 +102,22 @@ async def test_pages_without_a_gap_or_a_double(store: Store, state: State | None
 
 
 async def test_the_journal_in_pages(store: Store) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([entry(one, n + 1, key=f"s{n}") for n in range(25)]))
-    assert [x.seq for x in await store.journal(one.id)] == list(range(1, 28))
-    assert [x.seq for x in await store.journal(one.id, after=5, limit=3)] == [6, 7, 8]
-    assert await store.journal(one.id, after=27) == []
+    held = await begun(store)
+    await store.save("w1", Batch([entry(held, n + 1, key=f"s{n}") for n in range(25)]))
+    assert [x.seq for x in await store.journal(held.id)] == list(range(1, 28))
+    assert [x.seq for x in await store.journal(held.id, after=5, limit=3)] == [6, 7, 8]
+    assert await store.journal(held.id, after=27) == []
     assert await store.journal("nobody") == []
     seen: list[int] = []
-    while page := await store.journal(one.id, seen[-1] if seen else 0, 10):
+    while page := await store.journal(held.id, seen[-1] if seen else 0, 10):
         seen += [x.seq for x in page]
     assert seen == list(range(1, 28))
 
 
 async def test_updated_at_is_the_time_of_the_last_record(store: Store, time: Time) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([(one.id, 3, 2, r.STEP_DONE, "s", b'{"result":1}', time.now + 33)]))
-    assert (await store.get(one.id)).updated_at == time.now + 33  # type: ignore[union-attr]
+    held = await begun(store)
+    await store.save("w1", Batch([(held.id, 3, 2, r.STEP_DONE, "s", b'{"result":1}', time.now + 33)]))
+    assert (await store.get(held.id)).updated_at == time.now + 33  # type: ignore[union-attr]
 
 
 # ── census ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,22 +134,22 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_the_census_finds_each_fault(store: Store, kind: str, fault: str) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([entry(one, kind=r.COMPLETED)]))
+    held = await begun(store)
+    await store.save("w1", Batch([entry(held, kind=r.COMPLETED)]))
     if fault == "ended without an ending in its journal":
         await sql(store, "INSERT INTO onward_outcomes SELECT task_id, 'completed', 1, 3, 1.0 FROM onward_queue")
         await sql(store, "DELETE FROM onward_queue")
     assert await store.health.census() == []
     await sql(store, FAULTS[fault].format(never="'Infinity'" if kind == "postgres" else "9e999"))
-    assert await store.health.census() == [(one.id, fault)]
-    assert await store.health.recent_census(10) == [(one.id, fault)]
+    assert await store.health.census() == [(held.id, fault)]
+    assert await store.health.recent_census(10) == [(held.id, fault)]
 
 
 async def test_the_census_of_a_journal_that_does_not_begin_at_one(store: Store) -> None:
-    one = await begun(store)
+    held = await begun(store)
     await sql(store, "UPDATE onward_journal SET seq = seq + 10 WHERE seq = 2")
     await sql(store, "UPDATE onward_journal SET seq = 2 WHERE seq = 1")
-    assert (one.id, "has a gap in its journal") in await store.health.census()
+    assert (held.id, "has a gap in its journal") in await store.health.census()
 
 
 async def ended_before(store: Store, count: int) -> list[str]:
@@ -183,7 +183,7 @@ async def test_the_whole_census_goes_in_slices_and_tells(store: Store, monkeypat
     seen: list[int] = []
     found = await store.health.census(seen.append)
     assert sorted(found) == [
-        *[(one, "has a gap in its journal") for one in (ids[0], ids[9], ids[19])],
+        *[(task_id, "has a gap in its journal") for task_id in (ids[0], ids[9], ids[19])],
         ("zz", "has records although there is no such task"),
     ]
     assert seen == sorted(set(seen))

@@ -44,8 +44,8 @@ async def keys(store: Store) -> list[str]:
 async def test_a_schedule_comes_back_as_it_was_written(store: Store, time: Time) -> None:
     kept = [row(), row("often", cron=None, every=900.0, timezone="UTC", next_at=None, last_at=7.0, paused=True)]
     assert await store.schedules.list() == (time.now, [])
-    for one in reversed(kept):
-        assert await store.schedules.advance(one.name, None, one)
+    for item in reversed(kept):
+        assert await store.schedules.advance(item.name, None, item)
     assert await store.schedules.list() == (time.now, kept)
     assert type((await store.schedules.list()).rows[1].paused) is bool
 
@@ -53,8 +53,8 @@ async def test_a_schedule_comes_back_as_it_was_written(store: Store, time: Time)
 async def test_the_soonest_come_first_and_the_paused_not_at_all(store: Store) -> None:
     for name, at in (("c", 30.0), ("a", 20.0), ("b", 10.0), ("d", None), ("e", 20.0)):
         await store.schedules.advance(name, None, row(name, next_at=at, paused=at is None))
-    assert [one.name for one in (await store.schedules.list(soonest=3)).rows] == ["b", "a", "e"]
-    assert [one.name for one in (await store.schedules.list(soonest=9)).rows] == ["b", "a", "e", "c"]
+    assert [schedule.name for schedule in (await store.schedules.list(soonest=3)).rows] == ["b", "a", "e"]
+    assert [schedule.name for schedule in (await store.schedules.list(soonest=9)).rows] == ["b", "a", "e", "c"]
 
 
 async def test_a_turn_moves_the_schedule_and_submits_its_tasks(store: Store) -> None:
@@ -130,15 +130,15 @@ async def test_a_turn_that_fails_in_the_middle_has_done_nothing(store: Store) ->
 async def test_of_many_who_turn_at_once_one_does(store: Store, open_another: Any) -> None:
     stores = [store, *[await open_another() for _ in range(5)]]
     added = await asyncio.gather(
-        *[one.schedules.advance("nightly", None, row(mark=f"m0.{n}")) for n, one in enumerate(stores)]
+        *[opened.schedules.advance("nightly", None, row(mark=f"m0.{n}")) for n, opened in enumerate(stores)]
     )
     assert sorted(added) == [False] * 5 + [True]
     for turn in range(1, 11):
         seen = (await marks(store))["nightly"]
         done = await asyncio.gather(
             *[
-                one.schedules.advance("nightly", seen, row(mark=f"m{turn}.{n}"), [new(key=f"k{turn:02}.{n}")])
-                for n, one in enumerate(stores)
+                opened.schedules.advance("nightly", seen, row(mark=f"m{turn}.{n}"), [new(key=f"k{turn:02}.{n}")])
+                for n, opened in enumerate(stores)
             ]
         )
         assert sorted(done) == [False] * 5 + [True]

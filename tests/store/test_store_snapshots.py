@@ -103,7 +103,7 @@ async def churn(store: Any, count: int) -> None:
     """So many tasks come and go."""
     await store.submit([new() for _ in range(count)])
     while held := await claim(store, room=500):
-        await store.save("w1", together(*[completion(one) for one in held]))
+        await store.save("w1", together(*[completion(task) for task in held]))
 
 
 async def pages(store: Any, statement: str, **values: Any) -> int:
@@ -146,7 +146,7 @@ async def test_a_claim_does_not_read_what_was_claimed_before(server: Postgres) -
         assert values is not None, "a dear claim is followed by a survey"
         assert await pages(store, "claim_from", **values) <= 20
         (late,) = await submit(store)
-        assert [one.id for one in await claim(store)] == [late]
+        assert [task.id for task in await claim(store)] == [late]
     await store.close()
 
 
@@ -211,7 +211,7 @@ async def test_what_becomes_ready_behind_a_mark_is_found(store: Any, time: Time)
     await store.workers.heartbeat("w2", 10, 0)
     await store.workers.rescue(["w1"])
     store.nudge("ready")
-    assert [one.id for one in await claim(store, "w2", room=2)] == old[1:], "rescued, and nudged"
+    assert [task.id for task in await claim(store, "w2", room=2)] == old[1:], "rescued, and nudged"
     await claim(store, "w2", room=1)
     (hot,) = await submit(store, new(priority=7))
     store._nudges._receive("again default")
@@ -233,7 +233,7 @@ async def test_marks_end_by_themselves(store: Any, monkeypatch: pytest.MonkeyPat
     await sql(store, f"UPDATE onward_queue SET due_at = NULL WHERE task_id = '{old}'")
 
     async def found() -> bool:
-        return old in [one.id for one in await claim(store, room=1)]
+        return old in [task.id for task in await claim(store, room=1)]
 
     await eventually(found)
 

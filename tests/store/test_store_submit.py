@@ -72,10 +72,10 @@ async def test_a_key_gives_the_task_it_belongs_to(store: Store) -> None:
 
 
 async def test_a_key_twice_in_one_submit(store: Store) -> None:
-    one, two, free = new(key="k"), new(key="k"), new()
-    assert [(a.id, a.created) for a in await store.submit([one, two, free])] == [
-        (one.id, True),
-        (one.id, False),
+    task, two, free = new(key="k"), new(key="k"), new()
+    assert [(a.id, a.created) for a in await store.submit([task, two, free])] == [
+        (task.id, True),
+        (task.id, False),
         (free.id, True),
     ]
     assert await counts(store) == (2, 2, 2)

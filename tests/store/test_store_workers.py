@@ -56,11 +56,11 @@ async def test_joining_twice_is_joining_once(store: Store, time: Time) -> None:
 
 
 async def test_a_heartbeat_prolongs_and_tells(store: Store, time: Time) -> None:
-    one = await begun(store)
+    held = await begun(store)
     await submit(store)
     time.move(6)
     beat = await store.workers.heartbeat("w1", 20, 1.5)
-    assert (beat.alive, beat.now, beat.held) == (True, time.now, frozenset({one.id}))
+    assert (beat.alive, beat.now, beat.held) == (True, time.now, frozenset({held.id}))
     (known,) = await store.workers.list()
     assert (known.lease_until, known.rate) == (time.now + 20, 1.5)
 
@@ -73,26 +73,26 @@ async def test_a_late_heartbeat_still_counts_until_somebody_judged(store: Store,
 
 
 async def test_a_heartbeat_of_the_dead(store: Store) -> None:
-    one = await begun(store)
+    held = await begun(store)
     await store.workers.rescue(["w1"])
     beat = await store.workers.heartbeat("w1", 10, 0)
     assert (beat.alive, beat.held) == (False, frozenset())
     assert await store.workers.list() == []
     assert not (await store.workers.heartbeat("never joined", 10, 0)).alive
-    assert (await store.get(one.id)).state is State.PENDING  # type: ignore[union-attr]
+    assert (await store.get(held.id)).state is State.PENDING  # type: ignore[union-attr]
 
 
 async def test_leave_gives_everything_back_and_counts_nothing(store: Store) -> None:
-    one = await begun(store)
+    held = await begun(store)
     await join(store, "w2")
     (other,) = await submit(store)
     await claim(store, "w2")
     await store.workers.leave("w1")
     assert [w.id for w in await store.workers.list()] == ["w2"]
-    task = await store.get(one.id)
+    task = await store.get(held.id)
     assert task is not None
     assert (task.state, task.reason, task.attempt) == (State.PENDING, "queued", 1)
-    assert await crashes(store, one.id) == 0
+    assert await crashes(store, held.id) == 0
     assert (await store.get(other)).worker == "w2"  # type: ignore[union-attr]
     await store.workers.leave("w1")
 
@@ -145,50 +145,50 @@ async def test_rescue_counts_a_crash_when_the_shift_left_nothing(store: Store) -
 
 @pytest.mark.parametrize("news", [r.STEP_STARTED, r.STEP_RETRY, r.STEP_WAITS, r.ARTIFACT, r.PROGRESS])
 async def test_news_are_no_progress(store: Store, news: str) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([entry(one, 1, news)]))
+    held = await begun(store)
+    await store.save("w1", Batch([entry(held, 1, news)]))
     await store.workers.rescue(["w1"])
-    assert await crashes(store, one.id) == 1
+    assert await crashes(store, held.id) == 1
 
 
 @pytest.mark.parametrize("done", [r.STEP_DONE, r.STEP_FAILED, r.SLEEP])
 async def test_a_shift_that_got_something_done_has_not_crashed_for_nothing(store: Store, done: str) -> None:
-    one = await begun(store, "w1")
+    held = await begun(store, "w1")
     await store.workers.rescue(["w1"])
     await join(store, "w2")
-    (one,) = await claim(store, "w2")
-    await store.save("w2", Batch([entry(one, 1, done)]))
-    assert await crashes(store, one.id) == 1
+    (held,) = await claim(store, "w2")
+    await store.save("w2", Batch([entry(held, 1, done)]))
+    assert await crashes(store, held.id) == 1
     await store.workers.rescue(["w2"])
-    assert await crashes(store, one.id) == 0, "the count is of crashes in a row"
+    assert await crashes(store, held.id) == 0, "the count is of crashes in a row"
 
 
 async def test_a_shift_that_got_something_done_and_then_began_a_long_step(store: Store) -> None:
     """The port: a crash counts for each task that had no new record in its shift. This one had; that its last record is
     the announcement of the next step does not matter. Otherwise a task of long steps whose worker is killed once in each
     of them would be quarantined, although it gets on every time."""
-    one = await begun(store)
-    await store.save("w1", Batch([entry(one, 1), entry(one, 2, r.STEP_STARTED), entry(one, 3, r.PROGRESS)]))
+    held = await begun(store)
+    await store.save("w1", Batch([entry(held, 1), entry(held, 2, r.STEP_STARTED), entry(held, 3, r.PROGRESS)]))
     await store.workers.rescue(["w1"])
-    assert await crashes(store, one.id) == 0
+    assert await crashes(store, held.id) == 0
 
 
 async def test_what_an_earlier_shift_got_done_does_not_excuse_this_one(store: Store) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([entry(one, 1)]))
+    held = await begun(store)
+    await store.save("w1", Batch([entry(held, 1)]))
     await store.workers.rescue(["w1"])
     for n in range(2):
         await join(store, f"x{n}")
         await claim(store, f"x{n}")
         await store.workers.rescue([f"x{n}"])
-        assert await crashes(store, one.id) == n + 1
+        assert await crashes(store, held.id) == n + 1
 
 
 async def test_orphans_are_found_by_the_next_rescue(store: Store) -> None:
     """Held by a worker that is gone: it claimed in the very moment in which it was declared dead."""
-    one = await begun(store)
+    held = await begun(store)
     await sql(store, "DELETE FROM onward_workers")
-    assert await store.health.census() == [(one.id, "is held by a worker that does not exist")]
+    assert await store.health.census() == [(held.id, "is held by a worker that does not exist")]
     assert await store.workers.rescue([]) == 1
     assert await store.health.census() == []
 
@@ -198,11 +198,11 @@ async def test_rescue_against_settle(store: Store, open_another: Any, kind: str)
     other = store if kind == "sqlite memory" else await open_another()
     await join(store, "next")
     for n in range(30):
-        one = await begun(store, f"w{n}")
-        refused, freed = await asyncio.gather(store.save(f"w{n}", completion(one)), other.workers.rescue([f"w{n}"]))
+        held = await begun(store, f"w{n}")
+        refused, freed = await asyncio.gather(store.save(f"w{n}", completion(held)), other.workers.rescue([f"w{n}"]))
         assert refused == set(), "nobody else was at its journal"
         assert freed in {0, 1}
-        assert (await store.get(one.id)).state is State.COMPLETED  # type: ignore[union-attr]
+        assert (await store.get(held.id)).state is State.COMPLETED  # type: ignore[union-attr]
         assert await claim(store, "next") == []
     assert await store.health.census() == []
 
@@ -232,13 +232,13 @@ async def test_many_rescue_at_once(store: Store, open_another: Any, kind: str) -
 
 async def test_a_zombie_that_nobody_followed_may_still_write(store: Store) -> None:
     """Declared dead, but no one has claimed since: its number is still the next one, so what it did is not lost."""
-    one = await begun(store)
+    held = await begun(store)
     await store.workers.rescue(["w1"])
-    assert await store.save("w1", Batch([entry(one)])) == set()
+    assert await store.save("w1", Batch([entry(held)])) == set()
     await join(store, "w2")
     (again,) = await claim(store, "w2")
     assert again.shift == 4
-    assert await store.save("w1", Batch([entry(one, 2)])) == {one.id}
+    assert await store.save("w1", Batch([entry(held, 2)])) == {held.id}
 
 
 # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -263,15 +263,15 @@ async def test_release_gives_back_what_this_worker_holds_alone(store: Store, tim
 
 
 async def test_a_release_that_comes_late_frees_nothing_that_was_claimed_again(store: Store, time: Time) -> None:
-    one, seen = await begun(store), time.now
+    held, seen = await begun(store), time.now
     time.move(1)
-    await store.release("w1", [one.id], seen)
-    assert [again.id for again in await claim(store)] == [one.id]
-    await store.release("w1", [one.id], seen)
-    assert (await store.get(one.id)).state is State.RUNNING  # type: ignore[union-attr]
+    await store.release("w1", [held.id], seen)
+    assert [again.id for again in await claim(store)] == [held.id]
+    await store.release("w1", [held.id], seen)
+    assert (await store.get(held.id)).state is State.RUNNING  # type: ignore[union-attr]
     time.move(-0.5)
-    await store.release("w1", [one.id], seen)
-    assert (await store.get(one.id)).state is State.PENDING, "the clock was set back, and it is old"  # type: ignore[union-attr]
+    await store.release("w1", [held.id], seen)
+    assert (await store.get(held.id)).state is State.PENDING, "the clock was set back, and it is old"  # type: ignore[union-attr]
 
 
 # ── handlers, nudges, presence ───────────────────────────────────────────────────────────────────────────────────────
@@ -390,10 +390,10 @@ async def test_a_file_or_memory_leaves_presence_to_the_kernel(store: Store, kind
 
 
 async def test_a_worker_leaves_its_mark_in_each_shift(store: Store) -> None:
-    one = await begun(store, "w1")
-    await store.save("w1", waiting(one, None, "queued"))
+    held = await begun(store, "w1")
+    await store.save("w1", waiting(held, None, "queued"))
     await join(store, "w2")
     (again,) = await claim(store, "w2")
     await store.save("w2", completion(again))
-    assert await kinds(store, one.id) == [r.SUBMITTED, r.SHIFT, r.HANDED_BACK, r.SHIFT, r.COMPLETED]
-    assert [x.value["worker"] for x in await store.journal(one.id) if x.kind == r.SHIFT] == ["w1", "w2"]
+    assert await kinds(store, held.id) == [r.SUBMITTED, r.SHIFT, r.HANDED_BACK, r.SHIFT, r.COMPLETED]
+    assert [x.value["worker"] for x in await store.journal(held.id) if x.kind == r.SHIFT] == ["w1", "w2"]

@@ -17,7 +17,7 @@ async def filled(store: Store, count: int, records: int, data: bytes = b'{"resul
     await join(store, "w1")
     ids = await submit(store, *[new() for _ in range(count)])
     held = await claim(store, room=count)
-    batch = Batch([entry(one, ahead, data=data) for one in held for ahead in range(1, records + 1)])
+    batch = Batch([entry(task, ahead, data=data) for task in held for ahead in range(1, records + 1)])
     assert await store.save("w1", batch) == set()
     return sorted(ids)
 

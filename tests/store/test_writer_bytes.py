@@ -80,12 +80,12 @@ async def test_the_order_within_a_task_stays(desk: Desk, store: Store, gate: Gat
     await gate.reached.wait()
     futures.append(step(desk.writer, hold, "e"))
     assert await fate(step(desk.writer, other)) is None
-    assert [one.key for one in await store.journal(hold.id, after=2)] == ["a"]
+    assert [record.key for record in await store.journal(hold.id, after=2)] == ["a"]
     gate.opened.set()
     await asyncio.gather(*futures)
     futures.append(desk.writer.settle(hold, r.COMPLETED, b"{}", End(hold.id, State.COMPLETED, 1, 0)))
     await futures[-1]
-    assert [one.key for one in await store.journal(hold.id, after=2)] == ["a", "b", "c", "d", "e", ""]
+    assert [record.key for record in await store.journal(hold.id, after=2)] == ["a", "b", "c", "d", "e", ""]
     assert await dense(store, hold.id)
     assert (hold.large, hold.unsaved) == (0, 0)
 
@@ -133,7 +133,7 @@ async def test_whatever_is_written_the_journals_are_dense_and_in_order(
 
     await asyncio.gather(*map(task, holds))
     for hold in holds:
-        assert [one.key for one in await store.journal(hold.id, after=2)] == written[hold.id]
+        assert [record.key for record in await store.journal(hold.id, after=2)] == written[hold.id]
         assert (hold.large, hold.unsaved, hold.contents or {}) == (0, 0, {})
 
 
@@ -162,7 +162,7 @@ async def test_a_large_record_that_the_database_refuses_gives_its_number_back(de
     assert await fate(step(desk.writer, hold, "a")) is None
     assert isinstance(await fate(write(desk.writer, hold, LARGE_BYTES + 1, "b")), OnwardError)
     assert await fate(step(desk.writer, hold, "told instead")) is None
-    assert [one.key for one in await store.journal(hold.id, after=2)] == ["a", "told instead"]
+    assert [record.key for record in await store.journal(hold.id, after=2)] == ["a", "told instead"]
 
 
 async def test_a_commit_that_took_too_long_is_halved_until_it_goes(desk: Desk, store: Store) -> None:  # noqa: F811
@@ -294,7 +294,7 @@ async def test_a_large_journal_is_read_in_parts_and_whole(desk: Desk, store: Any
     for after, limit in ((0, 1000), (2, 1000), (4, 3), (None, 1000), (9, 1000), (10, 5), (0, 3)):
         records = await store.journal(hold.id, after, limit)
         first = (after or 0) + 1
-        assert [one.seq for one in records] == list(range(first, min(first + limit, 11)))
+        assert [record.seq for record in records] == list(range(first, min(first + limit, 11)))
     assert fetch is None or len(asked) > 10
 
 
