@@ -66,12 +66,12 @@ async def test_the_doctor_reads_no_history_unless_it_goes_deep(store: Store, clo
         check for check in await doctor(store, clock).checks(deep=True, seen=seen.append) if check.name == "tasks"
     ]
     assert (tasks.fine, tasks.detail) == (False, f"{ids[5]} ended without an ending in its journal")
-    assert seen == [census.RECORDS]
+    assert seen == [census.SLICE_RECORDS]
 
 
 @not_memory
 async def test_others_read_between_the_slices_of_a_census(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "RECORDS", 5)
+    monkeypatch.setattr(census, "SLICE_RECORDS", 5)
     await ended_before(store, 100)
     (task_id,) = await submit(store)
     first = asyncio.Event()

@@ -173,7 +173,7 @@ async def ended_before(store: Store, count: int) -> list[str]:
 
 
 async def test_the_whole_census_goes_in_slices_and_tells(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "RECORDS", 7)
+    monkeypatch.setattr(census, "SLICE_RECORDS", 7)
     ids = await ended_before(store, 20)
     for broken in (ids[0], ids[9], ids[19]):
         await sql(store, f"DELETE FROM onward_journal WHERE seq = 2 AND task_id = '{broken}'")

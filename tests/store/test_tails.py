@@ -35,21 +35,21 @@ async def test_records_of_many_tasks_come_by_task_and_in_order(store: Store) -> 
 
 
 async def test_an_answer_is_bounded_and_the_next_goes_on(store: Store) -> None:
-    ids = await filled(store, 2, bounds.EACH + 50)
+    ids = await filled(store, 2, bounds.PAGE_RECORDS_EACH + 50)
     (first, *_), after = ids, dict.fromkeys(ids, 0)
     page = await store.tails.read(after)
-    assert len(page) == 2 * bounds.EACH
+    assert len(page) == 2 * bounds.PAGE_RECORDS_EACH
     assert len(await store.tails.read(after, 7)) == 7
     seen: dict[str, list[int]] = {task_id: [] for task_id in ids}
     while page := await store.tails.read(after, 90):
         for task_id, record in page:
             seen[task_id].append(record.seq)
             after[task_id] = record.seq
-    assert seen == {task_id: list(range(1, bounds.EACH + 53)) for task_id in ids}, first
+    assert seen == {task_id: list(range(1, bounds.PAGE_RECORDS_EACH + 53)) for task_id in ids}, first
 
 
 async def test_large_records_come_one_after_the_other(store: Store) -> None:
-    (task_id,) = await filled(store, 1, 4, b'"' + b"x" * (bounds.BYTES - 10) + b'"')
+    (task_id,) = await filled(store, 1, 4, b'"' + b"x" * (bounds.PAGE_BYTES - 10) + b'"')
     after, pages = 0, []
     while page := await store.tails.read({task_id: after}):
         pages.append(len(page))

@@ -11,7 +11,7 @@ from onward.core.ids import Ids
 from onward.core.task import Webhook
 from onward.errors import BadSetting, NotFound, UsageError
 from onward.store.port.core import Store
-from onward.store.port.outbox import DELIVERED, FAILED, LAST, PENDING, DeliveryRow, Key, SubscriptionRow
+from onward.store.port.outbox import AFTER_LAST, DELIVERED, FAILED, PENDING, DeliveryRow, Key, SubscriptionRow
 
 STATES = (PENDING, DELIVERED, FAILED)
 FUNCTION = "on:"
@@ -191,7 +191,7 @@ class Subscriptions:
             subscription=subscription,
             tenant=tenant,
             limit=_limit(limit) + 1,
-            before=LAST if cursor is None else int(cursor),
+            before=AFTER_LAST if cursor is None else int(cursor),
         )
         last = str(found[limit - 1].number) if len(found) > limit else None
         return [_delivery(row) for row in found[:limit]], last

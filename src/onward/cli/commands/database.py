@@ -15,7 +15,7 @@ from onward.cli.output.timeline import Mark
 from onward.errors import SchemaMismatch, StoreUnavailable
 from onward.service.health import Check
 from onward.store.migrate import Progress
-from onward.store.shared.health import RECORDS
+from onward.store.shared.health import SLICE_RECORDS
 from onward.store.sqlite.file import MEMORY
 
 WRONG = 1
@@ -91,7 +91,7 @@ def _print(screen: Screen, where: str, checks: list[Check]) -> None:
 async def _examine(app: Onward, screen: Screen, *, deep: bool) -> list[Check]:
     def seen(records: int) -> None:
         """One line now and then: on stderr, with --json as JSON."""
-        if records % (TOLD * RECORDS):
+        if records % (TOLD * SLICE_RECORDS):
             return
         if screen.json:
             print(machine_readable({"records": records}), file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ from typing import Self
 from onward.core.clock import Clock
 from onward.errors import OnwardError
 from onward.server.http.problem import Problem
-from onward.store.port.follow import BYTES, EACH, PAGE, Tail, Tails
+from onward.store.port.follow import PAGE_BYTES, PAGE_RECORDS, PAGE_RECORDS_EACH, Tail, Tails
 
 log = logging.getLogger("onward.feed")
 
@@ -167,8 +167,8 @@ class Feed:
         for tail in found:
             self._hand_out(tail)
         # By task: what did not fit comes first the next time, so that no busy task is in the way of another.
-        self._from = found[-1].task_id if len(found) >= PAGE else ""
-        if len(found) >= EACH or sum(len(tail.record.data) for tail in found) >= BYTES:
+        self._from = found[-1].task_id if len(found) >= PAGE_RECORDS else ""
+        if len(found) >= PAGE_RECORDS_EACH or sum(len(tail.record.data) for tail in found) >= PAGE_BYTES:
             self._news.set()  # there is more
 
     def _hand_out(self, tail: Tail) -> None:

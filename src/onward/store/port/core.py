@@ -49,7 +49,7 @@ from onward.store.shared.predecessor import Witness
 SUSPECT_AFTER = 3
 """Crashed shifts in a row, without a new record, after which a task runs alone. After one more, alone, it is quarantined."""
 
-ALL = 2**31 - 1
+ALL_MESSAGES = 2**31 - 1
 """No limit on the messages that are read at once."""
 
 
@@ -375,7 +375,7 @@ class Store(Protocol):
         `undo`, the same transaction writes a fork of all its records, with that id and this input, which undoes the effect."""
         ...
 
-    async def inbox(self, task_id: str, after: int = 0, limit: int = ALL) -> list[Message]:
+    async def inbox(self, task_id: str, after: int = 0, limit: int = ALL_MESSAGES) -> list[Message]:
         """The messages with numbers above `after`, in order, at most `limit` of them."""
         ...
 

@@ -11,13 +11,13 @@ from typing import NamedTuple, Protocol
 from onward.core.journal.progress import Lead
 from onward.core.record import Record
 
-PAGE = 500
+PAGE_RECORDS = 500
 """Records of one answer."""
 
-EACH = 200
+PAGE_RECORDS_EACH = 200
 """Of them, records of one task."""
 
-BYTES = 1_000_000
+PAGE_BYTES = 1_000_000
 """Bytes of one answer; the record that goes beyond them is the last one."""
 
 
@@ -38,9 +38,9 @@ class Head(NamedTuple):
 class Tails(Protocol):
     """Reads the ends of many journals."""
 
-    async def read(self, after: Mapping[str, int], limit: int = PAGE) -> list[Tail]:
-        """The next records of each of these tasks after its number, by task and in order. It may be some of them (see PAGE, EACH and
-        BYTES), but at least one where there is one."""
+    async def read(self, after: Mapping[str, int], limit: int = PAGE_RECORDS) -> list[Tail]:
+        """The next records of each of these tasks after its number, by task and in order. It may be some of them (see the bounds of a page
+        above), but at least one where there is one."""
         ...
 
     async def heads(self, ids: Sequence[str]) -> dict[str, Head]:

@@ -18,7 +18,7 @@ PENDING, DELIVERED, FAILED = "pending", "delivered", "failed"
 SKIPPED = "skipped"
 """The event does not concern its subscription after all: the row is deleted."""
 
-LAST = 2**62
+AFTER_LAST = 2**62
 """A number above the numbers of all rows."""
 
 
@@ -174,7 +174,7 @@ class Outbox(Protocol):
         subscription: str | None = None,
         tenant: str | None = None,
         limit: int = 1,
-        before: int = LAST,
+        before: int = AFTER_LAST,
     ) -> list[DeliveryRow]:
         """Rows of the outbox below a number, the newest first; with `seq`, of that record of the `task`."""
         ...

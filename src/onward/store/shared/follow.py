@@ -7,7 +7,7 @@ from typing import Protocol
 
 from onward.core.journal.progress import Lead
 from onward.core.record import Record
-from onward.store.port.follow import BYTES, EACH, PAGE, Head, Tail
+from onward.store.port.follow import PAGE_BYTES, PAGE_RECORDS, PAGE_RECORDS_EACH, Head, Tail
 from onward.store.shared.database import Connection, Database, OverDatabase
 
 
@@ -26,9 +26,9 @@ class Tails(OverDatabase):
         super().__init__(database)
         self.announce, self.follow = nudges.announce, nudges.follow
 
-    async def read(self, after: Mapping[str, int], limit: int = PAGE) -> list[Tail]:
+    async def read(self, after: Mapping[str, int], limit: int = PAGE_RECORDS) -> list[Tail]:
         cursors = {"after": dict(after), "ids": list(after), "afters": list(after.values())}
-        rows = await self._db.fetch("tails", **cursors, each=EACH, limit=limit, bytes=BYTES)
+        rows = await self._db.fetch("tails", **cursors, each=PAGE_RECORDS_EACH, limit=limit, bytes=PAGE_BYTES)
         return [Tail(task_id, Record(*record)) for task_id, *record in rows]
 
     async def heads(self, ids: Sequence[str]) -> dict[str, Head]:

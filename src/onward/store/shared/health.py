@@ -9,10 +9,10 @@ from onward.errors import StoreUnavailable
 from onward.store.port.health import Faults, Seen, unseen
 from onward.store.shared.database import OverDatabase
 
-RECORDS = 20_000
+SLICE_RECORDS = 20_000
 """Records in a slice; the journal of its last task may have more."""
 
-MIN_RECORDS = 100
+MIN_SLICE_RECORDS = 100
 """Records in the smallest slice, after larger ones took too long for the server."""
 
 LAST_ID = "~"
@@ -41,15 +41,15 @@ async def in_slices(
 ) -> Faults:
     """Look at all ids, from bound to bound. A slice that takes too long for the server is made smaller."""
     faults: Faults = []
-    low, size, records = "", RECORDS, 0
+    low, size, records = "", SLICE_RECORDS, 0
     while True:
         high = await bound(low, size) or LAST_ID
         try:
             faults += await look(low, high)
         except StoreUnavailable:
-            if size <= MIN_RECORDS:
+            if size <= MIN_SLICE_RECORDS:
                 raise
-            size = max(MIN_RECORDS, size // 8)
+            size = max(MIN_SLICE_RECORDS, size // 8)
             continue
         records += size
         seen(records)

@@ -11,9 +11,9 @@ from onward.core.crash import crashpoint
 from onward.core.event import Origin
 from onward.core.record import Record
 from onward.store.port.outbox import (
+    AFTER_LAST,
     DELIVERED,
     FAILED,
-    LAST,
     PENDING,
     SKIPPED,
     DeliveryRow,
@@ -104,7 +104,7 @@ class Outbox(OverDatabase):
         subscription: str | None = None,
         tenant: str | None = None,
         limit: int = 1,
-        before: int = LAST,
+        before: int = AFTER_LAST,
     ) -> list[DeliveryRow]:
         filters: dict[str, Any] = {"state": state, "task": task, "seq": seq}
         filters |= {"subscription": subscription, "tenant": tenant}

@@ -10,7 +10,7 @@ from typing import Any
 from onward.core.audit import AuditEvent
 from onward.core.record import CANCEL, CANCELLED, RESUMED
 from onward.core.task import NEEDS_A_PERSON, SAID, Message, State, Task
-from onward.store.port.core import ALL, Sent, Stopped, Submitted
+from onward.store.port.core import ALL_MESSAGES, Sent, Stopped, Submitted
 from onward.store.port.listing import MAX_BYTES
 from onward.store.port.tenant import seen_by
 from onward.store.shared import audit, rows
@@ -98,7 +98,7 @@ class CoreVerbs(OverDatabase):
 
         return await self._db.transact(job)
 
-    async def inbox(self, task_id: str, after: int = 0, limit: int = ALL) -> list[Message]:
+    async def inbox(self, task_id: str, after: int = 0, limit: int = ALL_MESSAGES) -> list[Message]:
         return [Message(*row) for row in await self._db.fetch("inbox", id=task_id, after=after, limit=limit)]
 
 
