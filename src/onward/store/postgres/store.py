@@ -35,21 +35,12 @@ from onward.store.postgres.session import MIN_BYTES_PER_S, STATEMENT_TIMEOUT_S, 
 from onward.store.postgres.workers import PostgresWorkers
 from onward.store.shared import limits as shared_limits
 from onward.store.shared import predecessor, rows
-from onward.store.shared.audit import Audit
-from onward.store.shared.budgets import Budgets
 from onward.store.shared.database import Connection
 from onward.store.shared.external_transaction import ON_POSTGRES, submit_through
 from onward.store.shared.follow import Tails
-from onward.store.shared.handlers import Handlers
-from onward.store.shared.keys import Keys
-from onward.store.shared.listing import Listing
-from onward.store.shared.overview import Overview
 from onward.store.shared.predecessor import WitnessLost
-from onward.store.shared.pruning import Pruning
-from onward.store.shared.queues import Queues
-from onward.store.shared.quotas import Quotas
 from onward.store.shared.schedules import Schedules
-from onward.store.shared.tasks import CoreVerbs
+from onward.store.shared.store import SharedStore
 
 _SUBMIT_NEW = operator.attrgetter(*S["submit_new"].names)
 
@@ -57,7 +48,7 @@ PART_BYTES = 4_000_000
 """Bytes of a journal that one statement reads, with the record that goes beyond them."""
 
 
-class PostgresStore(CoreVerbs):
+class PostgresStore(SharedStore):
     """See `port.core.Store` for what each verb promises."""
 
     inline = False
@@ -75,17 +66,8 @@ class PostgresStore(CoreVerbs):
         self._nudges = PostgresNudges(database, self._marks)
         self._limited: set[str] = set()
         self._looked_at = ""
-        self.audit = Audit(database)
-        self.budgets = Budgets(database)
-        self.handlers = Handlers(database)
         self.health = PostgresHealth(database)
-        self.keys = Keys(database)
-        self.listing = Listing(database)
         self.outbox = PostgresOutbox(database)
-        self.overview = Overview(database)
-        self.pruning = Pruning(database)
-        self.queues = Queues(database)
-        self.quotas = Quotas(database)
         self.schedules = Schedules(database, self._submit_within)
         self.tails = Tails(database, self._nudges)
         self.workers = PostgresWorkers(database, self._nudges)
@@ -181,10 +163,10 @@ class PostgresStore(CoreVerbs):
 
     async def _submitted(self, new: Sequence[NewTask], created: set[str]) -> list[Submitted | None]:
         others = [n for n in new if n.id not in created]
-        found = await self._db.fetch(
+        existing = await self._db.fetch(
             "submitted", ids=[n.id for n in others], keys=[n.key for n in others if n.key is not None]
         )
-        ids, keys = {row["id"]: row for row in found}, {row["key"]: row for row in found}
+        ids, keys = {row["id"]: row for row in existing}, {row["key"]: row for row in existing}
         submitted: list[Submitted | None] = []
         for n in new:
             row = ids.get(n.id) or (keys.get(n.key) if n.key is not None else None)

@@ -24,20 +24,11 @@ from onward.store.migrate import State, Tell, silent
 from onward.store.port.core import Batch, Claimed, Foreign, Outlook, Store, Submitted
 from onward.store.shared import limits as shared_limits
 from onward.store.shared import predecessor, rows
-from onward.store.shared.audit import Audit
-from onward.store.shared.budgets import Budgets
 from onward.store.shared.database import Connection
 from onward.store.shared.external_transaction import ON_SQLITE, submit_through
 from onward.store.shared.follow import Tails
-from onward.store.shared.handlers import Handlers
-from onward.store.shared.keys import Keys
-from onward.store.shared.listing import Listing
-from onward.store.shared.overview import Overview
-from onward.store.shared.pruning import Pruning
-from onward.store.shared.queues import Queues
-from onward.store.shared.quotas import Quotas
 from onward.store.shared.schedules import Schedules
-from onward.store.shared.tasks import CoreVerbs
+from onward.store.shared.store import SharedStore
 from onward.store.sqlite import limits
 from onward.store.sqlite.database import SqliteConnection, SqliteDatabase, finish
 from onward.store.sqlite.execute import SIZES, S, check_heard, first, insert, run, save
@@ -51,7 +42,7 @@ from onward.store.sqlite.workers import SqliteWorkers
 _TASK, _QUEUE, _RECORD = (itemgetter(*S[name].names) for name in ("submit_task", "submit_queue", "submit_record"))
 
 
-class SqliteStore(CoreVerbs):
+class SqliteStore(SharedStore):
     """See `port.core.Store` for what each verb promises."""
 
     out_of_process = True
@@ -69,17 +60,8 @@ class SqliteStore(CoreVerbs):
         self._nudges = SqliteNudges(database)
         self._limited: set[str] = set()
         self._looked_at = ""
-        self.audit = Audit(database)
-        self.budgets = Budgets(database)
-        self.handlers = Handlers(database)
         self.health = SqliteHealth(database)
-        self.keys = Keys(database)
-        self.listing = Listing(database)
         self.outbox = SqliteOutbox(database)
-        self.overview = Overview(database)
-        self.pruning = Pruning(database)
-        self.queues = Queues(database)
-        self.quotas = Quotas(database)
         self.schedules = Schedules(database, self._submit_within)
         self.tails = Tails(database, self._nudges)
         self.workers = SqliteWorkers(database, self._nudges)
