@@ -138,7 +138,7 @@ async def measured(url: str, tasks: int) -> None:
             print(f"  {name:34} {took}   {len(page)} tasks")
         page, _ = await app.service.list(limit=50)
         if hasattr(app.service, "whys"):
-            took, _ = await timed(lambda: app.service.whys.of(page))
+            took, _ = await timed(lambda: app.service.explainer.of(page))
             print(f"  {'why, for a page of 50':34} {took}")
         if hasattr(app.service, "count"):
             for name in ("the first page", "task=work3", "text that nobody has"):
@@ -146,7 +146,7 @@ async def measured(url: str, tasks: int) -> None:
                 took, found = await timed(lambda which=which: app.service.count(**which))
                 print(f"  {'count: ' + name:34} {took}   {found}")
         task_id = await long_one(app)
-        took, found = await timed(lambda: app.service.journals.timeline(task_id))
+        took, found = await timed(lambda: app.service.timelines.timeline(task_id))
         print(f"  {f'timeline of {RECORDS:,} records':34} {took}   {len(found.bars)} bars")
 
 

@@ -35,7 +35,7 @@ from onward import Context, Onward
 from onward.core.ids import Ids, first_id
 from onward.core.record import COMPLETED
 from onward.core.task import NewTask, State
-from onward.engine.worker.presence import machine
+from onward.engine.worker.presence import machine_id
 from onward.errors import TaskFailed
 from onward.store.port.core import Batch, End
 from onward.store.port.workers import WorkerRow
@@ -248,7 +248,7 @@ async def side(url: str) -> Any:
         async def claim() -> float:
             await store.submit([new() for _ in range(20)])
             await store.workers.join(
-                WorkerRow(me, machine(), "here", os.getpid(), 10, ("claimed",), (), "", "0"), 3600.0
+                WorkerRow(me, machine_id(), "here", os.getpid(), 10, ("claimed",), (), "", "0"), 3600.0
             )
             began = time.perf_counter()
             (first,) = await store.claim(me, "default", ["claimed"], 1)
@@ -267,9 +267,9 @@ async def side(url: str) -> Any:
             await service.list(limit=20, brief=True)
 
         async def overview() -> None:
-            await service.place.stats()
-            await service.place.queues()
-            await service.place.workers()
+            await service.cluster.stats()
+            await service.cluster.queues()
+            await service.cluster.workers()
             await service.messages.asks()
             await service.list(limit=8, brief=True)
             await service.list(limit=20, state="failed", brief=True)

@@ -1,4 +1,4 @@
-"""Again, and still once: retries with backoff, the same key, and going on from the step that failed.
+"""Repeated, and still done once: retries with backoff, idempotency keys, and going on from the step that failed.
 
 $ onward worker examples.again:app
 $ onward submit fetch --follow                            tries again after 1, 2 and 4 seconds
@@ -16,12 +16,12 @@ from onward import Context, Fatal, Onward, Retry
 
 app = Onward()
 CALLS: list[str] = []
-"""What was really called, in this process."""
+"""The functions that were really called in this process."""
 
 
 @app.task(retry=1)
 async def fetch(ctx: Context, away: int = 3) -> str:
-    """A service that is away for the first attempts. There is no pause after the last one."""
+    """Call a service that is away for the first attempts. There is no pause after the last one."""
 
     async def get() -> str:
         CALLS.append("get")
@@ -43,13 +43,13 @@ def write_if_missing(path: str, text: str) -> str:
 
 @app.task
 async def create(ctx: Context, path: str) -> str:
-    """Create a file once, however often it is asked for with the same key."""
+    """Create a file once, however often the task is submitted with the same key."""
     await ctx.step(write_if_missing, path, "a report\n")
     return path
 
 
 def print_out(path: str) -> str:
-    """What no attempt can mend: somebody has to bring paper first."""
+    """Print a file. Without paper no retry can help: a person has to bring some first."""
     CALLS.append("print")
     if not Path(path).with_name("paper").exists():
         raise Fatal("there is no paper")

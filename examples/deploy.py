@@ -4,8 +4,8 @@
     $ onward submit deploy '{"service": "web"}' --follow
     $ onward approve
 
-When a step fails for good, when somebody denies or cancels it, or when its deadline passes, everything that was made is
-taken away again, the last first. Kill the worker wherever you like: another goes on.
+When a step fails for good, when a person denies or cancels the deploy, or when its deadline passes, the saga takes everything away
+again that it made, the last first. Kill the worker wherever you like: another goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onward import Context, Onward, Retry
 
 app = Onward()
 WORLD: dict[str, str] = {}
-"""What there is out there, by name."""
+"""The outside world: what exists, by name."""
 
 
 async def make(kind: str, service: str) -> str:
@@ -27,12 +27,12 @@ async def make(kind: str, service: str) -> str:
 
 
 async def take_away(kind: str, service: str) -> None:
-    """The opposite."""
+    """Undo `make`."""
     WORLD.pop(f"{kind}/{service}", None)
 
 
 async def check(service: str) -> str:
-    """Does it answer?"""
+    """Check that the service answers."""
     if service == "broken":
         raise RuntimeError(f"{service} does not answer")
     return "200 OK"
@@ -40,7 +40,7 @@ async def check(service: str) -> str:
 
 @app.task(retry=Retry(attempts=2, first=0.1), deadline="10m")
 async def deploy(ctx: Context, service: str, ask: bool = True) -> str:
-    """Make all that a service needs, and route traffic to it."""
+    """Make everything that a service needs, and route traffic to it."""
     async with ctx.saga():
         for number, kind in enumerate(["dns", "certificate", "container", "monitoring"], 1):
             ctx.progress(f"{kind} for {service}", number, 5)

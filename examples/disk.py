@@ -5,7 +5,7 @@
     $ onward submit devops "\\"I'm out of disk space. Fix it.\\"" --follow
     $ onward approve
 
-It deletes rotated logs (*.log.1 and so on) of one folder, and nothing else; a person sees the exact call before it is made.
+It deletes rotated logs (*.log.1 and so on) of one folder, and nothing else; a person approves the exact call before it runs.
 `onward demo agent` plays the same with workers that are killed, and with no key.
 """
 
@@ -21,7 +21,7 @@ app = Onward()
 
 
 def folder() -> Path:
-    """The one folder that is looked at."""
+    """The only folder that the tools touch."""
     return Path(os.environ.get("LOGS", "logs"))
 
 

@@ -4,11 +4,11 @@
 
     $ onward serve examples.friday:app --no-worker       # or over HTTP: a server,
     $ onward worker examples.friday:app --slots 5        # as many of these as you like, wherever you like,
-    $ python -m examples.friday http://127.0.0.1:8765    # and those who send and watch
+    $ python -m examples.friday http://127.0.0.1:8765    # and a client that submits and follows
 
-The queue is bounded (ONWARD_QUEUE_LIMIT): what is too much is refused at submit, with the time to come back, and a client does.
-The same key is the same deploy, however often somebody who sees no progress sends it again. A worker may be killed in the middle
-of a roll-out: the next one looks whether the service is live before it does anything.
+The queue is bounded (ONWARD_QUEUE_LIMIT): a full queue refuses a submit and says when to come back, and a client tries again then. The
+same key is the same deploy, however often a person sends it again. A worker may be killed in the middle of a roll-out: the next one
+checks whether the service is live before it does anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ app = Onward()
 
 
 def live() -> list[str]:
-    """Services, in the order in which they went live. (The world is a file here.)"""
+    """Services, in the order in which they went live. (A file stands for the outside world.)"""
     world = _world()
     return world.read_text().split() if world.exists() else []
 
@@ -51,18 +51,18 @@ async def is_live(image: str) -> str | None:
 
 @app.task(retry=Retry(attempts=3), deadline="10m")
 async def deploy(ctx: Context, service: str) -> str:
-    """Build and roll out; everybody sees how far it is."""
+    """Build and roll out, with progress."""
     ctx.progress("building", 1, 2)
     image = await ctx.step(build, service)
     ctx.progress("rolling out", 2, 2)
     return await ctx.step(roll_out, image, reconcile=is_live)
 
 
-async def evening(place: Onward | Client, services: int = 200) -> list[Any]:
-    """What arrives, at an app or over HTTP. The answers come at once; the work is for the workers."""
-    sent = [place.submit("deploy", f"service-{n}", key=f"friday-{n}") for n in range(services)]
-    routine = await asyncio.gather(*sent)
-    return [await place.submit("deploy", "hotfix", key="hotfix-4711", priority=10), *routine]
+async def evening(target: Onward | Client, services: int = 200) -> list[Any]:
+    """Submit all deploys, to an app or over HTTP. Each submit returns at once; the workers do the work."""
+    submits = [target.submit("deploy", f"service-{n}", key=f"friday-{n}") for n in range(services)]
+    routine = await asyncio.gather(*submits)
+    return [await target.submit("deploy", "hotfix", key="hotfix-4711", priority=10), *routine]
 
 
 async def main() -> None:

@@ -1,6 +1,11 @@
-"""Onward: a durable runtime for AI agents. You give it a goal, and it goes on until the goal is reached."""
+"""Onward: a durable runtime for AI agents. You give it a goal, and it goes on until the goal is reached.
+
+Programs import from `onward`, `onward.agents`, `onward.client`, `onward.errors` and `onward.testing`. All other modules are internal.
+"""
 
 from typing import TYPE_CHECKING
+
+from onward.lazy import lazy
 
 if TYPE_CHECKING:
     from onward.agent.tools import tool
@@ -8,57 +13,56 @@ if TYPE_CHECKING:
     from onward.app.application import Handle, Onward
     from onward.client.client import Client, SyncClient
     from onward.core.budget import Budget
+    from onward.core.journal.checkpoint import Checkpoints
     from onward.core.limit import Limit
     from onward.core.retry import Retry
     from onward.core.task import State, Task
     from onward.engine.context.context import Context
+    from onward.engine.shift.quota import within_quota
     from onward.errors import AlreadyDecided, Denied, Fatal, OnwardError, RetryLater, StepFailed, WaitTimeout
+    from onward.logging import JsonLines, LogContext
 else:
-    # Each name is imported when it is first asked for, so that `onward --help` does not wait for a database driver.
-    _HOMES = {
-        "AlreadyDecided": "onward.errors",
-        "Budget": "onward.core.budget",
-        "Client": "onward.client.client",
-        "Context": "onward.engine.context.context",
-        "Denied": "onward.errors",
-        "Fatal": "onward.errors",
-        "Handle": "onward.app.application",
-        "Limit": "onward.core.limit",
-        "Onward": "onward.app.application",
-        "OnwardError": "onward.errors",
-        "Retry": "onward.core.retry",
-        "RetryLater": "onward.errors",
-        "State": "onward.core.task",
-        "StepFailed": "onward.errors",
-        "SyncClient": "onward.client.client",
-        "Task": "onward.core.task",
-        "WaitTimeout": "onward.errors",
-        "__version__": "onward.app.application",
-        "tool": "onward.agent.tools",
-    }
-
-    def __getattr__(name):  # noqa: ANN001, ANN202 -- type checkers read the branch above
-        if name not in _HOMES:
-            raise AttributeError(f"module 'onward' has no attribute {name!r}")
-        import importlib  # noqa: PLC0415 -- see above
-
-        found = getattr(importlib.import_module(_HOMES[name]), "VERSION" if name == "__version__" else name)
-        globals()[name] = found
-        return found
-
-    def __dir__():  # noqa: ANN202
-        return sorted({*globals(), *__all__})
-
+    __getattr__, __dir__ = lazy(
+        globals(),
+        {
+            "AlreadyDecided": "onward.errors",
+            "Budget": "onward.core.budget",
+            "Checkpoints": "onward.core.journal.checkpoint",
+            "Client": "onward.client.client",
+            "Context": "onward.engine.context.context",
+            "Denied": "onward.errors",
+            "Fatal": "onward.errors",
+            "Handle": "onward.app.application",
+            "JsonLines": "onward.logging",
+            "Limit": "onward.core.limit",
+            "LogContext": "onward.logging",
+            "Onward": "onward.app.application",
+            "OnwardError": "onward.errors",
+            "Retry": "onward.core.retry",
+            "RetryLater": "onward.errors",
+            "State": "onward.core.task",
+            "StepFailed": "onward.errors",
+            "SyncClient": "onward.client.client",
+            "Task": "onward.core.task",
+            "WaitTimeout": "onward.errors",
+            "__version__": "onward.app.application:VERSION",
+            "tool": "onward.agent.tools",
+            "within_quota": "onward.engine.shift.quota",
+        },
+    )
 
 __all__ = [
     "AlreadyDecided",
     "Budget",
+    "Checkpoints",
     "Client",
     "Context",
     "Denied",
     "Fatal",
     "Handle",
+    "JsonLines",
     "Limit",
+    "LogContext",
     "Onward",
     "OnwardError",
     "Retry",
@@ -70,4 +74,5 @@ __all__ = [
     "WaitTimeout",
     "__version__",
     "tool",
+    "within_quota",
 ]

@@ -12,11 +12,11 @@ from typing import Any
 from onward.core.durations import seconds
 from onward.errors import BadSetting
 
-FILE = "onward.toml"
+FILE_NAME = "onward.toml"
 
-CONNECTIONS = 8
-APART = 2
-"""Of them, the connection of the heartbeat and the one that listens: the others are for statements."""
+DEFAULT_CONNECTIONS = 8
+RESERVED_CONNECTIONS = 2
+"""Connections of the heartbeat and of the listener: the others are for statements."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Settings:
     poll_s: float = 0.5
     queue_limit: int = 100_000
     slots: int = 100
-    connections: int = CONNECTIONS
+    connections: int = DEFAULT_CONNECTIONS
     grace_s: float = 10.0
     prune_after_s: float = 0.0
     webhook_secret: str = dataclasses.field(default="", repr=False)
@@ -52,8 +52,8 @@ class Settings:
             raise BadSetting("heartbeat_s", self.heartbeat_s, f"at most half of lease_s ({self.lease_s:g})")
         if self.slots < 1:
             raise BadSetting("slots", self.slots, "1 or more")
-        if self.connections < APART + 2:
-            raise BadSetting("connections", self.connections, f"{APART + 2} or more")
+        if self.connections < RESERVED_CONNECTIONS + 2:
+            raise BadSetting("connections", self.connections, f"{RESERVED_CONNECTIONS + 2} or more")
         if self.log not in {"text", "json"}:
             raise BadSetting("log", self.log, "text or json")
         if not 0 <= self.metrics_port < 65536:
@@ -63,17 +63,18 @@ class Settings:
 def load(
     arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Settings:
-    """The settings in force. Arguments that are None are not given."""
+    """The settings in force. Arguments that are None count as not given."""
     environment = os.environ if environment is None else environment
     values: dict[str, Any] = {}
-    values |= _from_file((folder or Path()) / FILE)
+    values |= _from_file((folder or Path()) / FILE_NAME)
     values |= {
         f.name: environment[name] for f in dataclasses.fields(Settings) if (name := variable(f.name)) in environment
     }
     values |= {name: value for name, value in arguments.items() if value is not None}
     known = {f.name: f for f in dataclasses.fields(Settings)}
     for name in values.keys() - known.keys():
-        raise BadSetting(name, "…", f"one of {', '.join(known)}")  # a slip of the pen may stand before a password
+        # Without its value: a misspelled name may have a password.
+        raise BadSetting(name, "…", f"one of {', '.join(known)}")
     return Settings(**{name: _convert(name, known[name].default, value) for name, value in values.items()})
 
 
@@ -82,11 +83,11 @@ def variable(name: str) -> str:
     return f"ONWARD_{name.upper()}"
 
 
-def shown(settings: Settings, where: str) -> dict[str, Any]:
-    """All settings for people to see: what may hold a secret is masked. `where` is the database, without its password."""
-    told = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-    secret = {f.name: "***" if told[f.name] else "" for f in dataclasses.fields(settings) if not f.repr}
-    return told | secret | {"db": where}
+def to_display(settings: Settings, where: str) -> dict[str, Any]:
+    """All settings for display: values that may hold a secret are masked. `where` is the database, without its password."""
+    values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    secret = {f.name: "***" if values[f.name] else "" for f in dataclasses.fields(settings) if not f.repr}
+    return values | secret | {"db": where}
 
 
 def _from_file(path: Path) -> dict[str, Any]:

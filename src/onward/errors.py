@@ -1,31 +1,31 @@
-"""The exception tree. Callers pass data; each error writes its own sentence and names what to do now.
+"""The exception tree. Callers pass data; each error writes its own sentence: what happened, to which task, what to do now.
 
     OnwardError
-    ├── UsageError            the caller asked for something that cannot be
-    │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge
+    ├── UsageError            the caller asked for something impossible
+    │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge · NotSentAgain
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState ·
     │                         ArtifactNotFound
-    ├── Unauthorized          no key was shown, or none that counts; Forbidden: it is not for this (OwnCall, NotForTenants)
+    ├── Unauthorized          the request has no key, or an invalid one; Forbidden: the key is not for this (OwnCall, NotForTenants)
     │   └── KeylessOutside    there is no key at all yet, and the request does not come from this machine
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
-    ├── MoreMatch             for many tasks at once: far more match than were seen (many.py)
+    ├── MoreMatch             for many tasks at once: far more match than the caller saw
     ├── QueueFull             come back in `retry_after` seconds
-    ├── StoreUnavailable      the database cannot be reached or written just now; DiskFull, ReadOnly, TooSlow, FileReplaced
-    │   └── SchemaMismatch    it is there, but not of this version
+    ├── StoreUnavailable      the database cannot be reached or written now; DiskFull, ReadOnly, TooSlow, FileReplaced
+    │   └── SchemaMismatch    the database has another version of the tables
     ├── Unreachable           for clients: the server gives no answer
-    ├── ArtifactDamaged       what was kept is not what was left behind
-    ├── TaskFailed            raised where a result was awaited; TaskCancelled
-    ├── ResultTimeout         no result within the time given; TaskParked: none before a person has seen to it
+    ├── ArtifactDamaged       the stored bytes are not the bytes that the step saved
+    ├── TaskFailed            raised to callers that wait for the result; TaskCancelled
+    ├── ResultTimeout         no result within the time given; TaskParked: none before a person resumes the task
     ├── StepFailed            raised inside a handler when a step has failed for good; StepTimeout is its usual cause
-    ├── WaitTimeout           what a handler waited for did not come in time; Denied: an approval was refused
-    ├── AlreadyDecided        a question or approval that somebody else, or (AskExpired) the time, was quicker with
-    ├── Withdrawn             a question or approval that nobody waits for any more; StaleDecision: it is another one
+    ├── WaitTimeout           the message that a handler waited for did not come in time; Denied: an approval was refused
+    ├── AlreadyDecided        another person was quicker to decide, or (AskExpired) its time was up
+    ├── Withdrawn             the task no longer waits for this question or approval; StaleDecision: it is another one
     ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
-    ├── UnfitCheckpoint       why a task parked: its last checkpoint is not one to go on from
-    └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: it can, but not before a time
+    ├── UnfitCheckpoint       why a task parked: it cannot continue from its last checkpoint
+    └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: a retry can, but not before a time
         ├── BudgetSpent       there is not enough left of a budget
         ├── TimeUp            a part of an agent's work was cut off, so that it can still answer within its deadline
-        └── NoAnswer          an agent's model gave none; TooDeep: agents that hand work on to agents without an end
+        └── NoAnswer          an agent's model gave none; TooDeep: agents hand work on to agents without an end
 
 `code` is stable and meant for programs, `status` is the HTTP status and `exit_status` that of the command line.
 """
@@ -33,10 +33,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 
 class OnwardError(Exception):
-    """Everything Onward raises on purpose."""
+    """The base of all exceptions that Onward raises on purpose."""
 
     code = "error"
     status = 500
@@ -52,14 +53,14 @@ class UsageError(OnwardError):
 
 
 class InvalidInput(UsageError):
-    """The input is not JSON, or not what the handler takes."""
+    """The input is not JSON, or the handler does not accept it."""
 
     code = "invalid_input"
     status = 422
 
 
 class BadSetting(UsageError):
-    """A setting (argument, environment or file) has a value that makes no sense."""
+    """A setting (argument, environment variable or file) has an impossible value."""
 
     code = "bad_setting"
 
@@ -82,7 +83,7 @@ class KeyConflict(UsageError):
 
 
 class NotFound(OnwardError):
-    """What was named does not exist."""
+    """The named task, schedule, handler or artifact does not exist."""
 
     code = "not_found"
     status = 404
@@ -124,7 +125,7 @@ class ScheduleNotFound(NotFound):
 
 
 class NoState(NotFound):
-    """A task that keeps no state."""
+    """The task keeps no state."""
 
     code = "no_state"
 
@@ -137,7 +138,7 @@ class NoState(NotFound):
 
 
 class Unauthorized(OnwardError):
-    """Nobody knows who asks. One sentence for every reason, so that nobody learns which keys there were."""
+    """The request has no valid key. One sentence for every reason, so that callers do not learn which keys exist."""
 
     code = "unauthorized"
     status = 401
@@ -163,7 +164,7 @@ class KeylessOutside(Unauthorized):
 
 
 class Forbidden(OnwardError):
-    """The key is known, and not for this."""
+    """The key is valid, but lacks the scope for this request."""
 
     code = "forbidden"
     status = 403
@@ -178,7 +179,7 @@ class Forbidden(OnwardError):
 
 
 class StateConflict(OnwardError):
-    """The state of the task forbids what was asked."""
+    """The state of the task forbids the request."""
 
     code = "state_conflict"
     status = 409
@@ -190,7 +191,7 @@ class StateConflict(OnwardError):
 
 
 class CannotFork(StateConflict):
-    """A journal cannot be cut where something is open that belongs to its task."""
+    """The journal cannot be forked after this record: something is open there that belongs to its task."""
 
     code = "cannot_fork"
 
@@ -202,7 +203,7 @@ class CannotFork(StateConflict):
 
 
 class QueueFull(OnwardError):
-    """The queue holds as many waiting tasks as it may; nothing was submitted."""
+    """The queue has as many waiting tasks as it may; nothing was submitted."""
 
     code = "queue_full"
     status = 429
@@ -217,7 +218,7 @@ class QueueFull(OnwardError):
 
 
 class StoreUnavailable(OnwardError):
-    """The database cannot be reached or written at the moment; what was acknowledged is safe."""
+    """The database cannot be reached or written now; acknowledged writes are safe."""
 
     code = "store_unavailable"
     status = 503
@@ -225,7 +226,7 @@ class StoreUnavailable(OnwardError):
 
 
 class DiskFull(StoreUnavailable):
-    """There is no room for another write."""
+    """The disk of the database is full."""
 
     code = "disk_full"
     status = 507
@@ -248,27 +249,27 @@ class ReadOnly(StoreUnavailable):
 
 
 class TooSlow(StoreUnavailable):
-    """The database did not answer in time; it may have done what it was asked for, or not."""
+    """The database did not answer in time; it may have executed the request, or not."""
 
     code = "too_slow"
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(
-            f"{where} did not answer in time ({why}); it, or the network to it, is slow, or something holds a lock"
+            f"{where} did not answer in time ({why}); it or the network is slow, or another transaction holds a lock"
         )
 
 
 class FileReplaced(StoreUnavailable):
-    """The file of the database is not the one that this process has opened."""
+    """The database file is no longer the file that this process has opened."""
 
     code = "file_replaced"
 
     def __init__(self, where: str, file: str, *, there: bool) -> None:
-        happened = "is another file now: it was replaced" if there else "is not there any more: it was deleted or moved"
+        change = "is another file now: it was replaced" if there else "is not there any more: it was deleted or moved"
         super().__init__(
-            f"{where}: {file} {happened} while this process had it open. Nothing is written any more, as it would go into the old file "
-            "and be lost; what was acknowledged before is in the old file. Put that file back, or restart this process (and all "
-            "others that use it) to go on with what is there now"
+            f"{where}: {file} {change} while this process had it open. This process writes nothing any more, as it would go into the old "
+            "file and be lost; acknowledged writes are in the old file. Put that file back, or restart this process (and all "
+            "others that use it) to go on with the new one"
         )
 
 
@@ -279,7 +280,7 @@ class SchemaMismatch(StoreUnavailable):
 
 
 class TaskFailed(OnwardError):
-    """The task whose result was awaited has failed. `partial` is the best result that it had by then, where it had one."""
+    """The task has failed. `partial` is the best result that it had by then, where it had one."""
 
     code = "task_failed"
     partial: object = None
@@ -290,7 +291,7 @@ class TaskFailed(OnwardError):
 
 
 class TaskCancelled(OnwardError):
-    """The task whose result was awaited was cancelled."""
+    """The task was cancelled."""
 
     code = "task_cancelled"
 
@@ -300,7 +301,7 @@ class TaskCancelled(OnwardError):
 
 
 class ResultTimeout(OnwardError):
-    """The result was not there in time; the task itself goes on."""
+    """There was no result in time; the task itself goes on."""
 
     code = "result_timeout"
     status = 504
@@ -309,19 +310,19 @@ class ResultTimeout(OnwardError):
     def __init__(self, task_id: str, timeout: float, state: str, reason: str) -> None:
         self.task_id = task_id
         stuck = reason in {"parked", "quarantined", "paused"}
-        then = f"and rests until somebody says `onward resume {task_id}`" if stuck else "and goes on; ask again later"
+        then = f"and stays so until you run `onward resume {task_id}`" if stuck else "and goes on; ask again later"
         super().__init__(f"task {task_id} has no result after {timeout:g} s: it is {state} ({reason}) {then}")
 
 
 class TaskParked(ResultTimeout):
-    """The task is parked or quarantined: there will be no result before a person has seen to it. `why` is what the journal says."""
+    """The task is parked or quarantined: there is no result before a person resumes it. `why` is the reason in the journal."""
 
     code = "task_parked"
 
     def __init__(self, task_id: str, task: str, reason: str, why: str) -> None:
         OnwardError.__init__(
             self,
-            f"task {task_id} ({task}) stands still, it is {reason}: {why or 'its journal does not say why'}; when that is mended, "
+            f"task {task_id} ({task}) stands still, it is {reason}: {why or 'its journal does not say why'}; when that is fixed, "
             f"`onward resume {task_id}` lets it go on, and `onward cancel {task_id}` ends it",
         )
         self.task_id, self.reason, self.why = task_id, reason, why
@@ -366,14 +367,14 @@ class Expired(OnwardError):
 
 
 class WaitTimeout(OnwardError):
-    """What a handler waited for did not come in time."""
+    """The message that a handler waited for did not come in time."""
 
     code = "wait_timeout"
 
 
 class UnfitCheckpoint(OnwardError):
-    """The last checkpoint of a task is not one to go on from: too old, of another version, not to be read. A task whose
-    handler raises it parks, and a person looks; nothing is tried again blindly."""
+    """The task cannot continue from its last checkpoint: it is too old, of another version, or unreadable. A task whose handler raises
+    this error parks, and a person looks at it; it is not retried."""
 
     code = "unfit_checkpoint"
     status = 409
@@ -392,7 +393,7 @@ class Fatal(OnwardError):
 
 
 class Denied(Fatal):
-    """Somebody, or the default, said no: nobody is asked again because of a retry."""
+    """A person, or the default, denied an approval. A retry does not ask again."""
 
     code = "denied"
 
@@ -402,7 +403,7 @@ class Denied(Fatal):
 
 
 class BudgetSpent(Fatal):
-    """There is not enough left of a budget for what comes next."""
+    """A budget has not enough left for the next call."""
 
     code = "budget_spent"
     status = 409
@@ -411,18 +412,20 @@ class BudgetSpent(Fatal):
         self, task_id: str, kind: str, used: float, limit: float | None, needs: float | None = None, held: float = 0
     ) -> None:
         self.task_id, self.kind, self.needs = task_id, kind, needs
-        asked = BUDGET_OPTIONS.get(kind, kind)
+        option = BUDGET_OPTIONS.get(kind, kind)
         self.left = None if limit is None or kind == "wall_time" else max(limit - used, 0)
         self.enough = None if needs is None else _rounded_up(used + needs, kind)
         """The limit with which the next call would fit."""
-        gone = "its time is up"
+        reason = "its time is up"
         if self.left is not None:
-            by_others = f" ({_amount(held, kind)} more are reserved by calls under way)" if held > 0 else ""
+            reserved = f" ({_amount(held, kind)} more are reserved by calls under way)" if held > 0 else ""
             need = "an unknown amount" if needs is None else _amount(needs, kind)
-            gone = f"it needs {need}, and {_amount(self.left, kind)} of {_amount(limit or 0, kind)} are left{by_others}"
-        self.what = f"the budget of task {task_id} has not enough {asked} for the next call: {gone}"
-        raised = "N" if self.enough is None else f"{self.enough:.10g}"
-        super().__init__(f"{self.what}; `onward budget {task_id[-8:]} --{asked} {raised}` raises it")
+            reason = (
+                f"it needs {need}, and {_amount(self.left, kind)} of {_amount(limit or 0, kind)} are left{reserved}"
+            )
+        self.what = f"the budget of task {task_id} has not enough {option} for the next call: {reason}"
+        enough = "N" if self.enough is None else f"{self.enough:.10g}"
+        super().__init__(f"{self.what}; `onward budget {task_id[-8:]} --{option} {enough}` raises it")
 
 
 def _amount(value: float, kind: str) -> str:
@@ -434,12 +437,11 @@ def _rounded_up(value: float, kind: str) -> float:
 
 
 BUDGET_OPTIONS = {"llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
-"""The options of `onward budget`, where they are not called as what they limit."""
+"""The options of `onward budget` whose name is not that of the limit."""
 
 
 class TimeUp(Fatal):
-    """So much of a task's time is gone that an agent starts nothing new and cuts off what it waits for: the rest is for its
-    answer."""
+    """Most of a task's time is gone: its agent starts nothing new and cuts off its waits, because the rest is for its answer."""
 
     code = "time_up"
 
@@ -448,25 +450,25 @@ class TimeUp(Fatal):
 
 
 class NoAnswer(Fatal):
-    """An agent gave up on its model: what it said again and again was of no use."""
+    """An agent gave up on its model, whose replies were of no use again and again."""
 
     code = "no_answer"
 
 
 class TooDeep(Fatal):
-    """Agents that hand work on to agents, and those to others, and so on."""
+    """Agents hand work on to agents, and those to others, without an end."""
 
     code = "too_deep"
 
-    def __init__(self, agent: str, most: int) -> None:
+    def __init__(self, agent: str, max_depth: int) -> None:
         super().__init__(
-            f"the agent {agent!r} was not asked: agents have handed this work on {most} times, and no further; "
+            f"the agent {agent!r} was not asked: agents have handed this work on {max_depth} times, and no further; "
             "do it yourself, or answer with what you have"
         )
 
 
 class AlreadyDecided(OnwardError):
-    """Somebody else was first."""
+    """Another person decided first."""
 
     code = "already_decided"
     status = 409
@@ -474,11 +476,11 @@ class AlreadyDecided(OnwardError):
 
     def __init__(self, what: str, said: str) -> None:
         self.said = said
-        super().__init__(f"{what} is decided already: {said}; what you said changes nothing")
+        super().__init__(f"{what} is decided already: {said}; your decision changes nothing")
 
 
 class AskExpired(AlreadyDecided):
-    """The time was first."""
+    """The time for a decision was up first."""
 
     code = "ask_expired"
     status = 410
@@ -488,7 +490,7 @@ class AskExpired(AlreadyDecided):
 
 
 class Withdrawn(OnwardError):
-    """The task goes on, or is being undone, without what it asked for here."""
+    """The task no longer waits for this question or approval: it goes on, or is being undone."""
 
     code = "withdrawn"
     status = 409
@@ -497,13 +499,13 @@ class Withdrawn(OnwardError):
     def __init__(self, what: str, task_id: str) -> None:
         self.task_id = task_id
         super().__init__(
-            f"nobody waits for {what} any more: task {task_id} is being cancelled, or has undone what asked for it; "
+            f"task {task_id} no longer waits for {what}: it is being cancelled, or has undone the step that asked; "
             "nothing was written"
         )
 
 
 class StaleDecision(OnwardError):
-    """Somebody decides on something else than what is asked."""
+    """The decision names an approval that is not the open one."""
 
     code = "stale_decision"
     status = 409
@@ -512,7 +514,7 @@ class StaleDecision(OnwardError):
     def __init__(self, what: str, asked: str, seen: str) -> None:
         self.asked, self.seen = asked, seen
         super().__init__(
-            f"{what} asks for something else than what you saw (its hash is {asked}, and not {seen:.80}); nothing was "
+            f"{what} is not the one that you saw (its hash is {asked}, and not {seen:.80}); nothing was "
             "written, look at it again (`onward approvals`) and decide anew"
         )
 
@@ -525,3 +527,68 @@ class RetryLater(OnwardError):
     def __init__(self, message: str, *, retry_after: float) -> None:
         self.retry_after = retry_after
         super().__init__(message)
+
+
+class MoreMatch(OnwardError):
+    """Far more tasks match a filter than the caller has seen."""
+
+    code = "more_match"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, matched: int, count: int, more: bool) -> None:
+        self.matched, self.count = matched, count
+        some = f"{matched:,} or more tasks match" if more else f"{matched:,} tasks match"
+        super().__init__(f"{some} by now, and not {count:,}; nothing was done: look again, and say how many are meant")
+
+
+class NotSentAgain(UsageError):
+    """A delivery that cannot be sent again just now."""
+
+    code = "not_sent_again"
+    status = 409
+
+    def __init__(self, delivery: str, why: str) -> None:
+        super().__init__(f"delivery {delivery} is not sent again: {why}")
+
+
+class ArtifactNotFound(NotFound):
+    """The task has no artifact of that id. An artifact of another task does not count."""
+
+    code = "artifact_not_found"
+
+    def __init__(self, task_id: str, artifact_id: str, known: Iterable[str] | None = None) -> None:
+        self.task_id, self.artifact_id = task_id, artifact_id
+        advice = f"`onward artifacts {task_id}` lists what it has, and ONWARD_ARTIFACTS must say where that is kept"
+        if known is not None:
+            ids = list(known)
+            more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+            advice = f"it has {', '.join(ids[:5]) or 'none so far'}{more}"
+        super().__init__(f"task {task_id} has no artifact {artifact_id[:80]!a}; {advice}")
+
+
+class ArtifactDamaged(OnwardError):
+    """The stored bytes do not have the hash of their id: they were changed."""
+
+    code = "artifact_damaged"
+
+    def __init__(self, task_id: str, artifact_id: str) -> None:
+        self.task_id, self.artifact_id = task_id, artifact_id
+        super().__init__(
+            f"the artifact {artifact_id} of task {task_id} is not what the task left behind: its bytes were changed where they "
+            "are kept; bring them back from a copy"
+        )
+
+
+class ArtifactTooLarge(UsageError):
+    """The bytes are more than an artifact may have."""
+
+    code = "artifact_too_large"
+    status = 413
+
+    def __init__(self, size: int, most: int) -> None:
+        self.size, self.most = size, most
+        super().__init__(
+            f"an artifact may have {most:,} bytes, this has {size:,} and was not kept; leave less of it behind, in parts, or "
+            "store it elsewhere and keep its address"
+        )

@@ -1,12 +1,12 @@
-"""Telemetry: the names of all that is measured, the counters, and `span()`. Logs, metrics and traces hang on this module.
+"""Telemetry: the names of all metrics and span attributes, the counters, and `span()`. Logs, metrics and traces use this module.
 
-Nothing is imported for it and nothing is switched on by it. Counters count once somebody wants to read them (`counters.on`).
-Spans are made when the program has set up OpenTelemetry: whoever has done that has imported it, so we only look whether it
-is there. What is off costs a look.
+It imports no other library and switches nothing on. Counters count once a reader wants them (`counters.on`). Spans exist when the
+program has set up OpenTelemetry: such a program has imported it, so this module only checks whether it is imported. Telemetry that
+is off costs one check.
 
-A task's trace is the one of whoever submitted it (`traceparent`, W3C), kept with the task; without one it is the trace whose id
-is the task's own. The id of a shift's span follows from the task and the number of the shift. So every shift, in whatever process
-and after whatever crash, joins the same trace and can name the shift before it, and nothing has to be written for that.
+A task belongs to the trace of its submitter (`traceparent`, W3C), which is stored with the task; without one, the id of its trace is
+the task's own id. The id of a shift's span is computed from the task and the number of the shift. So every shift, in any process and
+after any crash, joins the same trace and can name the shift before it, and nothing has to be written for that.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from onward.core import mask
 # ── names: metrics ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 OTHER: Final = "other"
-MOST: Final = 100
-"""Values of a metric's first label that are told apart; whatever comes after them is `other`."""
+MAX_LABEL_VALUES: Final = 100
+"""How many values of a metric's first label are counted apart; later values count as `other`."""
 
-SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+HISTOGRAM_EDGES_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """The upper edges of all histograms."""
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -41,10 +41,10 @@ SHIFTS: Final = "onward_shifts_total"
 STEPS: Final = "onward_steps_total"
 RETRIES: Final = "onward_retries_total"
 ENDED: Final = "onward_tasks_ended_total"
-LOST: Final = "onward_leases_lost_total"
-CALLS: Final = "onward_model_calls_total"
-TOKENS: Final = "onward_model_tokens_total"
-MONEY: Final = "onward_model_cost_usd_total"
+LEASES_LOST: Final = "onward_leases_lost_total"
+MODEL_CALLS: Final = "onward_model_calls_total"
+MODEL_TOKENS: Final = "onward_model_tokens_total"
+MODEL_COST: Final = "onward_model_cost_usd_total"
 REQUESTS: Final = "onward_http_requests_total"
 DELIVERIES: Final = "onward_deliveries_total"
 CLIENTS: Final = "onward_stream_clients"
@@ -53,37 +53,37 @@ TASK_SECONDS: Final = "onward_task_seconds"
 WAIT_SECONDS: Final = "onward_queue_wait_seconds"
 REQUEST_SECONDS: Final = "onward_http_request_seconds"
 
-COUNTED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+COUNTER_METRICS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     SUBMITTED: ("Tasks that were submitted through this process, each once.", ("task",)),
     CLAIMED: ("Tasks that this process has claimed.", ("task",)),
     SHIFTS: ("Shifts that ended here, by how: an end, a reason to wait, or `lost` to another.", ("task", "outcome")),
     STEPS: ("Steps that ran here, by outcome. What is replayed is not run.", ("task", "outcome")),
     RETRIES: ("Attempts that failed and will be followed by another, of a `step` or the `task`.", ("task", "of")),
     ENDED: ("Tasks that this process has ended, by state.", ("task", "state")),
-    LOST: ("How often this worker was declared dead and started anew.", ()),
-    CALLS: ("Questions to models, answered or not.", ("model", "outcome")),
-    TOKENS: ("Tokens as providers counted them: `input`, of it `cached`, and `output`.", ("model", "type")),
-    MONEY: ("Dollars, where the price is known.", ("model",)),
+    LEASES_LOST: ("How often this worker was declared dead and started anew.", ()),
+    MODEL_CALLS: ("Questions to models, answered or not.", ("model", "outcome")),
+    MODEL_TOKENS: ("Tokens as providers counted them: `input`, of it `cached`, and `output`.", ("model", "type")),
+    MODEL_COST: ("Dollars, where the price is known.", ("model",)),
     REQUESTS: ("Requests answered over HTTP.", ("route", "method", "status")),
     DELIVERIES: ("Attempts to deliver an event to the outside, by what came of them.", ("outcome",)),
 }
-"""What only grows: its sentence and its labels. The first label is the one whose values are bounded by MOST."""
+"""Metrics that only grow: help text and labels. MAX_LABEL_VALUES bounds the values of the first label."""
 
-LEVELS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+GAUGE_METRICS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     CLIENTS: ("Clients that follow tasks just now.", ("kind",)),
 }
-"""What goes up and down."""
+"""Metrics that go up and down."""
 
-TIMED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+HISTOGRAM_METRICS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     STEP_SECONDS: ("From the start of a step to its durable record.", ("task",)),
     TASK_SECONDS: ("From the submit of a task to its end.", ("task", "state")),
     WAIT_SECONDS: ("From the submit of a task to its first claim.", ("task",)),
     REQUEST_SECONDS: ("From a request to the last byte of its answer.", ("route",)),
 }
-"""What takes time."""
+"""Histograms of durations."""
 
 # ── names: spans ─────────────────────────────────────────────────────────────────────────────────────────────────────
-# Those of the GenAI conventions as of semconv 1.42; they still move, so they stand here and nowhere else.
+# The GenAI names follow semconv 1.42; they still change, so they are defined here and nowhere else.
 
 TASK_ID: Final = "onward.task.id"
 TASK: Final = "onward.task.name"
@@ -112,24 +112,24 @@ CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 COST: Final = "onward.cost_usd"
 TOOL: Final = "gen_ai.tool.name"
 TOOL_CALL: Final = "gen_ai.tool.call.id"
-SAID: Final = "gen_ai.input.messages"
-REPLIED: Final = "gen_ai.output.messages"
-INSTRUCTED: Final = "gen_ai.system_instructions"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
 ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
 EVENT_WAIT: Final = "onward.wait"
 EVENT_WAITED: Final = "onward.waited"
 EVENT_RETRY: Final = "onward.retry"
-CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+CAPTURE_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 Trace = dict[str, str]
-"""Where a span belongs, as it travels: `traceparent`, and `tracestate` where there is one."""
+"""The parent of a span, as headers carry it: `traceparent`, and `tracestate` where there is one."""
 
-DOING: ContextVar[Any] = ContextVar("onward_doing")
-"""The claimed task that the code around us belongs to; it travels through tasks and threads."""
+CURRENT_TASK: ContextVar[Any] = ContextVar("onward_doing")
+"""The claimed task that the running code belongs to, through asyncio tasks and threads."""
 
-WORKING: ContextVar[Any] = ContextVar("onward_working")
-"""The worker that it runs in."""
+CURRENT_WORKER: ContextVar[Any] = ContextVar("onward_working")
+"""The worker that the running code belongs to."""
 
 # ── counters ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -137,42 +137,43 @@ Key = tuple[str, tuple[str, ...]]
 
 
 class Counters:
-    """What this process has done since somebody wanted to know: plain numbers, turned into text when they are asked for."""
+    """The metrics of this process: plain numbers, which the exporter turns into text."""
 
     def __init__(self) -> None:
         self.on = False
+        """Whether `add` and `time` count."""
         self._lock = threading.Lock()
         self.clear()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Reset all metrics."""
         self.numbers: dict[Key, float] = {}
         self.times: dict[Key, list[float]] = {}
-        """For each histogram: how many fell under each edge, those above all of them, and the sum."""
-        self._seen: dict[str, set[str]] = {}
+        """For each histogram: the count under each edge, the count above all edges, and the sum."""
+        self._label_values: dict[str, set[str]] = {}
 
     def add(self, name: str, *labels: str, by: float = 1) -> None:
-        """Count."""
+        """Add to a counter."""
         if self.on:
             self._add(name, labels, by)
 
     def _add(self, name: str, labels: tuple[str, ...], by: float) -> None:
         with self._lock:
-            key = name, self._bounded(name, labels)
+            key = name, self._limit_labels(name, labels)
             self.numbers[key] = self.numbers.get(key, 0) + by
 
     def time(self, name: str, seconds: float, *labels: str) -> None:
-        """Something took so long."""
+        """Add a duration to a histogram."""
         if self.on:
             with self._lock:
-                key = name, self._bounded(name, labels)
-                buckets = self.times.setdefault(key, [0.0] * (len(SECONDS) + 2))
-                buckets[bisect.bisect_left(SECONDS, seconds)] += 1
+                key = name, self._limit_labels(name, labels)
+                buckets = self.times.setdefault(key, [0.0] * (len(HISTOGRAM_EDGES_S) + 2))
+                buckets[bisect.bisect_left(HISTOGRAM_EDGES_S, seconds)] += 1
                 buckets[-1] += seconds
 
     @contextlib.asynccontextmanager
     async def client(self, kind: str) -> AsyncIterator[None]:
-        """A client follows something while the block lasts: over `sse` or a `websocket`. Counted also while nobody asks."""
+        """Count a client that follows tasks over `sse` or a `websocket`, while the block runs. It also counts while `on` is off."""
         self._add(CLIENTS, (kind,), 1)
         try:
             yield
@@ -180,22 +181,22 @@ class Counters:
             self._add(CLIENTS, (kind,), -1)
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """A request was answered. `route` is the pattern of its path, never the path."""
+        """Count a request that was answered. `route` is the pattern of its path, never the path."""
         self.add(REQUESTS, route, method if method in METHODS else OTHER, str(status))
         self.time(REQUEST_SECONDS, seconds, route)
 
     def snapshot(self) -> tuple[dict[Key, float], dict[Key, list[float]]]:
-        """All numbers and all times as they are now."""
+        """A copy of all numbers and histograms."""
         with self._lock:
             return dict(self.numbers), {key: list(buckets) for key, buckets in self.times.items()}
 
-    def _bounded(self, name: str, labels: tuple[str, ...]) -> tuple[str, ...]:
+    def _limit_labels(self, name: str, labels: tuple[str, ...]) -> tuple[str, ...]:
         if not labels:
             return labels
-        seen = self._seen.setdefault(name, set())
+        seen = self._label_values.setdefault(name, set())
         if labels[0] in seen:
             return labels
-        if len(seen) >= MOST:
+        if len(seen) >= MAX_LABEL_VALUES:
             return OTHER, *labels[1:]
         seen.add(labels[0])
         return labels
@@ -211,7 +212,7 @@ _ALPHABET = {letter: value for value, letter in enumerate("0123456789abcdefghjkm
 
 
 def incoming(headers: Mapping[str, str]) -> Trace | None:
-    """The trace that a request belongs to, by its headers; None when it names none, or not as W3C has it."""
+    """The trace in the headers of a request; None when there is none, or when it is not valid by W3C."""
     parent = headers.get("traceparent", "").strip()
     if not _PARENT.fullmatch(parent) or (parent.startswith("00") and len(parent) != 55):
         return None
@@ -220,8 +221,8 @@ def incoming(headers: Mapping[str, str]) -> Trace | None:
 
 
 def outgoing(task_id: str, options: Mapping[str, Any], shift: int = 2) -> Trace:
-    """The headers that tell another service (a webhook's receiver) to which trace a task belongs: that of whoever submitted it,
-    or, where somebody traces here, its own."""
+    """The headers that name the trace of a task to another service (the receiver of a webhook): the trace of its submitter, or its own
+    where this process traces."""
     trace = options.get("trace")
     if isinstance(trace, Mapping) and (known := incoming(trace)) is not None:
         return known
@@ -233,7 +234,7 @@ def outgoing(task_id: str, options: Mapping[str, Any], shift: int = 2) -> Trace:
 
 
 def trace_id_of(task_id: str) -> int:
-    """The id of the trace of a task that nobody's trace came with: the task's id, as a number."""
+    """The id of the trace of a task that was submitted without a trace: the task's id, as a number."""
     number = 0
     for letter in task_id:
         number = number << 5 | _ALPHABET.get(letter, 0)
@@ -247,55 +248,55 @@ def span_id_of(task_id: str, shift: int) -> int:
 
 # ── spans ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_known: tuple[Any, Any] = (None, None)
+_provider_tracer: tuple[Any, Any] = (None, None)
 
 
 def tracer() -> Any:
     """The tracer of the provider that this program has set up; None when it has set up none."""
     api = sys.modules.get("opentelemetry.trace")
-    if api is None or not hasattr(api, "get_tracer_provider"):  # another thread is just importing it
+    if api is None or not hasattr(api, "get_tracer_provider"):  # another thread is importing it now
         return None
     provider = api.get_tracer_provider()
-    if provider is not _known[0]:
-        _meet(api, provider)
-    return _known[1]
+    if provider is not _provider_tracer[0]:
+        _adopt_provider(api, provider)
+    return _provider_tracer[1]
 
 
-def _meet(api: Any, provider: Any) -> None:
-    global _known  # noqa: PLW0603 -- one provider for a process, as OpenTelemetry has it
-    found = None
+def _adopt_provider(api: Any, provider: Any) -> None:
+    global _provider_tracer  # noqa: PLW0603 -- one provider for a process, as OpenTelemetry has it
+    tracer_ = None
     if not isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
-        found = provider.get_tracer("onward")
-        if isinstance(found, api.NoOpTracer):  # OTEL_SDK_DISABLED
-            found = None
-        elif hasattr(found, "id_generator"):
-            found.id_generator = _ChosenIds(found.id_generator)
-    _known = (provider, found)
+        tracer_ = provider.get_tracer("onward")
+        if isinstance(tracer_, api.NoOpTracer):  # OTEL_SDK_DISABLED
+            tracer_ = None
+        elif hasattr(tracer_, "id_generator"):
+            tracer_.id_generator = _FixedIds(tracer_.id_generator)
+    _provider_tracer = (provider, tracer_)
 
 
-_CHOSEN: ContextVar[tuple[int, int] | None] = ContextVar("onward_chosen_ids", default=None)
+_FIXED_IDS: ContextVar[tuple[int, int] | None] = ContextVar("onward_chosen_ids", default=None)
 
 
-class _ChosenIds:
-    """The ids of the SDK, but for spans whose ids are given. It serves our own tracer alone."""
+class _FixedIds:
+    """Generates the ids of the SDK, except for spans with fixed ids. Only Onward's own tracer uses it."""
 
-    def __init__(self, usual: Any) -> None:
-        self._usual = usual
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
 
     def generate_trace_id(self) -> int:
-        chosen = _CHOSEN.get()
-        return int(self._usual.generate_trace_id() if chosen is None else chosen[0])
+        fixed = _FIXED_IDS.get()
+        return int(self._generator.generate_trace_id() if fixed is None else fixed[0])
 
     def generate_span_id(self) -> int:
-        chosen = _CHOSEN.get()
-        return int(self._usual.generate_span_id() if chosen is None else chosen[1])
+        fixed = _FIXED_IDS.get()
+        return int(self._generator.generate_span_id() if fixed is None else fixed[1])
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._usual, name)
+        return getattr(self._generator, name)
 
 
 class Span:
-    """A span under way; or, as it is here, none: all that can be said to one, said to nobody."""
+    """A span. This base class is the one that is not recorded: all its methods do nothing."""
 
     on = False
 
@@ -303,26 +304,26 @@ class Span:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """It is over."""
+        """End the span."""
 
     def set(self, attributes: Mapping[str, Any]) -> None:
-        """Say more of it. What is None is left out."""
+        """Set attributes. Values that are None are left out."""
 
     def event(self, name: str, attributes: Mapping[str, Any]) -> None:
-        """Something happened on the way."""
+        """Add an event."""
 
     def link(self, task_id: str, shift: int) -> None:
-        """It goes on where that shift of the same task was."""
+        """Link the span of an earlier shift of the same task."""
 
     def fail(self, kind: str, message: str) -> None:
-        """It did not come to a good end."""
+        """Mark the span as failed."""
 
     def drop(self) -> None:
-        """It never began: nobody is told of it."""
+        """Do not export the span: the step never began."""
 
     @property
     def trace(self) -> Trace | None:
-        """How others name it as their parent."""
+        """The headers with which another service names this span as its parent."""
         return None
 
 
@@ -330,36 +331,36 @@ NO_SPAN: Final = Span()
 
 
 def span(name: str, attributes: Mapping[str, Any], *, kind: str = "INTERNAL", within: Trace | None = None) -> Span:
-    """A span, current while its block lasts; its parent is what is current now, else `within`. Nothing where nobody traces."""
-    found = tracer()
-    if found is None:
+    """A span that is current inside its block. Its parent is the current span, else `within`. Not recorded without a tracer."""
+    tracer_ = tracer()
+    if tracer_ is None:
         return NO_SPAN
     api = sys.modules["opentelemetry.trace"]
     current = api.get_current_span().get_span_context().is_valid
-    parent = None if current or within is None else api.set_span_in_context(api.NonRecordingSpan(_context(within)))
-    return _Open(found, name, attributes, kind, parent)
+    parent = None if current or within is None else api.set_span_in_context(api.NonRecordingSpan(_span_context(within)))
+    return _RecordedSpan(tracer_, name, attributes, kind, parent)
 
 
 def shift_span(name: str, attributes: Mapping[str, Any], task_id: str, shift: int, trace: Trace | None) -> Span:
-    """The span of a shift: in the trace that came with the task, or in the task's own."""
-    found = tracer()
-    if found is None:
+    """The span of a shift: in the trace of the task's submitter, or in the task's own."""
+    tracer_ = tracer()
+    if tracer_ is None:
         return NO_SPAN
     api, empty = sys.modules["opentelemetry.trace"], sys.modules["opentelemetry.context"].Context()
-    chosen = trace_id_of(task_id), span_id_of(task_id, shift)
-    if trace is None and not isinstance(getattr(found, "id_generator", None), _ChosenIds):
-        trace = outgoing(task_id, {})  # somebody else's SDK gives its own ids: then at least the trace is the task's
+    fixed = trace_id_of(task_id), span_id_of(task_id, shift)
+    if trace is None and not isinstance(getattr(tracer_, "id_generator", None), _FixedIds):
+        trace = outgoing(task_id, {})  # another SDK generates its own ids: then at least the trace is the task's
     if trace is not None:
-        empty = api.set_span_in_context(api.NonRecordingSpan(_context(trace)), empty)
-    return _Open(found, name, attributes, "INTERNAL", empty, chosen)
+        empty = api.set_span_in_context(api.NonRecordingSpan(_span_context(trace)), empty)
+    return _RecordedSpan(tracer_, name, attributes, "INTERNAL", empty, fixed)
 
 
-def captures() -> bool:
-    """Whether spans may hold what is said to models and tools, and what they answer."""
-    return os.environ.get(CONTENT, "").strip().lower() in {"true", "1", "span_only", "span_and_event"}
+def captures_content() -> bool:
+    """Whether spans may contain the messages to models and tools, and their replies."""
+    return os.environ.get(CAPTURE_CONTENT, "").strip().lower() in {"true", "1", "span_only", "span_and_event"}
 
 
-def _context(trace: Trace) -> Any:
+def _span_context(trace: Trace) -> Any:
     api = sys.modules["opentelemetry.trace"]
     parts = _PARENT.fullmatch(trace["traceparent"])
     assert parts is not None
@@ -367,8 +368,8 @@ def _context(trace: Trace) -> Any:
     return api.SpanContext(int(parts[1], 16), int(parts[2], 16), True, api.TraceFlags(int(parts[3], 16)), state)
 
 
-class _Open(Span):
-    """One that is traced."""
+class _RecordedSpan(Span):
+    """A span that OpenTelemetry records."""
 
     on = True
 
@@ -379,17 +380,17 @@ class _Open(Span):
         attributes: Mapping[str, Any],
         kind: str,
         parent: Any,
-        chosen: tuple[int, int] | None = None,
+        fixed: tuple[int, int] | None = None,
     ) -> None:
         self._api = sys.modules["opentelemetry.trace"]
-        given = _masked(attributes)
-        token = _CHOSEN.set(chosen)
+        masked = _mask_attributes(attributes)
+        token = _FIXED_IDS.set(fixed)
         try:
             self._span = tracer.start_span(
-                mask.text(name), context=parent, kind=self._api.SpanKind[kind], attributes=given
+                mask.text(name), context=parent, kind=self._api.SpanKind[kind], attributes=masked
             )
         finally:
-            _CHOSEN.reset(token)
+            _FIXED_IDS.reset(token)
         self._token: Any = None
         self._dropped = self._failed = False
 
@@ -401,19 +402,19 @@ class _Open(Span):
         sys.modules["opentelemetry.context"].detach(self._token)
         if isinstance(error := exc[1], Exception) and not self._failed:
             self.fail(type(error).__name__, str(error))
-        if not self._dropped:  # one that is never ended is never exported
+        if not self._dropped:  # a span that is never ended is never exported
             self._span.end()
 
     def set(self, attributes: Mapping[str, Any]) -> None:
-        self._span.set_attributes(_masked(attributes))
+        self._span.set_attributes(_mask_attributes(attributes))
 
     def event(self, name: str, attributes: Mapping[str, Any]) -> None:
-        self._span.add_event(name, _masked(attributes))
+        self._span.add_event(name, _mask_attributes(attributes))
 
     def link(self, task_id: str, shift: int) -> None:
-        own, before = self._span.get_span_context(), span_id_of(task_id, shift)
-        there = self._api.SpanContext(own.trace_id, before, True, own.trace_flags, own.trace_state)
-        self._span.add_link(there, {SHIFT: shift})
+        own, earlier = self._span.get_span_context(), span_id_of(task_id, shift)
+        linked = self._api.SpanContext(own.trace_id, earlier, True, own.trace_flags, own.trace_state)
+        self._span.add_link(linked, {SHIFT: shift})
 
     def fail(self, kind: str, message: str) -> None:
         self._failed = True
@@ -425,22 +426,22 @@ class _Open(Span):
 
     @property
     def trace(self) -> Trace | None:
-        return carried(self._span)
+        return current_trace(self._span)
 
 
-def _masked(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of these, without values of secrets."""
-    known = {key: value for key, value in attributes.items() if value is not None}
-    return mask.value(known) if mask.on else known
+def _mask_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that are not None, with the values of secrets masked."""
+    given = {key: value for key, value in attributes.items() if value is not None}
+    return mask.value(given) if mask.on else given
 
 
-def carried(span: Any = None) -> Trace | None:
-    """The span that is current, as others name it as their parent; None when there is none."""
+def current_trace(span: Any = None) -> Trace | None:
+    """The headers that name the current span as a parent; None when there is none."""
     if span is None and tracer() is None:
         return None
     api = sys.modules["opentelemetry.trace"]
     own = (api.get_current_span() if span is None else span).get_span_context()
     if not own.is_valid:
         return None
-    told = {"traceparent": f"00-{own.trace_id:032x}-{own.span_id:016x}-{int(own.trace_flags):02x}"}
-    return told | ({"tracestate": own.trace_state.to_header()} if own.trace_state else {})
+    headers = {"traceparent": f"00-{own.trace_id:032x}-{own.span_id:016x}-{int(own.trace_flags):02x}"}
+    return headers | ({"tracestate": own.trace_state.to_header()} if own.trace_state else {})

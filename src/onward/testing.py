@@ -1,4 +1,4 @@
-"""Testing your own handlers: a database in memory, a clock that you move, and `drain`, which lets everything happen.
+"""Tests of your own handlers: a database in memory, a clock that you move, and `drain`, which runs all tasks to their end.
 
     from onward.testing import drain, memory_app
 
@@ -9,7 +9,7 @@
             assert await drain(app) == []   # nothing is left over; the month took milliseconds
             assert await reminder.result() == "sent"
 
-`crashes` goes further: it runs your test once for every moment in which a crash could hurt, and kills the worker there.
+`crashes` goes further: it runs your test once for every moment in which a crash could do harm, and kills the worker there.
 
     async def test_a_crash_changes_nothing():
         async for app in crashes(my_app):
@@ -18,7 +18,7 @@
             assert await charge.result() == "paid"
             assert bank.charges("order-7") == 1
 
-Everything is real but the time and the place: the same worker, the same journal, the same SQL as in production.
+All parts are real except the time and the place: the same worker, the same journal, the same SQL as in production.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from onward.core import crash
 from onward.core.durations import Duration, seconds
 from onward.core.task import State, Task
 from onward.engine.background import spawn
-from onward.engine.worker.relay import FUNCTION
+from onward.engine.worker.relay import FUNCTION_PREFIX
 from onward.engine.worker.worker import Worker
 from onward.errors import UsageError
 from onward.store.sqlite.file import MEMORY
@@ -47,23 +47,23 @@ from onward.store.sqlite.store import SqliteStore
 
 __all__ = ["Killed", "MemoryApp", "MovableClock", "crashes", "drain", "memory_app"]
 
-START = 1_800_000_000.0
-"""Where a movable clock stands at first: a moment in January 2027, the same in every run."""
+START_TIME = 1_800_000_000.0
+"""The time at which a movable clock begins, in seconds since 1970: a moment in January 2027, the same in every run."""
 
 log = logging.getLogger("onward.testing")
 
-KILLED_WITHIN = 10.0
-"""Real seconds in which the tasks of a worker that was killed must have ended."""
+KILL_TIMEOUT_S = 10.0
+"""Real seconds in which the tasks of a killed worker must have ended."""
 
-STRIDES = 1_000
-"""In so many instants, at most, a clock is moved; a long way is walked in longer strides."""
+MAX_STRIDES = 1_000
+"""A move of the clock stops at most at so many moments; a long move takes longer strides."""
 
 _shift: contextvars.ContextVar[str] = contextvars.ContextVar("onward_testing_shift")
 
 
 class _Sleeper:
-    """Somebody who waits for a moment. `shift` names the task in whose shift that is, if it is in one; an alarm only
-    watches over work that may be busy with something else."""
+    """A coroutine that sleeps until a moment. `shift` names the task in whose shift it runs, if it runs in one; an alarm only watches
+    over work that may be busy with something else."""
 
     __slots__ = ("alarm", "at", "future", "number", "shift")
 
@@ -78,13 +78,14 @@ class _Sleeper:
 
 
 class MovableClock:
-    """A Clock that stands still until it is moved. Wall and monotonic time go together."""
+    """A Clock that does not move by itself. Wall time and monotonic time move together."""
 
-    def __init__(self, start: float = START) -> None:
+    def __init__(self, start: float = START_TIME) -> None:
         self._start, self._elapsed = start, 0.0
         self._sleepers: list[_Sleeper] = []
         self._numbers = itertools.count()
         self.slept = 0
+        """How many sleeps were begun."""
 
     def now(self) -> float:
         """Seconds since 1970."""
@@ -95,7 +96,7 @@ class MovableClock:
         return self._elapsed
 
     async def sleep(self, delay: float) -> None:
-        """Until the clock has been moved by that much."""
+        """Sleep until the clock has been moved by that much."""
         self.slept += 1
         if delay <= 0:
             await asyncio.sleep(0)
@@ -105,24 +106,24 @@ class MovableClock:
         await sleeper.future
 
     async def move(self, duration: Duration) -> None:
-        """Let time pass: whoever sleeps is woken in the order of the moments waited for, and gets to run before the
-        next one. Over a long way many moments may fall into one, as on a machine that was suspended."""
+        """Move the clock. Sleepers wake in the order of their moments, and each one runs before the next wakes. In a long move many
+        moments may become one, as on a machine that was suspended."""
         delay = seconds(duration, "move")
-        await _breathe()  # who was about to fall asleep sleeps from here
-        end, stride = self._elapsed + delay, delay / STRIDES
+        await _run_ready_callbacks()  # a coroutine that is about to sleep sleeps from here
+        end, stride = self._elapsed + delay, delay / MAX_STRIDES
         while (moment := self.next_moment()) <= end:
             self._elapsed = min(end, max(moment, self._elapsed + stride))
             self._wake()
-            await _breathe()
+            await _run_ready_callbacks()
         self._elapsed = end
-        await _breathe()
+        await _run_ready_callbacks()
 
     def next_moment(self, *, of_shifts: bool = False) -> float:
-        """The next (monotonic) moment that somebody waits for, or infinity; `of_shifts` leaves out the worker's chores."""
+        """The next (monotonic) moment at which a sleeper wakes, or infinity; `of_shifts` leaves out the worker's own sleepers."""
         return min((s.at for s in self._alive() if s.shift is not None or not of_shifts), default=math.inf)
 
     def resting(self) -> set[str]:
-        """The shifts that wait for this clock and for nothing else."""
+        """The shifts that only sleep on this clock."""
         return {sleeper.shift for sleeper in self._alive() if sleeper.shift is not None and not sleeper.alarm}
 
     def _alive(self) -> Iterator[_Sleeper]:
@@ -136,27 +137,27 @@ class MovableClock:
 
 
 class Killed(BaseException):
-    """What a worker meets at the point where `crashes` kills it."""
+    """Raised in a worker at the point where `crashes` kills it."""
 
 
 class MemoryApp(Onward):
-    """An app whose database is in memory and whose clock you move (`app.clock`)."""
+    """An app with a database in memory and a clock that you move (`app.clock`)."""
 
     killed_at: str | None = None
-    """The point at which its worker was killed (`crashes`)."""
+    """The point at which `crashes` killed its worker."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock = MovableClock()
         self._dead = False
         self._point: Callable[[str], None] | None = None
         store = SqliteStore(MEMORY, clock=self.clock, inline=True)
-        settings.setdefault("artifacts", "database")  # and not where the environment says
+        settings.setdefault("artifacts", "database")  # whatever the environment says
         super().__init__(clock=self.clock, rng=random.Random(1), store=store, **settings)  # noqa: S311 -- the same in every run
 
 
 def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:
-    """An app in memory, with the handlers of the app `like`. Ids and jitter are the same in every run; settings are
-    given by name as for Onward, also `secrets={"NAME": "a value for tests"}`."""
+    """An app in memory, with the handlers of the app `like`. Ids and jitter are the same in every run. Settings are keyword arguments
+    as for Onward, also `secrets={"NAME": "a value for tests"}`."""
     app = MemoryApp(**settings)
     if like is not None:
         app.handlers |= like.handlers
@@ -169,9 +170,9 @@ def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:
 
 
 async def crashes(like: Onward | None = None, *, most: int = 10_000, **settings: Any) -> AsyncIterator[MemoryApp]:
-    """An app in memory for every point at which a crash could hurt: just before a commit, just after it, before and after
-    an effect that must not happen twice. `drain` kills its worker at that point, as kill -9 would, and goes on with
-    another. The last app is one that nothing happens to. Raises UsageError when a task has more than `most` points."""
+    """An app in memory for every point at which a crash could do harm: just before a commit, just after it, before and after an effect
+    that must not happen twice. `drain` kills its worker at that point, as kill -9 would, and continues with another. The last
+    app is one without a crash. Raises UsageError when a task has more than `most` points."""
     for number in range(1, most + 1):
         app, passed = memory_app(like, **settings), itertools.count(1)
 
@@ -191,22 +192,22 @@ async def crashes(like: Onward | None = None, *, most: int = 10_000, **settings:
 
 
 async def drain(app: MemoryApp, *, within: Duration = "1000d", patience: Duration = 1) -> list[Task]:
-    """Work until nothing is left to do, moving the clock over every sleep, delay and retry; the tasks that are not at
-    their end then (parked, quarantined, or of a name that this app has no handler for).
+    """Work until nothing is left to do, moving the clock over every sleep, delay and retry. Returns the tasks that have not ended then
+    (parked, quarantined, or of a name that this app has no handler for).
 
-    A step that really takes time (a thread, a socket) is waited for, and the clock stands still meanwhile; when nothing
-    happens for `patience` real seconds it is moved on, so that a timeout can end what hangs. Raises UsageError when the
-    clock was moved by more than `within` and there is still work: a task that never ends.
+    Drain waits for a step that takes real time (a thread, a socket), while the clock does not move. When nothing happens for
+    `patience` real seconds it moves the clock, so that a timeout can end a step that hangs. Raises UsageError when the clock was
+    moved by more than `within` and there is still work: a task that never ends.
     """
     try:
-        return await _drained(app, within, patience)
+        return await _drain(app, within, patience)
     except Exception as error:
         if app.killed_at is not None:
             error.add_note(f"(crashes: the worker of this app was killed at {app.killed_at!r})")
         raise
 
 
-async def _drained(app: MemoryApp, within: Duration, patience: Duration) -> list[Task]:
+async def _drain(app: MemoryApp, within: Duration, patience: Duration) -> list[Task]:
     end = app.clock.monotonic() + seconds(within, "within")
     async with app:
         while True:
@@ -220,23 +221,25 @@ async def _drained(app: MemoryApp, within: Duration, patience: Duration) -> list
             if math.isinf(delay) and app.clock.monotonic() <= end:
                 return left
             if app.clock.monotonic() + delay > end:
-                raise UsageError(_endless(left, within))
+                raise UsageError(_endless_message(left, within))
             await app.clock.move(max(delay, 0.0))
 
 
 async def _until_idle(app: MemoryApp, worker: Worker, patience: float, end: float) -> None:
-    """Until the worker has nothing in hand and could take nothing, or the time is over."""
-    clock, fruitless, poll = app.clock, 0, app.settings.poll_s
+    """Run until the worker has no task and could claim none, or the time is over."""
+    clock, empty_polls, poll = app.clock, 0, app.settings.poll_s
     while clock.monotonic() <= end and not app._dead:
-        await _settled(worker, clock)
+        await _settle(worker, clock)
         if not worker.running:
-            if fruitless > 20 or not (any(_ready(app, task) for task in await _unfinished(app)) or await _untold(app)):
+            if empty_polls > 20 or not (
+                any(_ready(app, task) for task in await _unfinished(app)) or await _has_due_events(app)
+            ):
                 return
-            fruitless += 1  # it looks again at its next poll
+            empty_polls += 1  # the worker looks again at its next poll
             await clock.move(poll)
             continue
-        fruitless = 0
-        if len(clock.resting()) >= worker.running or not await _something_happens(app, worker, patience):
+        empty_polls = 0
+        if len(clock.resting()) >= worker.running or not await _wait_for_progress(app, worker, patience):
             moment = clock.next_moment(of_shifts=True)
             if math.isfinite(moment):
                 await clock.move(max(0.0, moment - clock.monotonic()))
@@ -261,14 +264,14 @@ async def _worker(app: MemoryApp) -> AsyncIterator[Worker]:
 
 
 async def _kill(app: MemoryApp, worker: Worker, tasks: list[asyncio.Task[Any]]) -> None:
-    """Gone between two instructions, and somebody has noticed."""
+    """Kill the worker between two instructions, and free its tasks as another worker would."""
     heart, loop = worker._heart._task, asyncio.get_running_loop()
     tasks += [heart] if heart is not None else []
-    end = loop.time() + KILLED_WITHIN
-    worker.writer.close()  # the dead write nothing
+    end = loop.time() + KILL_TIMEOUT_S
+    worker.writer.close()  # a dead worker writes nothing
     while left := [task for task in tasks if not task.done()]:
         if loop.time() > end:
-            raise UsageError(_undead(app.killed_at, left))
+            raise UsageError(_survivors_message(app.killed_at, left))
         for task in left:
             task.cancel()
         await app.clock.move(1)
@@ -289,7 +292,7 @@ async def _stop(app: MemoryApp, worker: Worker) -> None:
 
 
 def _spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-    """As the worker's own, with the name of the shift for everything that happens in one."""
+    """The worker's own spawn, which also sets the name of the shift for all code that runs in it."""
     if not name.startswith("onward-task-"):
         return spawn(coroutine, name)
     context = contextvars.copy_context()
@@ -297,51 +300,51 @@ def _spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
     return context.run(spawn, coroutine, name)
 
 
-def _state(worker: Worker, clock: MovableClock) -> tuple[int, ...]:
+def _activity(worker: Worker, clock: MovableClock) -> tuple[int, ...]:
     return worker.running, worker.finished, worker.writer.commits, clock.slept
 
 
-async def _settled(worker: Worker, clock: MovableClock) -> None:
-    """Until all has happened that needs no time."""
+async def _settle(worker: Worker, clock: MovableClock) -> None:
+    """Run until nothing more happens without a move of the clock."""
     quiet = 0
     while quiet < 10:
-        before = _state(worker, clock)
+        before = _activity(worker, clock)
         await asyncio.sleep(0)
-        quiet = quiet + 1 if _state(worker, clock) == before else 0
+        quiet = quiet + 1 if _activity(worker, clock) == before else 0
 
 
-async def _something_happens(app: MemoryApp, worker: Worker, patience: float) -> bool:
-    """Give real time to steps that really take some; False when they show nothing for it."""
-    loop, before = asyncio.get_running_loop(), _state(worker, app.clock)
+async def _wait_for_progress(app: MemoryApp, worker: Worker, patience: float) -> bool:
+    """Give real time to steps that take some; False when nothing happens in it."""
+    loop, before = asyncio.get_running_loop(), _activity(worker, app.clock)
     until = loop.time() + patience
     while loop.time() < until:
         await asyncio.sleep(0.001)
-        if app._dead or _state(worker, app.clock) != before:
+        if app._dead or _activity(worker, app.clock) != before:
             return True
     return False
 
 
-async def _breathe() -> None:
+async def _run_ready_callbacks() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def _unfinished(app: Onward) -> list[Task]:
-    found: list[Task] = []
+    tasks: list[Task] = []
     for state in (State.PENDING, State.RUNNING, State.WAITING):
         cursor: str | None = None
         while True:
             page, cursor = await app.list(state=state, limit=1000, cursor=cursor)
-            found += page
+            tasks += page
             if cursor is None:
                 break
-    return found
+    return tasks
 
 
-async def _untold(app: Onward) -> bool:
-    """Whether there are events that a function of this app would hear of now."""
+async def _has_due_events(app: Onward) -> bool:
+    """Whether there are due events for a function of this app."""
     lanes = await app.store.outbox.lanes() or ()
-    return any(lane.due_in <= 0 and lane.name.removeprefix(FUNCTION) in app._listeners for lane in lanes)
+    return any(lane.due_in <= 0 and lane.name.removeprefix(FUNCTION_PREFIX) in app._listeners for lane in lanes)
 
 
 def _due_at(app: Onward, task: Task) -> float:
@@ -353,17 +356,17 @@ def _ready(app: MemoryApp, task: Task) -> bool:
     return task.task in app.handlers and task.worker is None and due
 
 
-def _undead(point: str | None, left: list[asyncio.Task[Any]]) -> str:
+def _survivors_message(point: str | None, left: list[asyncio.Task[Any]]) -> str:
     names = ", ".join(sorted(task.get_name() for task in left))
     return (
-        f"the worker was killed at {point!r}, and {KILLED_WITHIN:g} s later these still go on: {names}; a handler that catches "
+        f"the worker was killed at {point!r}, and {KILL_TIMEOUT_S:g} s later these still run: {names}; a handler that catches "
         "asyncio.CancelledError (or BaseException) must raise it again"
     )
 
 
-def _endless(left: list[Task], within: Duration) -> str:
+def _endless_message(left: list[Task], within: Duration) -> str:
     names = ", ".join(sorted({task.task for task in left}))
     return (
-        f"after {within} of moved clock {len(left)} tasks still go on ({names}); drain is for tasks that end: "
+        f"after {within} of moved clock {len(left)} tasks still run ({names}); drain is for tasks that end: "
         "cancel those that do not, or give a longer `within`"
     )

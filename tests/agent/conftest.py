@@ -1,4 +1,4 @@
-"""What the tests of the agent share: a strict OpenAI-compatible server that nobody here wrote."""
+"""Fixtures of the agent tests: a strict OpenAI-compatible server that is not part of this project."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def offered(kind: str, cursor: str | None) -> dict[str, Any]:
 
 
 def given(kind: str, rng: random.Random) -> dict[str, Any]:
-    """What a call of its tool gives, where the JSON is whole."""
+    """The result of a call of its tool, where the JSON is whole."""
     if kind == "a pattern of the output":
         return {**TEXT, "structuredContent": {"a": "a" * 40 + "!"}}
     if kind == "deep":
@@ -81,24 +81,26 @@ class Server:
         finally:
             writer.close()
 
-    async def answer(self, writer: asyncio.StreamWriter, method: str, kind: str, said: Any) -> None:
-        asked = said.get("method", "")
+    async def answer(self, writer: asyncio.StreamWriter, method: str, kind: str, request: Any) -> None:
+        called = request.get("method", "")
         if method != "POST":
             self._send(writer, b"", status="405 Method Not Allowed")
-        elif "id" not in said:
+        elif "id" not in request:
             self._send(writer, b"", status="202 Accepted")
-        elif asked == "initialize":
-            version = said["params"]["protocolVersion"]
+        elif called == "initialize":
+            version = request["params"]["protocolVersion"]
             info = {"name": "hostile", "version": "1"}
-            self._result(writer, said, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info})
-        elif asked == "tools/list":
-            self._result(writer, said, offered(kind, (said.get("params") or {}).get("cursor")))
-        elif asked == "tools/call":
-            await self._call(writer, kind, said)
+            self._result(
+                writer, request, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+            )
+        elif called == "tools/list":
+            self._result(writer, request, offered(kind, (request.get("params") or {}).get("cursor")))
+        elif called == "tools/call":
+            await self._call(writer, kind, request)
         else:
-            self._error(writer, said, -32601, "no such method")
+            self._error(writer, request, -32601, "no such method")
 
-    async def _call(self, writer: asyncio.StreamWriter, kind: str, said: Any) -> None:
+    async def _call(self, writer: asyncio.StreamWriter, kind: str, request: Any) -> None:
         if kind == "a bomb":
             self._send(writer, BOMB, "Content-Encoding: gzip")
         elif kind == "endless":
@@ -125,9 +127,9 @@ class Server:
         elif kind == "silence":
             await asyncio.sleep(3600)
         elif kind == "an error":
-            self._error(writer, said, -32000, "x" * MIB)
+            self._error(writer, request, -32000, "x" * MIB)
         else:
-            self._result(writer, said, given(kind, self.rng))
+            self._result(writer, request, given(kind, self.rng))
 
     async def _endless(self, writer: asyncio.StreamWriter, media: bytes, piece: bytes) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: " + media + b"\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -136,12 +138,12 @@ class Server:
             writer.write(chunk)
             await writer.drain()
 
-    def _result(self, writer: asyncio.StreamWriter, said: Any, result: Any) -> None:
-        self._send(writer, json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": result}).encode())
+    def _result(self, writer: asyncio.StreamWriter, request: Any, result: Any) -> None:
+        self._send(writer, json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode())
 
-    def _error(self, writer: asyncio.StreamWriter, said: Any, code: int, message: str) -> None:
+    def _error(self, writer: asyncio.StreamWriter, request: Any, code: int, message: str) -> None:
         error = {"code": code, "message": message}
-        self._send(writer, json.dumps({"jsonrpc": "2.0", "id": said["id"], "error": error}).encode())
+        self._send(writer, json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}).encode())
 
     def _send(self, writer: asyncio.StreamWriter, data: bytes, *more: str, status: str = "200 OK") -> None:
         lines = [f"HTTP/1.1 {status}", "Content-Type: application/json", f"Content-Length: {len(data)}", *more]

@@ -1,4 +1,4 @@
-"""What strict providers refuse in a history, written once more by another hand than the agent's own (`unpaired`)."""
+"""The faults for which strict providers refuse a history, written independently of the agent's own check (`unpaired`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def badly_paired(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """An assistant's calls must be followed by exactly their results, each once, before anything else is said."""
+    """An assistant's calls must be followed by exactly their results, each once, before any other message."""
     faults, at = [], 0
     while at < len(messages):
         message, at = messages[at], at + 1

@@ -9,7 +9,7 @@ import pytest
 from onward import Onward, State
 from onward.agent import loop
 from onward.agent.conversation import unpaired
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.model import Reply, Request
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
@@ -30,8 +30,8 @@ def logs() -> str:
     return "\n".join(f"line {number}" for number in range(1000))
 
 
-def said(request: Request) -> list[Any]:
-    """What a model was shown of the conversation, in a few words."""
+def shown_texts(request: Request) -> list[Any]:
+    """The contents of the messages that a model was shown, or the names of the calls in them."""
     return [
         message.get("content") or [call["function"]["name"] for call in message["tool_calls"]]
         for message in request.messages[1:]
@@ -65,15 +65,15 @@ async def test_a_task_goes_on_where_an_earlier_one_ended(app: Onward) -> None:
         with pytest.raises(TaskFailed):  # the script has no more to say
             await third.result(timeout=60)
     assert (await second.get()).input == {"goal": "Which line has a 77?", "after": first.id}
-    assert said(model.asked[2])[0] == "I am Ada."
-    assert said(model.asked[2])[-2:] == ["Hello Ada.", "Which line has a 77?"]
+    assert shown_texts(model.asked[2])[0] == "I am Ada."
+    assert shown_texts(model.asked[2])[-2:] == ["Hello Ada.", "Which line has a 77?"]
     assert all(unpaired(request.messages) == [] for request in model.asked)
     assert "name = Ada (user)" in model.asked[2].messages[0]["content"]
     assert "Goal: Which line has a 77?" in model.asked[2].messages[0]["content"]
     assert "78: line 77" in model.asked[3].messages[-1]["content"]
     state = await app.state(second.id)
     assert (state.goal, state.fact("name"), len(state.artifacts)) == ("Which line has a 77?", "Ada", 1)
-    assert "Line 77, Ada." in said(model.asked[4])
+    assert "Line 77, Ada." in shown_texts(model.asked[4])
 
 
 @pytest.mark.slow
@@ -94,13 +94,13 @@ async def test_killed_anywhere_it_goes_on_with_the_same() -> None:
     assert points > 20
 
 
-@pytest.mark.parametrize("turns", [2, EVERY + 3], ids=["short", "with a checkpoint"])
+@pytest.mark.parametrize("turns", [2, CHECKPOINT_EVERY_TURNS + 3], ids=["short", "with a checkpoint"])
 async def test_it_works_after_checkpoints_and_compactions_and_for_another_agent(lab: Lab, turns: int) -> None:
     lab.app.agent("walker", model=(model := Walker(turns)), tools=[look], context_bytes=ROOM)
     first = await lab.run("walker", "Look.")
     kinds = await lab.kinds(first.task_id)
-    assert (r.CHECKPOINT in kinds) == (turns > EVERY)
-    if turns > EVERY:  # what rotation may drop
+    assert (r.CHECKPOINT in kinds) == (turns > CHECKPOINT_EVERY_TURNS)
+    if turns > CHECKPOINT_EVERY_TURNS:  # what rotation may drop
         last = len(kinds) - kinds[::-1].index(r.CHECKPOINT)
         await sql(
             lab.store,
@@ -139,7 +139,7 @@ async def test_a_task_that_was_cancelled_in_the_middle_of_a_call_can_be_gone_on_
 
 
 async def test_one_that_ended_right_after_a_checkpoint(lab: Lab, monkeypatch: Any) -> None:
-    monkeypatch.setattr(loop, "EVERY", 2)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
     app = lab.app
 
     class Stuck(Walker):
@@ -178,7 +178,7 @@ async def test_what_was_done_before_it_failed_is_not_told_as_undone(lab: Lab) ->
     assert (first.state, sent) == (State.FAILED, 2)
     lab.app.agent("other", model=(model := ScriptedModel(["", "fine"])))
     await lab.run("other", "Go on.", after=first.task_id)
-    assert said(model.asked[0])[-3:] == ["sent to Ada", "sent to Bob", "Go on."]
+    assert shown_texts(model.asked[0])[-3:] == ["sent to Ada", "sent to Bob", "Go on."]
 
 
 async def test_an_empty_reply_is_not_gone_on_from(lab: Lab) -> None:
@@ -192,7 +192,7 @@ async def test_an_empty_reply_is_not_gone_on_from(lab: Lab) -> None:
 
 
 async def test_what_is_told_briefly_is_inherited_too(lab: Lab, monkeypatch: Any) -> None:
-    monkeypatch.setattr(loop, "EVERY", 3)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 3)
     few = Budget(max_artifact_bytes_in_context=1_500)
 
     def away(_: Request) -> Reply:
@@ -205,7 +205,7 @@ async def test_what_is_told_briefly_is_inherited_too(lab: Lab, monkeypatch: Any)
     lab.app.agent("other", model=(model := ScriptedModel([*[""] * 3, "fine"])), budget=few)
     second = await lab.run("other", "Go on.", after=first.task_id)
     assert second.result == "fine", second.error
-    results = [str(one["content"]) for one in model.asked[0].messages if one["role"] == "tool"]
+    results = [str(message["content"]) for message in model.asked[0].messages if message["role"] == "tool"]
     assert ["there is no room to show them" in text for text in results] == [True, True, False]
 
 

@@ -33,14 +33,14 @@ async def look() -> str:
 def spender(script: Any, tokens: int = 100, *, most: int | None = None) -> ScriptedModel:
     """A model that says how many tokens it took: so many for each answer."""
 
-    def line(said: Any, turn: int) -> Any:
+    def line(entry: Any, turn: int) -> Any:
         usage = Usage(tokens - 10, 10)
-        if isinstance(said, str):
-            return Reply(said, usage=usage)
-        calls = tuple(ToolCall(f"c{turn}_{n}", name, "{}") for n, (name, _) in enumerate(said))
+        if isinstance(entry, str):
+            return Reply(entry, usage=usage)
+        calls = tuple(ToolCall(f"c{turn}_{n}", name, "{}") for n, (name, _) in enumerate(entry))
         return Reply("", calls, usage, "tool_calls")
 
-    model = ScriptedModel([one if callable(one) else line(one, turn) for turn, one in enumerate(script)])
+    model = ScriptedModel([entry if callable(entry) else line(entry, turn) for turn, entry in enumerate(script)])
     model.prices = Prices(1_000.0, 2_000.0)  # type: ignore[attr-defined]
     return model
 
@@ -71,13 +71,13 @@ async def test_at_the_limit_it_waits_for_a_raise_and_goes_on(app: Onward, budget
         assert 0 < before < 7
         spent = await app.budget(handle.id)
         assert spent.waiting == (handle.id,)
-        assert spent.purse.spent.llm_tokens == tokens * before
+        assert spent.ledger.spent.llm_tokens == tokens * before
         assert (await app.raise_budget(handle.id, **raised)).waiting == ()
         assert await handle.result(timeout=60) == "done"
     assert len(model.asked) == 7, "nothing was asked again"
     spent = await app.budget(handle.id)
-    assert (spent.purse.spent.steps, spent.purse.spent.llm_tokens) == (7, 7 * tokens)
-    assert not spent.purse.reserved
+    assert (spent.ledger.spent.steps, spent.ledger.spent.llm_tokens) == (7, 7 * tokens)
+    assert not spent.ledger.reserved
 
 
 async def test_a_raise_that_is_too_small_is_told_once(app: Onward) -> None:
@@ -87,8 +87,8 @@ async def test_a_raise_that_is_too_small_is_told_once(app: Onward) -> None:
 
         async def waits() -> int:
             """How often it was told that it waits, once it does."""
-            told = sum(record.kind == r.STEP_WAITS for record in await app.service.journal(handle.id))
-            return told if await _reason(app, handle.id, Reason.BUDGET) else 0
+            waits_so_far = sum(record.kind == r.STEP_WAITS for record in await app.service.journal(handle.id))
+            return waits_so_far if await _reason(app, handle.id, Reason.BUDGET) else 0
 
         assert await eventually(waits) == 1
         for times in (2, 3, 4):
@@ -101,8 +101,8 @@ async def test_a_raise_that_is_too_small_is_told_once(app: Onward) -> None:
 
 
 async def _at_least(count: Any, least: int) -> int:
-    found: int = await count()
-    return found if found >= least else 0
+    number: int = await count()
+    return number if number >= least else 0
 
 
 async def test_no_limit_in_dollars_where_nobody_knows_the_price(app: Onward) -> None:
@@ -110,7 +110,7 @@ async def test_no_limit_in_dollars_where_nobody_knows_the_price(app: Onward) -> 
     async with app.worker():
         handle = await app.submit(devops, "go")
         await eventually(lambda: _reason(app, handle.id, Reason.BUDGET))
-        with pytest.raises(UsageError, match=r"nobody knows what task .* has cost so far.*limit its tokens"):
+        with pytest.raises(UsageError, match=r"the cost of task .* so far is unknown.*limit its tokens"):
             await app.raise_budget(handle.id, max_steps=9, max_cost_usd=3)
         assert (await app.budget(handle.id)).meters["steps"]["limit"] == 1, "nothing of it was written"
 
@@ -137,7 +137,7 @@ async def test_the_wall_time_is_one_of_the_limits(lab: Lab) -> None:
 
 async def test_it_can_end_with_what_it_has(lab: Lab) -> None:
     script = [Reply("So far: 3 GB.", (ToolCall("c", "look", "{}"),), Usage(5, 5), "tool_calls"), LOOK, LOOK, "done"]
-    model = ScriptedModel([(lambda _, one=one: one) if isinstance(one, Reply) else one for one in script])
+    model = ScriptedModel([(lambda _, reply=reply: reply) if isinstance(reply, Reply) else reply for reply in script])
     budget = Budget(max_steps=2, when_spent="finish")
     devops = lab.app.agent("devops", model=model, tools=[look], budget=budget)
     task = await lab.run(devops, "go")
@@ -170,13 +170,17 @@ async def test_a_deadline_that_is_near_presses_too(lab: Lab) -> None:
     model = spender([[("wait_long", {})], LOOK, "done"])
     devops = lab.app.agent("devops", model=model, tools=[wait_long, look], deadline="100s")
     assert (await lab.run(devops, "go")).result == "done"
-    assert ["time is nearly over" in str(one.messages[0]["content"]) for one in model.asked] == [False, True, True]
+    assert ["time is nearly over" in str(request.messages[0]["content"]) for request in model.asked] == [
+        False,
+        True,
+        True,
+    ]
 
 
 async def test_what_nobody_can_price_is_said(lab: Lab) -> None:
     model = ScriptedModel(["done"], name="nobody-knows")
     task = await lab.run(lab.app.agent("a", model=model, budget=Budget(max_cost_usd=1)), "go")
-    assert "nobody knows what the model nobody-knows costs" in (task.error or {})["message"]
+    assert "the price of the model nobody-knows is not known" in (task.error or {})["message"]
     assert not model.asked
 
 
@@ -184,7 +188,7 @@ async def test_a_provider_that_takes_more_than_it_was_allowed_is_told_of(lab: La
     model = spender(["done"], tokens=50_000)
     task = await lab.run(lab.app.agent("a", model=model, budget=Budget(max_llm_tokens=20_000)), "go")
     assert task.result == "done"
-    purse = (await lab.app.budget(task.task_id)).purse
+    purse = (await lab.app.budget(task.task_id)).ledger
     assert purse.spent.llm_tokens == 50_000
     assert 30_000 < purse.exceeded["llm_tokens"] < 50_000
 
@@ -196,7 +200,7 @@ async def test_what_cost_nothing_is_not_charged_and_what_was_cut_off_is(lab: Lab
     model = spender([lambda _: answers.pop(0) if answers else Reply("done", usage=Usage(90, 10))])
     task = await lab.run(lab.app.agent("a", model=model, budget=Budget(max_llm_tokens=90_000)), "go")
     assert task.result == "done"
-    purse = (await lab.app.budget(task.task_id)).purse
+    purse = (await lab.app.budget(task.task_id)).ledger
     assert (purse.spent.llm_tokens, purse.reserved) == (200, {}), "the one that was cut off costs what the next one did"
 
 
@@ -223,7 +227,7 @@ async def test_killed_anywhere_each_call_is_charged_once() -> None:
         handle = await app.submit(devops, "go")
         await drain(app)
         assert await handle.result(timeout=1) == "done", app.killed_at
-        purse = (await app.budget(handle.id)).purse
+        purse = (await app.budget(handle.id)).ledger
         unseen = 100 if app.killed_at == "purse.after" else 0  # nobody knows that the call was not made
         assert used(model) <= purse.spent.llm_tokens <= used(model) + unseen, app.killed_at
         assert not purse.reserved, app.killed_at
@@ -235,8 +239,8 @@ async def test_killed_anywhere_each_call_is_charged_once() -> None:
 
 @pytest.mark.slow
 async def test_killed_anywhere_nothing_stays_reserved_behind_a_checkpoint(monkeypatch: Any) -> None:
-    """A checkpoint stands for all calls before it, also for one that nobody had come to settle."""
-    monkeypatch.setattr(loop, "EVERY", 1)
+    """A checkpoint replaces all calls before it, also one that was not settled yet."""
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 1)
     async for app in crashes():
 
         async def shut() -> str:
@@ -249,7 +253,7 @@ async def test_killed_anywhere_nothing_stays_reserved_behind_a_checkpoint(monkey
         handle = await app.submit(devops, "go")
         await drain(app)
         assert await handle.result(timeout=1) == "done", app.killed_at
-        assert not (await app.budget(handle.id)).purse.reserved, app.killed_at
+        assert not (await app.budget(handle.id)).ledger.reserved, app.killed_at
 
 
 @pytest.mark.slow
@@ -264,7 +268,7 @@ async def test_killed_anywhere_a_raise_is_not_slept_through() -> None:
         await drain(app)
         assert await handle.result(timeout=1) == "done", app.killed_at
         unseen = 100 if app.killed_at == "purse.after" else 0
-        assert 0 <= (await app.budget(handle.id)).purse.spent.llm_tokens - used(model) <= unseen, app.killed_at
+        assert 0 <= (await app.budget(handle.id)).ledger.spent.llm_tokens - used(model) <= unseen, app.killed_at
 
 
 # ── children share ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,11 +278,11 @@ CHILDREN = 10
 
 def family(app: Onward, tokens: int, turns: int = 4) -> tuple[Any, list[Request]]:
     """A handler with ten agents below it, one of them with children of its own."""
-    asked: list[Request] = []
+    requests: list[Request] = []
 
     def answer(turn: int) -> Any:
         def line(request: Request) -> Any:
-            asked.append(request)
+            requests.append(request)
             calls = () if turn == turns - 1 else (ToolCall(f"c{turn}", "look", "{}"),)
             return Reply("done", calls, Usage(tokens - 10, 10), "tool_calls" if calls else "stop")
 
@@ -299,14 +303,14 @@ def family(app: Onward, tokens: int, turns: int = 4) -> tuple[Any, list[Request]
         ]
         return await ctx.gather(*children)
 
-    return boss, asked
+    return boss, requests
 
 
 @pytest.mark.parametrize("kind", ["sqlite file", "postgres"], indirect=True)
 async def test_ten_children_race_one_budget_and_never_exceed_it(url: str) -> None:
     app = Onward(url, poll_s=0.05, slots=10, lease_s=300.0)  # a starved worker is not taken for dead
     tokens, turns = 400, 4  # less than a call reserves: what providers take beyond that is another test
-    boss, asked = family(app, tokens, turns)
+    boss, requests = family(app, tokens, turns)
     whole = CHILDREN * turns * tokens
     budget = Budget(max_llm_tokens=whole // 2, max_cost_usd=whole / 1000 / 2)
     async with app.worker(), app.worker():
@@ -314,19 +318,21 @@ async def test_ten_children_race_one_budget_and_never_exceed_it(url: str) -> Non
         seen: list[float] = []
         waiting = await eventually(lambda: _all_wait(app, handle.id, seen), 60)
         first = await app.budget(handle.id)
-        assert first.purse.spent.llm_tokens == tokens * len(asked) <= whole // 2
-        calls = len(asked)
+        assert first.ledger.spent.llm_tokens == tokens * len(requests) <= whole // 2
+        calls = len(requests)
         assert waiting == set(first.waiting)
         await app.raise_budget(handle.id, max_llm_tokens=4 * whole, max_cost_usd=4 * whole / 1000)
         assert await handle.result(timeout=60) == ["done"] * CHILDREN
-        purse = (await app.budget(handle.id)).purse
-        told = {child: [one.kind for one in await app.service.journal(child)].count(r.MESSAGE) for child in waiting}
+        purse = (await app.budget(handle.id)).ledger
+        messages = {
+            child: [record.kind for record in await app.service.journal(child)].count(r.MESSAGE) for child in waiting
+        }
     assert seen
     assert max(seen) <= whole // 2, "at no time was more spent and reserved than there was"
-    assert len(asked) == CHILDREN * turns > calls, "nothing was asked again"
+    assert len(requests) == CHILDREN * turns > calls, "nothing was asked again"
     assert (purse.spent.llm_tokens, purse.reserved, purse.exceeded) == (whole, {}, {})
     assert purse.spent.cost_usd == pytest.approx(whole / 1000)
-    assert all(told.values()), "each that waited was told"
+    assert all(messages.values()), "each that waited was told"
 
 
 async def _all_wait(app: Onward, task_id: str, seen: list[float]) -> set[str] | None:
@@ -334,7 +340,7 @@ async def _all_wait(app: Onward, task_id: str, seen: list[float]) -> set[str] | 
     workers = (await app.list(task="worker"))[0]
     if len(workers) < CHILDREN:
         return None
-    seen.append((await app.budget(task_id)).purse.used("llm_tokens"))
+    seen.append((await app.budget(task_id)).ledger.used("llm_tokens"))
     left = [task for task in workers if not task.ended]
     return {task.task_id for task in left} if all(task.reason == Reason.BUDGET for task in left) else None
 
@@ -351,9 +357,9 @@ async def test_a_raise_wakes_exactly_the_waiting_ones(lab: Lab) -> None:
 
     @lab.app.task
     async def boss(ctx: Any) -> Any:
-        one = await ctx.submit("worker", "x")
+        worker_task = await ctx.submit("worker", "x")
         other = await ctx.submit("sleeper")
-        return [await one, await other]
+        return [await worker_task, await other]
 
     await lab.start()
     boss_id = await lab.submit(boss, budget=Budget(max_steps=1))
@@ -413,7 +419,7 @@ async def test_a_limit_that_is_set_later_holds_from_then_on(lab: Lab) -> None:
     task = await lab.run(agent, "x")
     assert task.result == "done"
     assert [request.max_tokens for request in model.asked] == [None, MAX_TOKENS], "or an answer could be of any length"
-    purse = (await lab.app.budget(task.task_id)).purse
+    purse = (await lab.app.budget(task.task_id)).ledger
     assert (purse.spent.llm_tokens, purse.spent.steps, purse.reserved) == (200, 2, {})
 
 
@@ -432,14 +438,14 @@ async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:
 
     task = await lab.run(boss, None, budget=Budget(max_steps=3, when_spent="finish"))
     assert task.state is State.COMPLETED
-    assert (await lab.app.budget(task.task_id)).purse.spent.steps == 3, "two for the first, and one was left"
+    assert (await lab.app.budget(task.task_id)).ledger.spent.steps == 3, "two for the first, and one was left"
     model_steps = [
-        (await lab.app.budget(one.task_id)).purse.spent.steps for one in (await lab.app.list(task="small"))[0]
+        (await lab.app.budget(child.task_id)).ledger.spent.steps for child in (await lab.app.list(task="small"))[0]
     ]
     assert sorted(model_steps) == [1, 2]
     await lab.run(giver)
     newest = (await lab.app.list(task="small"))[0][0]
-    assert (await lab.app.budget(newest.task_id)).purse.spent.steps == 4
+    assert (await lab.app.budget(newest.task_id)).ledger.spent.steps == 4
 
 
 @pytest.mark.slow
@@ -448,10 +454,10 @@ async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:
 def test_whatever_the_children_do_the_sum_is_kept(turns: list[int], steps: int) -> None:
     async def run() -> None:
         app = memory_app()
-        asked: list[Request] = []
+        requests: list[Request] = []
         for n, count in enumerate(turns):
             model = spender([LOOK] * (count - 1) + ["done"])
-            model.asked = asked
+            model.asked = requests
             app.agent(f"a{n}", model=model, tools=[look])
 
         @app.task
@@ -463,13 +469,13 @@ def test_whatever_the_children_do_the_sum_is_kept(turns: list[int], steps: int) 
         async with app:
             handle = await app.submit(boss, budget=Budget(max_steps=steps))
             left = await drain(app)
-            assert len(asked) == min(steps, sum(turns))
+            assert len(requests) == min(steps, sum(turns))
             assert bool(left) == (steps < sum(turns))
             if left:
                 await app.raise_budget(handle.id, max_steps=99)
                 await drain(app)
             assert await handle.result(timeout=1) == ["done"] * len(turns)
-            assert len(asked) == sum(turns)
+            assert len(requests) == sum(turns)
 
     asyncio.run(run())
 
@@ -483,12 +489,12 @@ async def test_a_failed_task_leaves_nothing_reserved(lab: Lab) -> None:
     assert task.state is State.FAILED
     with pytest.raises(TaskFailed):
         await handle.result()
-    purse = (await lab.app.budget(handle.id)).purse
+    purse = (await lab.app.budget(handle.id)).ledger
     assert (purse.spent.steps, purse.reserved) == (1, {})
 
 
-@pytest.mark.parametrize("said", ["of the agent", "at the submit"])
-async def test_a_question_shows_no_more_of_artifacts_than_it_may(lab: Lab, said: str) -> None:
+@pytest.mark.parametrize("where", ["of the agent", "at the submit"])
+async def test_a_question_shows_no_more_of_artifacts_than_it_may(lab: Lab, where: str) -> None:
     def log(number: int) -> str:
         """Read a log."""
         return f"log {number}: " + "x" * 3_000
@@ -497,13 +503,13 @@ async def test_a_question_shows_no_more_of_artifacts_than_it_may(lab: Lab, said:
     model = ScriptedModel([*script, "done"])
     limit = 4_000
     budget = Budget(max_artifact_bytes_in_context=limit)
-    own = budget if said == "of the agent" else Budget(max_steps=5)
+    own = budget if where == "of the agent" else Budget(max_steps=5)
     reader = lab.app.agent("reader", model=model, tools=[log], budget=own, shown_bytes=1_500)
     task = await lab.run(reader, "go", **({} if own is budget else {"budget": budget}))
     assert task.result == "done"
     assert (await lab.app.state(task.task_id)).budget == budget.limits
     for request in model.asked:
-        results = [str(one["content"]) for one in request.messages if one["role"] == "tool"]
+        results = [str(message["content"]) for message in request.messages if message["role"] == "tool"]
         excerpts = [text for text in results if "xxx" in text]
         assert sum(map(len, excerpts)) <= limit
         assert excerpts == [text for text in results if not text.startswith(("(", "error"))][-len(excerpts) :]

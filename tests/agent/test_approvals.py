@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from onward import Onward, tool
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.model import Reply, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
 from onward.core import wire
+from onward.core.views import Ask
 from onward.errors import (
     AlreadyDecided,
     AskExpired,
@@ -21,7 +22,6 @@ from onward.errors import (
     UsageError,
     Withdrawn,
 )
-from onward.service.messages import Ask
 from onward.testing import crashes, drain, memory_app
 from tests.kit import Lab, inline_app
 
@@ -57,19 +57,21 @@ def teller(app: Onward, bank: Bank, script: Any, **options: Any) -> ScriptedMode
     return model
 
 
-async def asked(lab: Lab, task_id: str) -> list[Ask]:
-    """What the task asks, once it does nothing else."""
+async def open_approvals(lab: Lab, task_id: str) -> list[Ask]:
+    """The open approvals of a task, once it does nothing else."""
     assert (await lab.settled(task_id, no_more="queued")).reason == "approval"
     return [ask for ask in await lab.app.asks("approval") if ask.task_id == task_id]
 
 
 async def decisions(app: Onward, task_id: str) -> list[dict[str, Any]]:
     records = await app.service.journal(task_id, limit=1000)
-    return [one.value["value"] for one in records if one.kind == r.MESSAGE and one.value["kind"] == "decision"]
+    return [
+        record.value["value"] for record in records if record.kind == r.MESSAGE and record.value["kind"] == "decision"
+    ]
 
 
 def results(model: ScriptedModel) -> list[str]:
-    """What the model was told of its calls."""
+    """The results of its calls that the model was shown."""
     return [message["content"] for message in model.asked[-1].messages if message["role"] == "tool"]
 
 
@@ -81,20 +83,20 @@ async def test_all_calls_of_a_turn_are_asked_for_at_once_and_run_in_their_order(
     model = teller(lab.app, bank, TWO)
     await lab.start()
     task_id = await lab.submit("teller", "Pay them.")
-    first, second, third = await asked(lab, task_id)
+    first, second, third = await open_approvals(lab, task_id)
     assert [ask.arguments for ask in (first, second, third)] == [{"to": "Ada"}, {"to": "Ada"}, {"to": "Eve"}]
     assert [(ask.tool, ask.risk) for ask in (first, second)] == [("pay", "external_action")] * 2
     assert len({first.hash, second.hash, third.hash}) == 3, "the same arguments of another call are another matter"
     await lab.app.decide(third.id, "approve", by="Lin", hash=third.hash)
     await lab.app.decide(second.id, "deny", reason="once is enough", by="Lin")
-    assert await asked(lab, task_id) == [first]
+    assert await open_approvals(lab, task_id) == [first]
     assert bank.paid == [], "nothing runs before all of them are decided"
     await lab.app.decide(first.id, "approve", by="Kim")
     assert (await lab.ended(task_id)).result == "done"
     assert bank.paid == [("Ada", 1), ("Eve", 1)]
     assert results(model) == ["Ada has 1", "denied: once is enough", "Eve has 1"]
-    told = await decisions(lab.app, task_id)
-    assert {said["hash"]: (said["decision"], said["by"]) for said in told} == {
+    decided = await decisions(lab.app, task_id)
+    assert {decision["hash"]: (decision["decision"], decision["by"]) for decision in decided} == {
         third.hash: ("approve", "Lin"),
         second.hash: ("deny", "Lin"),
         first.hash: ("approve", "Kim"),
@@ -106,17 +108,21 @@ async def test_other_arguments_are_what_runs_and_the_model_is_told(lab: Lab) -> 
     model = teller(lab.app, bank, [[("pay", {"to": "Ada", "cents": 5000})], "done"])
     await lab.start()
     task_id = await lab.submit("teller", "Pay Ada.")
-    (ask,) = await asked(lab, task_id)
+    (ask,) = await open_approvals(lab, task_id)
     await lab.app.decide(ask.id, "approve", arguments={"to": "Ada", "cents": 50}, reason="a zero too many", by="Lin")
     assert (await lab.ended(task_id)).result == "done"
     assert bank.paid == [("Ada", 50)]
     assert results(model) == [
         '(a person approved this with other arguments, {"to": "Ada", "cents": 50}, because: a zero too many)\nAda has 50'
     ]
-    (said,) = await decisions(lab.app, task_id)
-    assert (said["hash"], said["arguments"]) == (ask.hash, {"to": "Ada", "cents": 50})
-    (step,) = [one for one in await lab.app.service.journal(task_id) if one.kind == r.STEP_DONE and one.key == "pay"]
-    assert step.value["args"] == wire.fingerprint([[said["arguments"]], {}]), "what ran is what was approved"
+    (decision,) = await decisions(lab.app, task_id)
+    assert (decision["hash"], decision["arguments"]) == (ask.hash, {"to": "Ada", "cents": 50})
+    (step,) = [
+        record
+        for record in await lab.app.service.journal(task_id)
+        if record.kind == r.STEP_DONE and record.key == "pay"
+    ]
+    assert step.value["args"] == wire.fingerprint([[decision["arguments"]], {}]), "what ran is what was approved"
 
 
 async def test_the_same_arguments_in_another_order_are_no_change(lab: Lab) -> None:
@@ -124,7 +130,7 @@ async def test_the_same_arguments_in_another_order_are_no_change(lab: Lab) -> No
     model = teller(lab.app, bank, [[("pay", {"to": "Ada", "cents": 5})], "done"])
     await lab.start()
     task_id = await lab.submit("teller", "Pay Ada.")
-    (ask,) = await asked(lab, task_id)
+    (ask,) = await open_approvals(lab, task_id)
     await lab.app.decide(ask.id, "approve", arguments={"cents": 5, "to": "Ada"})
     await lab.ended(task_id)
     assert results(model) == ["Ada has 5"]
@@ -136,15 +142,15 @@ async def test_other_arguments_that_do_not_fit_never_run(lab: Lab, wrong: Any) -
     model = teller(lab.app, bank, [[("pay", {"to": "Ada"})], [("pay", {"to": "Ada"})], "done"])
     await lab.start()
     task_id = await lab.submit("teller", "Pay Ada.")
-    (ask,) = await asked(lab, task_id)
+    (ask,) = await open_approvals(lab, task_id)
     with pytest.raises(InvalidInput, match="pay"):
         await lab.app.decide(ask.id, "approve", arguments=wrong)
-    assert await asked(lab, task_id) == [ask], "nothing was decided"
+    assert await open_approvals(lab, task_id) == [ask], "nothing was decided"
     if isinstance(wrong, dict):  # an app that does not know the agent cannot tell; the agent can
         await inline_app(lab.clock, lab.store).decide(ask.id, "approve", arguments=wrong)
     else:
         await lab.app.decide(ask.id, "deny")
-    (again,) = await asked(lab, task_id)
+    (again,) = await open_approvals(lab, task_id)
     assert (again.id != ask.id, bank.paid) == (True, [])
     await lab.app.decide(again.id, "deny", reason="enough")
     await lab.ended(task_id)
@@ -155,18 +161,18 @@ async def test_other_arguments_that_do_not_fit_never_run(lab: Lab, wrong: Any) -
 
 async def test_always_is_for_this_tool_in_this_task_and_outlives_checkpoints_and_crashes(lab: Lab) -> None:
     bank = Bank()
-    turns = EVERY + 3
+    turns = CHECKPOINT_EVERY_TURNS + 3
     script = [*[[("pay", {"to": "Ada", "cents": n})] for n in range(turns)], [("remind", {"who": "Ada"})], "done"]
     model = teller(lab.app, bank, script)
     await lab.start()
     task_id, other = await lab.submit("teller", "Pay Ada."), await lab.submit("teller", "Pay Ada too.")
-    (ask,) = await asked(lab, task_id)
+    (ask,) = await open_approvals(lab, task_id)
     await lab.app.decide(ask.id, "approve", always=True)
-    (ask,) = await asked(lab, task_id)
+    (ask,) = await open_approvals(lab, task_id)
     assert (ask.tool, len(bank.paid)) == ("remind", turns), "another tool is another matter"
-    (elsewhere,) = await asked(lab, other)
+    (elsewhere,) = await open_approvals(lab, other)
     assert elsewhere.arguments == {"to": "Ada", "cents": 0}, "another task as well"
-    kinds = [one.kind for one in await lab.app.service.journal(task_id, limit=1000)]
+    kinds = [record.kind for record in await lab.app.service.journal(task_id, limit=1000)]
     assert r.CHECKPOINT in kinds
     await lab.crash()
     await lab.start()
@@ -179,16 +185,20 @@ async def test_always_is_for_this_tool_in_this_task_and_outlives_checkpoints_and
 
 async def test_always_after_a_checkpoint_is_remembered_by_the_checkpoint_alone(lab: Lab) -> None:
     bank = Bank()
-    turns = EVERY + 3
+    turns = CHECKPOINT_EVERY_TURNS + 3
 
     def turn(request: Any) -> Any:
         n = sum(message["role"] == "assistant" for message in request.messages)
-        return [("pay", {"to": "Ada", "cents": n})] if n != EVERY else [("ask_user", {"question": "Go on?"})]
+        return (
+            [("pay", {"to": "Ada", "cents": n})]
+            if n != CHECKPOINT_EVERY_TURNS
+            else [("ask_user", {"question": "Go on?"})]
+        )
 
     teller(lab.app, bank, [*[turn] * turns, "done"])
     await lab.start()
     task_id = await lab.submit("teller", "Pay Ada.")
-    (ask,) = await asked(lab, task_id)
+    (ask,) = await open_approvals(lab, task_id)
     await lab.app.decide(ask.id, "approve", always=True)
     assert (await lab.settled(task_id)).reason == "question"
     await lab.crash()  # whoever goes on reads the journal from the checkpoint on, and the decision is before it
@@ -204,17 +214,17 @@ async def test_always_answers_what_is_open_for_the_same_tool(lab: Lab) -> None:
     teller(lab.app, bank, [[*TWO[0], ("remind", {"who": "Kim"})], "done"], approval_timeout="1h")
     await lab.start()
     task_id = await lab.submit("teller", "Pay them.")
-    first, second, third, other = await asked(lab, task_id)
+    first, second, third, other = await open_approvals(lab, task_id)
     await lab.app.decide(second.id, "deny")
     await lab.app.decide(first.id, "approve", by="Lin", always=True)
-    assert await asked(lab, task_id) == [other]
+    assert await open_approvals(lab, task_id) == [other]
     with pytest.raises(AlreadyDecided, match="approve"):
         await lab.app.decide(third.id, "deny")
     await lab.app.decide(other.id, "deny")
     await lab.ended(task_id)
     assert bank.paid == [("Ada", 1), ("Eve", 1)]
-    told = {said["hash"]: said for said in await decisions(lab.app, task_id)}
-    assert told[third.hash]["through"] == first.id, "and the journal says how it came to that"
+    by_hash = {decision["hash"]: decision for decision in await decisions(lab.app, task_id)}
+    assert by_hash[third.hash]["through"] == first.id, "and the journal says how it came to that"
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -247,7 +257,7 @@ async def test_a_decision_after_its_time_is_none_even_when_no_worker_was_there_t
     model = teller(lab.app, bank, [[("pay", {"to": "Ada"})], "done"], approval_timeout="1h")
     await lab.start()
     task_id = await lab.submit("teller", "Pay Ada.")
-    (ask,) = await asked(lab, task_id)
+    (ask,) = await open_approvals(lab, task_id)
     await lab.stop()
     lab.clock.jump(3601)
     assert await lab.app.asks() == []
@@ -275,9 +285,9 @@ async def test_a_decision_is_for_what_was_seen(lab: Lab) -> None:
     teller(lab.app, bank, TWO)
     await lab.start()
     task_id = await lab.submit("teller", "Pay them.")
-    first, second, _ = await asked(lab, task_id)
+    first, second, _ = await open_approvals(lab, task_id)
     for seen in (second.hash, "", "0" * 24):
-        with pytest.raises(StaleDecision, match="asks for something else than what you saw") as stale:
+        with pytest.raises(StaleDecision, match="is not the one that you saw") as stale:
             await lab.app.decide(first.id, "approve", hash=seen)
         assert stale.value.status == 409
     with pytest.raises(UsageError, match="give a reason instead"):
@@ -286,7 +296,7 @@ async def test_a_decision_is_for_what_was_seen(lab: Lab) -> None:
         await lab.app.decide(first.id, "deny", always=True)
     with pytest.raises(InvalidInput, match="cannot be kept as JSON"):
         await lab.app.decide(first.id, "approve", arguments={"to": float("inf")})
-    assert len(await asked(lab, task_id)) == 3
+    assert len(await open_approvals(lab, task_id)) == 3
     assert await lab.store.inbox(task_id) == []
     await lab.app.cancel(task_id)
 
@@ -298,7 +308,7 @@ async def test_an_approval_of_a_handler_has_nothing_to_change(lab: Lab) -> None:
 
     await lab.start()
     task_id = await lab.submit(ship)
-    (ask,) = await asked(lab, task_id)
+    (ask,) = await open_approvals(lab, task_id)
     for change in ({"arguments": {"tool": "no"}}, {"always": True}):
         with pytest.raises(UsageError, match="is for no tool call of an agent"):
             await lab.app.decide(ask.id, "approve", **change)
@@ -307,7 +317,7 @@ async def test_an_approval_of_a_handler_has_nothing_to_change(lab: Lab) -> None:
 
 
 async def test_what_a_saga_asked_before_it_was_cancelled_cannot_be_decided(lab: Lab) -> None:
-    """The undo takes its time; meanwhile somebody answers what nobody waits for."""
+    """The undo takes time; meanwhile a person answers an ask for which the task no longer waits."""
 
     @lab.app.task
     async def trip(ctx: Any) -> Any:
@@ -324,7 +334,7 @@ async def test_what_a_saga_asked_before_it_was_cancelled_cannot_be_decided(lab: 
     approval, question = await lab.app.asks()
     await lab.app.cancel(task_id)
     for late in (lab.app.decide(approval.id, "approve"), lab.app.answer(question.id, "home")):
-        with pytest.raises(Withdrawn, match="is being cancelled, or has undone what asked for it") as gone:
+        with pytest.raises(Withdrawn, match="is being cancelled, or has undone the step that asked") as gone:
             await late
         assert gone.value.status == 409
     assert await lab.store.inbox(task_id) == []
@@ -380,16 +390,18 @@ async def test_a_fork_inherits_what_was_decided(lab: Lab) -> None:
     teller(lab.app, bank, [*TWO[:1], [("pay", {"to": "Kim"})], "done"])
     await lab.start()
     task_id = await lab.submit("teller", "Pay them.")
-    for ask in await asked(lab, task_id):
+    for ask in await open_approvals(lab, task_id):
         await lab.app.decide(ask.id, "approve")
-    (last,) = await asked(lab, task_id)
+    (last,) = await open_approvals(lab, task_id)
     await lab.app.decide(last.id, "approve")
     assert (await lab.ended(task_id)).result == "done"
     at = max(
-        one.seq for one in await lab.app.service.journal(task_id) if one.kind == r.STEP_DONE and one.key == "model#2"
+        record.seq
+        for record in await lab.app.service.journal(task_id)
+        if record.kind == r.STEP_DONE and record.key == "model#2"
     )
     fork = await lab.app.fork(task_id, at)
-    (anew,) = await asked(lab, fork.id)
+    (anew,) = await open_approvals(lab, fork.id)
     assert (anew.arguments, anew.hash == last.hash) == ({"to": "Kim"}, False), "what comes after it is asked for anew"
     with pytest.raises(StaleDecision):
         await lab.app.decide(anew.id, "approve", hash=last.hash)

@@ -1,4 +1,4 @@
-"""A thousand decisions by people who are late, quarrel, mix things up or make things up: nothing runs that nobody approved.
+"""A thousand decisions by people who are late, disagree, mix up ids or invent them: only approved calls run.
 
 The oracle is outside: tools write what they did into a ledger, and deciders write down what they were told. Whatever is in
 the ledger must be owed to exactly one approval that was accepted for exactly these arguments.
@@ -19,14 +19,15 @@ import psycopg
 import pytest
 
 from onward import Onward, tool
-from onward.agent import calls as agent_calls
-from onward.agent.calls import Allowed, Calls
+from onward.agent import calls
+from onward.agent.calls import AllowedCall, Calls, CheckedCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
 from onward.core import wire
+from onward.core.views import Ask
 from onward.engine.context.context import Context
 from onward.errors import AlreadyDecided, Denied, OnwardError
-from onward.service.messages import Ask, Messages
+from onward.service.messages import Messages
 from tests.kit import eventually, not_memory, only_file
 
 HOUR = 3600.0
@@ -67,7 +68,7 @@ class ShiftedClock:
 
 
 class World:
-    """Workers, doors, a ledger, and what everybody was told."""
+    """Workers, doors, a ledger, and the replies that each decider got."""
 
     def __init__(self, seed: int, clock: ShiftedClock) -> None:
         self.rng, self.clock = random.Random(seed), clock
@@ -77,7 +78,7 @@ class World:
         self.refused: collections.Counter[str] = collections.Counter()
         self.accepted: dict[str, list[str]] = collections.defaultdict(list)
         self.owed: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-        """What must have happened, by task."""
+        """The calls that must have run, by task."""
         self.stopped: set[str] = set()
         """Tasks that were cancelled: what is owed may be missing."""
         self.seen: dict[str, Ask] = {}
@@ -150,16 +151,16 @@ class World:
     def owe(self, task_id: str, what: Any) -> None:
         self.owed[task_id][what if what == "trip" else plainly(what)] += 1
 
-    def must(self, told: bool, what: str) -> None:
-        if not told:
+    def must(self, holds: bool, what: str) -> None:
+        if not holds:
             self.wrong.append(what)
 
     async def open(self, task_id: str, count: int) -> list[Ask]:
         """The approvals that a task has open, once there are so many."""
 
         async def look() -> list[Ask]:
-            found = [ask for ask in await self.doors[0].asks("approval") if ask.task_id == task_id]
-            return found if len(found) >= count else []
+            asks = [ask for ask in await self.doors[0].asks("approval") if ask.task_id == task_id]
+            return asks if len(asks) >= count else []
 
         asks: list[Ask] = await eventually(look, 60)
         self.seen |= {ask.id: ask for ask in asks}
@@ -209,13 +210,13 @@ class World:
         say = [("approve", {}), ("deny", {}), ("approve", {"arguments": other}), ("deny", {"reason": "no"})]
         self.rng.shuffle(say)
         doors = [self.doors[n % len(self.doors)] for n in range(len(say))]
-        told = await asyncio.gather(
+        accepted = await asyncio.gather(
             *[
                 self.attempt(kind, asks[0], word, door=door, **more)
                 for (word, more), door in zip(say, doors, strict=True)
             ]
         )
-        self.must(sum(told) == 1, f"{sum(told)} of a race were accepted")
+        self.must(sum(accepted) == 1, f"{sum(accepted)} of a race were accepted")
         await self.rest(asks[1:])
 
     async def changed(self, kind: str, asks: list[Ask]) -> None:
@@ -229,8 +230,8 @@ class World:
         self.must(not await self.attempt(kind, asks[0], "approve", door=self.doors[0], arguments=wrong), "it fits?")
         none = self.rng.choice(["text", [], 1, {"to": float("nan")}, {"to": "\ud800"}, {"to": {1}}])
         self.must(not await self.attempt(kind, asks[0], "approve", arguments=none), f"{none!r} is no JSON object")
-        told = await self.attempt(kind, asks[0], "approve", door=self.doors[-1], fits=False, arguments=wrong)
-        self.must(told, "how should it know?")
+        accepted = await self.attempt(kind, asks[0], "approve", door=self.doors[-1], fits=False, arguments=wrong)
+        self.must(accepted, "how should it know?")
         await self.rest(asks[1:])
 
     async def stale(self, kind: str, asks: list[Ask]) -> None:
@@ -243,10 +244,10 @@ class World:
 
     async def sibling(self, kind: str, asks: list[Ask]) -> None:
         """A yes to one of two calls with the same arguments."""
-        one, two = [ask for ask in asks if not str(ask.data["arguments"]["to"]).endswith("'")]
-        self.must(await self.attempt(kind, one, "approve", hash=one.hash), "a plain yes was refused")
-        self.must(not await self.attempt(kind, two, "approve", hash=one.hash), "the yes was for the other")
-        await self.rest([ask for ask in asks if ask.id != one.id])
+        first, second = [ask for ask in asks if not str(ask.data["arguments"]["to"]).endswith("'")]
+        self.must(await self.attempt(kind, first, "approve", hash=first.hash), "a plain yes was refused")
+        self.must(not await self.attempt(kind, second, "approve", hash=first.hash), "the yes was for the other")
+        await self.rest([ask for ask in asks if ask.id != first.id])
 
     async def garbage(self, kind: str, asks: list[Ask]) -> None:
         for text in self.rng.sample(GARBAGE, 4):
@@ -265,10 +266,10 @@ class World:
         async def look() -> list[Ask]:
             return [ask for ask in await self.doors[0].asks("question") if ask.task_id == asks[0].task_id]
 
-        (asked,) = await eventually(look, 60)
+        (question,) = await eventually(look, 60)
         for word in ("approve", "deny"):
-            self.must(not await self.attempt(kind, asked.id, word), "a question is no approval")
-        await self.doors[0].answer(asked.id, "approve")
+            self.must(not await self.attempt(kind, question.id, word), "a question is no approval")
+        await self.doors[0].answer(question.id, "approve")
 
     async def always(self, kind: str, asks: list[Ask]) -> None:
         """One is denied; then a yes to another is one to all that is left of this tool in this task."""
@@ -355,37 +356,43 @@ class World:
     # ── the oracle ───────────────────────────────────────────────────────────────────────────────────────────────
 
     async def judge(self, ids: list[str]) -> list[str]:
-        """Everything that should not be."""
+        """A sentence for each fault."""
         wrong = list(self.wrong)
         did: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         for task_id, what in self.ledger:
             did[task_id][what] += 1
-        wrong += [f"of task {one}, which nobody knows, {did[one]}" for one in did.keys() - set(ids)]
-        for one in ids:
-            wrong += [f"{one} did {what} {n} times too often" for what, n in (did[one] - self.owed[one]).items()]
-            if one not in self.stopped:
-                wrong += [f"{one} did not do {what}, though allowed" for what in self.owed[one] - did[one]]
-            wrong += await self.audit(one)
-        wrong += [f"{ask_id} was decided by {said}" for ask_id, said in self.accepted.items() if len(said) > 1]
+        wrong += [f"of task {id_}, which nobody knows, {did[id_]}" for id_ in did.keys() - set(ids)]
+        for id_ in ids:
+            wrong += [f"{id_} did {what} {n} times too often" for what, n in (did[id_] - self.owed[id_]).items()]
+            if id_ not in self.stopped:
+                wrong += [f"{id_} did not do {what}, though allowed" for what in self.owed[id_] - did[id_]]
+            wrong += await self.audit(id_)
+        wrong += [
+            f"{ask_id} was decided by {decisions}" for ask_id, decisions in self.accepted.items() if len(decisions) > 1
+        ]
         return wrong
 
     async def audit(self, task_id: str) -> list[str]:
         """The journal alone tells the same: whatever was called has a yes of its own, for these arguments and this hash."""
         door, wrong = self.doors[0], []
         records = await door.service.journal(task_id, limit=1000)
-        asked = {one.seq: one.value for one in records if one.kind == r.APPROVAL}
+        approvals = {record.seq: record.value for record in records if record.kind == r.APPROVAL}
         yes: collections.Counter[str] = collections.Counter()
         always = False
-        for message in [one.value for one in records if one.kind == r.MESSAGE and one.value["ref"] in asked]:
+        for message in [
+            record.value for record in records if record.kind == r.MESSAGE and record.value["ref"] in approvals
+        ]:
             ask = await door.service.messages.ask(f"{task_id}.{message['ref']}")
-            said = message["value"] or {"decision": ask.default, "hash": ask.hash}  # or its time was up
-            always = always or said.get("always", False)
-            if said["hash"] != ask.hash:
-                wrong.append(f"{ask.id} was decided for {said['hash']}")
-            if said["decision"] == "approve":
-                yes[wire.fingerprint([[said.get("arguments", ask.arguments)], {}])] += 1
+            decision = message["value"] or {"decision": ask.default, "hash": ask.hash}  # or its time was up
+            always = always or decision.get("always", False)
+            if decision["hash"] != ask.hash:
+                wrong.append(f"{ask.id} was decided for {decision['hash']}")
+            if decision["decision"] == "approve":
+                yes[wire.fingerprint([[decision.get("arguments", ask.arguments)], {}])] += 1
         did = collections.Counter(
-            one.value["args"] for one in records if one.kind == r.STEP_DONE and one.key.startswith("transfer")
+            record.value["args"]
+            for record in records
+            if record.kind == r.STEP_DONE and record.key.startswith("transfer")
         )
         return wrong + [f"{task_id} called {mark} without a yes in its journal" for mark in did - yes if not always]
 
@@ -425,9 +432,9 @@ async def decide(url: str, decisions: int, seed: int = 4) -> tuple[World, list[s
             ids += await made.round()
         wrong = await made.judge(ids)
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(made.count.items()))
-    told = ", ".join(f"{count} {name}" for name, count in sorted(made.refused.items()))
+    refusals = ", ".join(f"{count} {name}" for name, count in sorted(made.refused.items()))
     print(
-        f"\n{made.hostile()} adversarial decisions of {made.count.total()} on {len(ids)} tasks ({kinds}); refused: {told}; "
+        f"\n{made.hostile()} adversarial decisions of {made.count.total()} on {len(ids)} tasks ({kinds}); refused: {refusals}; "
         f"{len(made.ledger)} executions, {len(wrong)} wrong"
     )
     assert set(made.count) == EXPECTED, "VOID: not every kind of decision occurred"
@@ -466,41 +473,44 @@ def _a_no_is_a_yes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _changes_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(agent_calls, "_with_changes", lambda wanted, _: Allowed(wanted.call, wanted.tool, wanted.arguments))
+    def ignore(checked: CheckedCall, _: Any) -> AllowedCall:
+        return AllowedCall(checked.call, checked.tool, checked.arguments)
+
+    patch.setattr(calls, "_with_changes", ignore)
 
 
 def _a_yes_is_for_all_with_the_same_arguments(patch: pytest.MonkeyPatch) -> None:
-    real, said = Calls._decided, dict[str, Any]()
+    real, approved = Calls._ask_approval, dict[str, Any]()
 
-    async def decided(self: Calls, wanted: Any) -> Any:
-        found = await real(self, wanted)
-        mark = f"{self._ctx.task_id} {plainly(wanted.arguments)}"
-        if isinstance(found, Allowed):
-            said[mark] = found
-        return said.get(mark, found)
+    async def ask_approval(self: Calls, checked: CheckedCall) -> Any:
+        allowed = await real(self, checked)
+        call = f"{self._ctx.task_id} {plainly(checked.arguments)}"
+        if isinstance(allowed, AllowedCall):
+            approved[call] = allowed
+        return approved.get(call, allowed)
 
-    patch.setattr(Calls, "_decided", decided)
+    patch.setattr(Calls, "_ask_approval", ask_approval)
 
 
 def _everybody_is_told_that_they_decided(patch: pytest.MonkeyPatch) -> None:
     real = Messages._reply
 
-    async def reply(self: Messages, *said: Any) -> list[Ask]:
+    async def reply(self: Messages, *args: Any) -> list[Ask]:
         with contextlib.suppress(AlreadyDecided):
-            return await real(self, *said)
+            return await real(self, *args)
         return []
 
     patch.setattr(Messages, "_reply", reply)
 
 
 def _each_call_runs_twice(patch: pytest.MonkeyPatch) -> None:
-    real = Calls._run
+    real = Calls._run_step
 
-    async def run(self: Calls, wanted: Allowed) -> dict[str, Any]:
-        await real(self, wanted)
-        return await real(self, wanted)
+    async def run_step(self: Calls, allowed: AllowedCall) -> dict[str, Any]:
+        await real(self, allowed)
+        return await real(self, allowed)
 
-    patch.setattr(Calls, "_run", run)
+    patch.setattr(Calls, "_run_step", run_step)
 
 
 def _any_hash_will_do(patch: pytest.MonkeyPatch) -> None:
@@ -530,4 +540,4 @@ async def test_a_planted_fault_is_seen(
 ) -> None:
     fault(monkeypatch)
     _, wrong = await decide(fresh_url, 30)
-    assert any(seen in one for one in wrong), wrong
+    assert any(seen in sentence for sentence in wrong), wrong

@@ -118,10 +118,10 @@ def test_those_who_wait_are_told_once_and_only_those_who_fit() -> None:
     granted = settled({"root": purse}, {"a": Amount(llm_tokens=30)}, 0.0)
     assert [wake.task_id for wake in granted.wake] == ["small", "large"]
     assert list(granted.purses["root"].waiting) == ["huge"]
-    raised, told = granted.purses["root"].raised(max_llm_tokens=900).wake("root", 0.0, everybody=True)
-    assert [wake.task_id for wake in told] == ["huge"]
+    raised, woken = granted.purses["root"].raised(max_llm_tokens=900).wake("root", 0.0, everybody=True)
+    assert [wake.task_id for wake in woken] == ["huge"]
     assert not raised.waiting
-    assert len({wake.message for wake in (*granted.wake, *told)}) == 3, "each is a message of its own"
+    assert len({wake.message for wake in (*granted.wake, *woken)}) == 3, "each is a message of its own"
 
 
 def test_all_purses_or_none() -> None:
@@ -193,7 +193,7 @@ def test_who_waits_for_the_least_is_woken_by_the_least() -> None:
     granted = reserved({"root": purse}, "t", "b/1", Amount(1, 80, None), 0.0, Amount(1, 20, None))
     assert granted.lacking == "llm_tokens"
     after = settled(granted.purses, {"a": Amount(1, 75, None)}, 0.0)
-    assert [one.task_id for one in after.wake] == ["t"]
+    assert [wake.task_id for wake in after.wake] == ["t"]
     again = reserved(after.purses, "t", "b/1", Amount(1, 80, None), 0.0, Amount(1, 20, None))
     assert (again.amount.llm_tokens, again.pressed) == (24, True)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from onward import Onward, State
 from onward.agent import loop
-from onward.agent.compaction import summary, transcript
-from onward.agent.conversation import Conversation, Ref, page_of, turns_of, turns_on, unpaired
+from onward.agent.compaction import summary_message, transcript
+from onward.agent.conversation import Conversation, Ref, decode_page, encode_page, turns_from_messages, unpaired
 from onward.agent.model import ModelBusy, ModelRefused, Reply, Request
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
@@ -65,9 +65,9 @@ async def steps(app: Onward, task_id: str, name: str) -> list[Any]:
     """The results of all steps of a name, in order."""
     records = await app.service.journal(task_id, limit=1000)
     return [
-        one.value["result"]
-        for one in records
-        if one.kind == r.STEP_DONE and f"]{one.key}".split("]")[-1].split("#")[0] == name
+        record.value["result"]
+        for record in records
+        if record.kind == r.STEP_DONE and f"]{record.key}".split("]")[-1].split("#")[0] == name
     ]
 
 
@@ -84,23 +84,23 @@ async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) ->
     assert not any("not shown" in request.messages[0]["content"] for request in model.asked)
     assert "They looked at numbers." in model.asked[-1].messages[1]["content"]
     # what was replaced: the page with its turns, each message of them, and a transcript that the model can search
-    for one in compacted:
-        replaced = one["replaced"]
+    for compaction in compacted:
+        replaced = compaction["replaced"]
         (page,) = (await app.service.contents(handle.id, [replaced["page"]])).values()
-        refs = [ref.id for turn in turns_on(page) for ref in turn.messages]
+        refs = [ref.id for turn in decode_page(page) for ref in turn.messages]
         assert set(await app.service.contents(handle.id, refs)) == set(refs)
     first = (await app.service.contents(handle.id, [compacted[0]["replaced"]["artifact"]["artifact_id"]])).popitem()[1]
     assert first.decode().startswith('[user] Look at all numbers.\n[assistant calls] look({"n": 0})\n[result] 0: xxx')
-    known = [one.artifact_id for one in (await app.state(handle.id)).artifacts]
-    assert known == [one["replaced"]["artifact"]["artifact_id"] for one in compacted]
-    told = [one["turn"] for one in [*await steps(app, handle.id, "model"), *compacted]]
-    assert sorted(told) == list(range(1, len(told) + 1)), "each question to a model has a number of its own"
+    known = [artifact.artifact_id for artifact in (await app.state(handle.id)).artifacts]
+    assert known == [compaction["replaced"]["artifact"]["artifact_id"] for compaction in compacted]
+    numbers = [result["turn"] for result in [*await steps(app, handle.id, "model"), *compacted]]
+    assert sorted(numbers) == list(range(1, len(numbers) + 1)), "each question to a model has a number of its own"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [3, 100], ids=["with checkpoints", "without"])
 async def test_killed_anywhere_it_goes_on_with_the_same_conversation(every: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr(loop, "EVERY", every)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", every)
     points, ends = 0, set()
     async for app in crashes():
         model = Walker()
@@ -143,7 +143,7 @@ async def test_it_can_be_switched_off_and_given_to_another_model(lab: Lab) -> No
     lab.app.agent("two", model=model, tools=[look], context_bytes=ROOM, compact=other)
     task = await lab.run("two", "Look.")
     assert model.summed == []
-    assert {one["asked"]["model"] for one in await steps(lab.app, task.task_id, "compact")} == {"small"}
+    assert {result["asked"]["model"] for result in await steps(lab.app, task.task_id, "compact")} == {"small"}
     assert "The goal: Look." in other.summed[0].messages[0]["content"]
 
 
@@ -154,7 +154,7 @@ def test_room_that_is_no_room_is_refused(app: Onward) -> None:
 
 async def test_what_is_left_out_is_counted_after_a_restart_too(lab: Lab, monkeypatch: Any) -> None:
     """Pages that are too old to be shown are not read, and yet their turns are missing."""
-    monkeypatch.setattr(loop, "EVERY", 2)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
 
     class Busy(Walker):
         async def ask(self, request: Request, emit: Any) -> Reply:
@@ -171,7 +171,7 @@ async def test_what_is_left_out_is_counted_after_a_restart_too(lab: Lab, monkeyp
 
 
 async def test_a_compaction_that_failed_is_remembered_after_a_restart_too(lab: Lab, monkeypatch: Any) -> None:
-    monkeypatch.setattr(loop, "EVERY", 2)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
     lab.app.agent("walker", model=(model := Walker(12, lambda _: Reply(""))), tools=[look], context_bytes=ROOM)
     before, pauses = model.ask, [30.0]
 
@@ -196,12 +196,12 @@ def test_summing_up_never_unpairs_and_never_exceeds_the_room(
 ) -> None:
     talk, store = built(plan)
     whole = {id(turn): turn for turn in talk.turns}
-    latest = talk.lately(most // 2)
+    latest = talk.count_fitting(most // 2)
     assert 1 <= latest <= len(talk.turns)
     kept = talk.turns[-latest:]
     last = kept[-1].bytes
-    store["summary"] = summary("so far", 100, 3, "a")
-    talk.sum_up(latest, Ref("summary", min(quarter, most // 4)))
+    store["summary"] = summary_message("so far", 100, 3, "a")
+    talk.replace_older(latest, Ref("summary", min(quarter, most // 4)))
     assert talk.turns[1:] == kept
     assert all(id(turn) in whole for turn in talk.turns[1:])
     refs, left_out = talk.shown(most)
@@ -214,16 +214,16 @@ def test_summing_up_never_unpairs_and_never_exceeds_the_room(
 @given(plans)
 def test_turns_come_back_from_pages_and_from_messages(plan: list[tuple[int, list[int]]]) -> None:
     talk, store = built(plan)
-    assert turns_on(page_of(talk.turns)) == talk.turns
-    said: Any = [(ref, store[ref.id]) for turn in talk.turns for ref in turn.messages]
-    assert turns_of(said) == talk.turns
+    assert decode_page(encode_page(talk.turns)) == talk.turns
+    messages: Any = [(ref, store[ref.id]) for turn in talk.turns for ref in turn.messages]
+    assert turns_from_messages(messages) == talk.turns
     assert Conversation(talk.turns).bytes == sum(size + sum(results) for size, results in plan)
 
 
 def test_a_transcript_names_who_said_what() -> None:
     talk, store = built([(1, []), (1, [1, 1])])
-    said: Any = [store[ref.id] for turn in talk.turns for ref in turn.messages]
-    assert transcript(said).splitlines() == [
+    messages: Any = [store[ref.id] for turn in talk.turns for ref in turn.messages]
+    assert transcript(messages).splitlines() == [
         "[assistant] x",
         "[assistant] x",
         "[assistant calls] look({})",

@@ -19,10 +19,10 @@ def built(plan: list[tuple[int, list[int]]]) -> tuple[Conversation, dict[str, di
     for number, (size, results) in enumerate(plan):
         calls = tuple(ToolCall(f"c{number}_{n}", "look", "{}") for n in range(len(results)))
         store[f"m{number}"] = Reply("x", calls).message
-        talk.say(Ref(f"m{number}", size), calls)
+        talk.add(Ref(f"m{number}", size), calls)
         for call, result in zip(reversed(calls), results, strict=True):  # in the order in which they were done
             store[call.id] = result_message(call.id, "y")
-            talk.answer(call.id, Ref(call.id, result))
+            talk.add_result(call.id, Ref(call.id, result))
     return talk, store
 
 
@@ -38,17 +38,17 @@ def test_what_is_shown_is_always_well_formed(plan: list[tuple[int, list[int]]], 
 
 def test_a_turn_is_finished_before_the_next_begins() -> None:
     talk = Conversation()
-    talk.say(Ref("m", 1), [ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}")])
-    talk.answer("a", Ref("r", 1))
+    talk.add(Ref("m", 1), [ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}")])
+    talk.add_result("a", Ref("r", 1))
     assert talk.turns[-1].open == ("b",)
     with pytest.raises(UsageError, match="the calls b have no result yet"):
-        talk.say(Ref("n", 1))
+        talk.add(Ref("n", 1))
     with pytest.raises(UsageError, match="no call 'z'"):
-        talk.answer("z", Ref("r", 1))
-    talk.answer("b", Ref("first", 1))
-    talk.answer("b", Ref("second", 1))
+        talk.add_result("z", Ref("r", 1))
+    talk.add_result("b", Ref("first", 1))
+    talk.add_result("b", Ref("second", 1))
     assert talk.turns[-1].results["b"].id == "first"
-    talk.say(Ref("n", 1))
+    talk.add(Ref("n", 1))
 
 
 def test_what_a_strict_provider_refuses() -> None:
@@ -57,7 +57,7 @@ def test_what_a_strict_provider_refuses() -> None:
     assert unpaired([ask]) == ["no result for 'a'"]
     assert unpaired([ask, {"role": "user", "content": "?"}, result_message("a", "x")]) == [
         "no result for 'a'",
-        "a result for 'a', which nobody asked for here",
+        "a result for 'a', which no call here asked for",
     ]
     assert unpaired([ask, result_message("a", "x"), result_message("a", "x")]) != []
 

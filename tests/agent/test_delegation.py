@@ -9,7 +9,7 @@ import pytest
 
 from onward import Onward, State
 from onward.agent.conversation import unpaired
-from onward.agent.delegation import DEEPEST
+from onward.agent.delegation import MAX_DEPTH
 from onward.agent.model import ModelRefused, Reply, Request, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
@@ -26,7 +26,7 @@ def crew(app: Onward, boss_says: Any, helper_says: Any, **options: Any) -> tuple
     return app.agent("boss", model=boss, tools=[researcher], **options), boss, helper
 
 
-def found(request: Request) -> str:
+def find(request: Request) -> str:
     """A researcher finds what its goal says."""
     return f"found {request.messages[-1]['content']}"
 
@@ -44,7 +44,7 @@ async def test_several_agents_work_at_once_and_the_caller_holds_no_slot(app: Onw
             await gate()
             return await super().ask(request, emit)
 
-    researcher = app.agent("researcher", model=Patient([found]), description="Finds things out.")
+    researcher = app.agent("researcher", model=Patient([find]), description="Finds things out.")
     model = ScriptedModel(
         [[("researcher", {"goal": "the year"}), ("researcher", {"goal": "the place"})], "1815, London"]
     )
@@ -60,9 +60,9 @@ async def test_several_agents_work_at_once_and_the_caller_holds_no_slot(app: Onw
         assert (await handle.get()).reason == Reason.CHILD
         gate.opened.set()
         assert await handle.result(timeout=60) == "1815, London"
-    told = [message["content"] for message in model.asked[1].messages[-2:]]
-    assert [text.partition(")\n")[2] for text in told] == ["found the year", "found the place"]
-    (spec,) = [one["function"] for one in model.asked[0].tools if one["function"]["name"] == "researcher"]
+    results = [message["content"] for message in model.asked[1].messages[-2:]]
+    assert [text.partition(")\n")[2] for text in results] == ["found the year", "found the place"]
+    (spec,) = [tool_["function"] for tool_ in model.asked[0].tools if tool_["function"]["name"] == "researcher"]
     assert "Finds things out." in spec["description"]
     assert spec["parameters"]["required"] == ["goal"]
     assert [task.input["depth"] for task in await children(app, handle.id)] == [1, 1]
@@ -73,14 +73,14 @@ async def test_killed_anywhere_each_agent_is_asked_once() -> None:
     points = 0
     calls = [("researcher", {"goal": "a"}), ("researcher", {"goal": "b"})]
     async for app in crashes():
-        boss, model, helper = crew(app, [calls, "both found"], [found])
+        boss, model, helper = crew(app, [calls, "both found"], [find])
         handle = await app.submit(boss, "Find a and b.")
         await drain(app)
         assert await handle.result(timeout=1) == "both found", app.killed_at
         assert len(await children(app, handle.id)) == 2, app.killed_at
         assert all(unpaired(request.messages) == [] for request in model.asked), app.killed_at
-        told = [message["content"].partition("\n")[2] for message in model.asked[-1].messages[-2:]]
-        assert told == ["found a", "found b"], app.killed_at
+        results = [message["content"].partition("\n")[2] for message in model.asked[-1].messages[-2:]]
+        assert results == ["found a", "found b"], app.killed_at
         assert len(helper.asked) <= 4, (
             "a reply is paid twice only when it was not recorded (and both are in one commit)"
         )
@@ -114,7 +114,7 @@ async def test_a_cancelled_agent_is_read_too_and_a_cancelled_boss_takes_its_agen
             await gate()
             return await super().ask(request, emit)
 
-    researcher = app.agent("researcher", model=Slow([found]))
+    researcher = app.agent("researcher", model=Slow([find]))
     model = ScriptedModel([[("researcher", {"goal": "a"})], [("researcher", {"goal": "b"})], "never"])
     boss = app.agent("boss", model=model, tools=[researcher])
     async with app.worker():
@@ -161,7 +161,7 @@ async def test_agents_that_call_themselves_come_to_an_end(lab: Lab) -> None:
         "do it yourself, or answer with what you have"
     )
     tasks, _ = await lab.app.list(limit=100)
-    assert len(tasks) == DEEPEST + 1
+    assert len(tasks) == MAX_DEPTH + 1
 
 
 async def test_an_agent_that_nobody_knows_is_said(lab: Lab) -> None:
@@ -182,7 +182,7 @@ async def test_a_long_answer_is_an_artifact_of_whoever_asked(lab: Lab) -> None:
     task = await lab.run(boss, "x")
     assert task.result == "ok"
     assert model.asked[2].messages[-1]["content"] == "701: line 700"
-    assert [one.type for one in (await lab.app.state(task.task_id)).artifacts] == ["answer"]
+    assert [artifact.type for artifact in (await lab.app.state(task.task_id)).artifacts] == ["answer"]
 
 
 async def test_an_agent_reads_the_state_of_those_it_has_to_do_with_and_of_nobody_else(lab: Lab) -> None:
@@ -220,7 +220,7 @@ async def test_an_agent_goes_on_from_an_earlier_answer_of_the_same_agent_but_not
         [("researcher", {"goal": "third", "after": stranger})],
         "ok",
     ]
-    boss, model, helper = crew(lab.app, boss_says, [found, found])
+    boss, model, helper = crew(lab.app, boss_says, [find, find])
     task = await lab.run(boss, "x")
     assert task.result == "ok"
     assert [message["content"] for message in helper.asked[1].messages[1:]] == ["first", "found first", "second"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from onward.demo.agent import GOAL, OLD
+from onward.demo.agent import GOAL, OLD_AFTER_DAYS
 from onward.demo.disk import FILES
 from rig.aimock import AIMock
 from tests.cli.conftest import Said, process
 
-OLD_LOGS = [path for path, _, days in FILES if days > OLD]
+OLD_LOGS = [path for path, _, days in FILES if days > OLD_AFTER_DAYS]
 
 
 def calls(*wanted: tuple[str, dict[str, Any]]) -> dict[str, Any]:
@@ -47,10 +47,10 @@ def test_a_model_that_goes_its_own_way(openai_server: AIMock) -> None:
             {"content": "There is room again."},
         )
     )
-    said = play(openai_server, "--json")
-    assert said.status == 0, said.err
-    proof = said.json
-    assert said.status == 0, proof["claims"]
+    done = play(openai_server, "--json")
+    assert done.status == 0, done.err
+    proof = done.json
+    assert done.status == 0, proof["claims"]
     assert (proof["model"], proof["report"]) == ("gpt-x", "There is room again.")
     assert proof["deleted"] == dict.fromkeys(OLD_LOGS, 1)
     assert proof["turns"] == proof["answers"] == len(openai_server.requests()) == 5
@@ -63,25 +63,25 @@ def test_a_model_that_goes_its_own_way(openai_server: AIMock) -> None:
 @pytest.mark.slow
 def test_a_model_that_does_nothing_is_no_proof(openai_server: AIMock) -> None:
     openai_server.script(script({"content": "Buy a larger disk."}))
-    said = play(openai_server)
-    assert said.status == 1
-    assert "Buy a larger disk." in said.out
-    assert "The model asked for no deletion, so nobody was killed." in said.out
+    done = play(openai_server)
+    assert done.status == 1
+    assert "Buy a larger disk." in done.out
+    assert "The model asked for no deletion, so nobody was killed." in done.out
 
 
 @pytest.mark.slow
 def test_a_model_that_refuses(openai_server: AIMock) -> None:
     openai_server.script(script({"error": {"message": "no such key"}, "status": 401}))
-    said = play(openai_server)
-    assert said.status == 1
-    assert "gpt-x at 127.0.0.1:" in said.out
-    assert "the model gpt-x refused: 401" in said.sentence
-    assert "no such key; check the key" in said.sentence
-    assert "the demo uses a scripted model" in said.sentence
+    done = play(openai_server)
+    assert done.status == 1
+    assert "gpt-x at 127.0.0.1:" in done.out
+    assert "the model gpt-x refused: 401" in done.sentence
+    assert "no such key; check the key" in done.sentence
+    assert "the demo uses a scripted model" in done.sentence
 
 
 @pytest.mark.slow
 def test_nobody_is_there() -> None:
-    said = play("http://127.0.0.1:9/v1")
-    assert said.status == 1
-    assert "the model gpt-x gave no whole answer: Connection error; check OPENAI_BASE_URL" in said.sentence
+    done = play("http://127.0.0.1:9/v1")
+    assert done.status == 1
+    assert "the model gpt-x gave no whole answer: Connection error; check OPENAI_BASE_URL" in done.sentence

@@ -28,9 +28,11 @@ async def test_a_model_of_your_own() -> None:
         handle = await app.submit("parrot", "Hello?")
         await drain(app)
         assert await handle.result() == "You said: Hello?"
-        (told,) = [one.value["result"] for one in await app.service.journal(handle.id) if one.kind == r.STEP_DONE]
-    assert told["usage"] == {"input": 6, "output": 16, "cached": None}
-    assert told["cost"] == pytest.approx((6 * 0.10 + 16 * 0.40) / 1_000_000)
+        (result,) = [
+            record.value["result"] for record in await app.service.journal(handle.id) if record.kind == r.STEP_DONE
+        ]
+    assert result["usage"] == {"input": 6, "output": 16, "cached": None}
+    assert result["cost"] == pytest.approx((6 * 0.10 + 16 * 0.40) / 1_000_000)
 
 
 async def test_it_waits_where_it_is_full_and_tries_again_where_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,8 +50,13 @@ async def test_it_waits_where_it_is_full_and_tries_again_where_it_is_gone(monkey
         await drain(app)
         assert await handle.result() == "at last"
         assert app.clock.now() - start >= 60
-        told = [one for one in await app.service.journal(handle.id) if one.kind in {r.STEP_WAITS, r.STEP_RETRY}]
-    assert [(one.kind, one.value.get("quota")) for one in told] == [(r.STEP_WAITS, "the house"), (r.STEP_RETRY, None)]
+        records = [
+            record for record in await app.service.journal(handle.id) if record.kind in {r.STEP_WAITS, r.STEP_RETRY}
+        ]
+    assert [(record.kind, record.value.get("quota")) for record in records] == [
+        (r.STEP_WAITS, "the house"),
+        (r.STEP_RETRY, None),
+    ]
     with pytest.raises(ModelUnavailable, match="gone"):
         trouble.append(ConnectionError("gone"))
         await names["House"]().ask(Request([{"role": "user", "content": "x"}]), print)

@@ -80,10 +80,10 @@ SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_a_hostile_schema_takes_little_time(name: str) -> None:
     schema, arguments = SCHEMAS[name]
     began = time.thread_time()
-    told = schemas.misfit(schema, arguments)
+    errors = schemas.schema_errors(schema, arguments)
     assert time.thread_time() - began < SECONDS
-    assert len(told) < 2_000
-    assert schemas.misfit(schema, arguments) == told, "a replay says the same"
+    assert len(errors) < 2_000
+    assert schemas.schema_errors(schema, arguments) == errors, "a replay says the same"
 
 
 values = st.recursive(
@@ -133,7 +133,7 @@ def test_it_judges_as_jsonschema_does(x: Any, y: Any, schema: dict[str, Any], ar
         wanted = jsonschema.Draft202012Validator(whole).is_valid(arguments)
     except RecursionError:  # a reference to itself
         return
-    assert (schemas.misfit(whole, arguments) == "") == wanted, schemas.misfit(whole, arguments)
+    assert (schemas.schema_errors(whole, arguments) == "") == wanted, schemas.schema_errors(whole, arguments)
 
 
 # ── what a server offers and answers ─────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +147,7 @@ async def test_too_much_on_offer_is_refused_with_what_to_do(address: str, kind: 
     await server.close()
     few = of_kind(address, kind, only=["work7"])
     if kind == "many tools":
-        assert [one["name"] for one in await few.manifest()] == ["work7"]
+        assert [tool_["name"] for tool_ in await few.manifest()] == ["work7"]
     await few.close()
 
 
@@ -188,7 +188,7 @@ async def test_a_hostile_answer_costs_the_call_and_no_more(address: str, kind: s
 
 
 async def test_an_endless_stream_ends(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp, "MOST", 200_000)
+    monkeypatch.setattr(mcp, "MAX_RESPONSE_BYTES", 200_000)
     server = of_kind(address, "an endless stream")
     with pytest.raises((ConnectionError, ToolSaidNo)):
         await asyncio.wait_for(called(server), 60)
@@ -208,7 +208,7 @@ async def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) 
             writer.write(b" ")
             await asyncio.sleep(0.01)
 
-    monkeypatch.setattr(mcp, "CONNECT", 0.3)
+    monkeypatch.setattr(mcp, "CONNECT_TIMEOUT_S", 0.3)
     listening = await asyncio.start_server(drip, "127.0.0.1", 0)
     server = McpServer("slow", f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp")
     with pytest.raises(ServerAway):
@@ -220,8 +220,8 @@ async def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 @pytest.mark.parametrize("writes", ["'x' * 65536", "'[],' * 20000"])
 async def test_a_command_that_never_ends_its_line_is_given_up(writes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp, "LINE", 1 << 20)
-    monkeypatch.setattr(mcp, "CONNECT", 2.0)
+    monkeypatch.setattr(mcp, "MAX_LINE_CHARS", 1 << 20)
+    monkeypatch.setattr(mcp, "CONNECT_TIMEOUT_S", 2.0)
     program = f"import sys\nwhile True: sys.stdout.write({writes})"
     server = McpServer("endless", [sys.executable, "-c", program])
     with pytest.raises(ServerAway):
@@ -237,9 +237,9 @@ async def test_a_hostile_pattern_does_not_stop_a_worker(app: Onward, address: st
     async with app.worker():
         handle = await app.submit(agent, "work")
         assert await handle.result(timeout=60) == "done"
-    said = [part["content"] for part in model.asked[-1].messages if part["role"] == "tool"]
-    assert "does not match" in said[0]
-    assert said[1] == "done"
+    results = [part["content"] for part in model.asked[-1].messages if part["role"] == "tool"]
+    assert "does not match" in results[0]
+    assert results[1] == "done"
     assert (await app.replay(handle.id)).agrees
 
 
@@ -247,12 +247,12 @@ async def test_a_hostile_pattern_does_not_stop_a_worker(app: Onward, address: st
 
 
 async def model_said(head: str, piece: bytes, times: int | None) -> str:
-    """What comes of a model's answer of so many pieces, or without an end."""
+    """The error for a model's answer of so many pieces, or of endless pieces."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            asked = await reader.readuntil(b"\r\n\r\n")
-            assert b"accept-encoding: identity" in asked.lower()
+            head_bytes = await reader.readuntil(b"\r\n\r\n")
+            assert b"accept-encoding: identity" in head_bytes.lower()
             writer.write(f"HTTP/1.1 200 OK\r\nConnection: close\r\n{head}\r\n\r\n".encode())
             while times is None:
                 writer.write(piece)
@@ -284,7 +284,7 @@ def chunk(**delta: Any) -> bytes:
 
 @pytest.mark.slow
 async def test_a_model_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.agent.models.openai.MOST", 2 << 20)
+    monkeypatch.setattr("onward.agent.models.openai.MAX_REPLY_BYTES", 2 << 20)
     stream = "Content-Type: text/event-stream"
     assert "more than" in await model_said(stream, chunk(content="word " * 1000), None)
     assert "more than" in await model_said(stream, b"data: [[],[]," + b"[]," * 30_000, None)
@@ -292,8 +292,8 @@ async def test_a_model_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPat
     assert "more than" in await model_said(stream, chunk(tool_calls=[call]), None)
     calls = b"".join(chunk(tool_calls=[{"index": n, "id": f"c{n}", "function": {"name": "f"}}]) for n in range(1_100))
     assert "calls of tools" in await model_said(stream, calls, 1)
-    assert "packed" in await model_said(f"{stream}\r\nContent-Encoding: gzip", hostile.BOMB, 1)
-    monkeypatch.setattr("onward.agent.models.openai.LONGEST", 0.2)
+    assert "compressed" in await model_said(f"{stream}\r\nContent-Encoding: gzip", hostile.BOMB, 1)
+    monkeypatch.setattr("onward.agent.models.openai.REPLY_TIMEOUT_S", 0.2)
     assert "gave no whole answer" in await model_said(stream, b": comment\n\n" * 99, None)
 
 

@@ -119,7 +119,7 @@ async def test_whatever_it_waits_for_its_time_holds(lab: Lab, way: str) -> None:
         assert (task.state, task.partial) == (State.FAILED, "So far.")
         return
     assert (task.state, task.result) == (State.COMPLETED, "the end"), task.error
-    results = [str(one["content"]) for one in model.asked[-1].messages if one["role"] == "tool"]
+    results = [str(message["content"]) for message in model.asked[-1].messages if message["role"] == "tool"]
     assert "most of the task's time" in results[0]
     assert "touched" not in results[0], "nobody has said yes"
     replayed = await lab.app.replay(task.task_id)
@@ -141,7 +141,7 @@ async def test_a_deadline_that_passed_while_nobody_worked_keeps_what_there_was(l
 
 
 async def test_behind_a_checkpoint_it_is_kept_too(lab: Lab, monkeypatch: Any) -> None:
-    monkeypatch.setattr("onward.agent.loop.EVERY", 1)
+    monkeypatch.setattr("onward.agent.loop.CHECKPOINT_EVERY_TURNS", 1)
     model = ScriptedModel(
         [says("Halfway.", ("note", "{}")), says("", ("ask_user", '{"question": "well?"}')), says("", ("note", "{}"))]
     )
@@ -180,7 +180,7 @@ async def test_an_agent_answers_with_what_its_agents_had_by_then(lab: Lab) -> No
     lab.app.agent("boss", model=boss, tools=["digger"], deadline=DEADLINE)
     task = await lab.run("boss", "go")
     assert (task.state, task.result) == (State.COMPLETED, "We dug.")
-    (result,) = [str(one["content"]) for one in boss.asked[-1].messages if one["role"] == "tool"]
+    (result,) = [str(message["content"]) for message in boss.asked[-1].messages if message["role"] == "tool"]
     assert "which is not finished" in result
     assert "Dug 3 m." in result
 

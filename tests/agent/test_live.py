@@ -34,37 +34,37 @@ class Slow:
         return Reply("".join(WORDS[: self.words]))
 
 
-async def told(app: Onward, task_id: str) -> list[dict[str, Any]]:
-    """What was told of a task's text."""
+async def live_pieces(app: Onward, task_id: str) -> list[dict[str, Any]]:
+    """The reported pieces of a task's live text."""
     records = await app.service.journal(task_id, limit=1000)
-    return [one.value for one in records if one.kind == r.PROGRESS and "text" in one.value]
+    return [record.value for record in records if record.kind == r.PROGRESS and "text" in record.value]
 
 
 async def test_text_is_told_a_few_times_a_second(lab: Lab) -> None:
     lab.app.agent("slow", model=Slow(lab.clock))
     task = await lab.run("slow", "x")
-    pieces = await told(lab.app, task.task_id)
+    pieces = await live_pieces(lab.app, task.task_id)
     assert 15 <= len(pieces) <= 21, "ten seconds of a hundred words"
-    assert len({(one["turn"], one["attempt"]) for one in pieces}) == 1
-    text = "".join(one["text"] for one in pieces)
+    assert len({(piece["turn"], piece["attempt"]) for piece in pieces}) == 1
+    text = "".join(piece["text"] for piece in pieces)
     assert task.result.startswith(text)
     assert len(task.result) - len(text) < 60
 
 
 async def test_a_quick_reply_is_told_by_its_record_alone(lab: Lab) -> None:
     lab.app.agent("quick", model=Slow(lab.clock, words=4))
-    assert await told(lab.app, (await lab.run("quick", "x")).task_id) == []
+    assert await live_pieces(lab.app, (await lab.run("quick", "x")).task_id) == []
 
 
 async def test_text_of_an_attempt_that_failed_is_withdrawn(lab: Lab) -> None:
     lab.app.agent("slow", model=Slow(lab.clock, breaks=1))
     task = await lab.run("slow", "x")
-    pieces = await told(lab.app, task.task_id)
-    first = [one for one in pieces if one["attempt"] == pieces[0]["attempt"]]
-    assert [one.get("withdrawn", False) for one in first] == [False] * (len(first) - 1) + [True]
+    pieces = await live_pieces(lab.app, task.task_id)
+    first = [piece for piece in pieces if piece["attempt"] == pieces[0]["attempt"]]
+    assert [piece.get("withdrawn", False) for piece in first] == [False] * (len(first) - 1) + [True]
     assert first[-1]["text"] == ""
     assert pieces[: len(first)] == first
-    rest = "".join(one["text"] for one in pieces[len(first) :])
+    rest = "".join(piece["text"] for piece in pieces[len(first) :])
     assert task.result.startswith(rest)
     assert len(first) > 2
 
@@ -81,7 +81,7 @@ async def test_what_cannot_be_written_is_told_as_far_as_it_can(lab: Lab) -> None
     lab.app.agent("half", model=Half())
     task = await lab.run("half", "x")
     assert task.result == "fine"
-    assert [one["text"] for one in await told(lab.app, task.task_id)] == ["half a ?"]
+    assert [piece["text"] for piece in await live_pieces(lab.app, task.task_id)] == ["half a ?"]
 
 
 @pytest.mark.slow
@@ -93,10 +93,10 @@ async def test_a_replay_tells_nothing_twice() -> None:
         assert await handle.result(timeout=1) == "".join(WORDS[:25])
         shifts: dict[int, list[str]] = {}
         numbers: dict[int, int] = {}
-        for one in await app.service.journal(handle.id, limit=1000):
-            if one.kind == r.PROGRESS and "text" in one.value:
-                shifts.setdefault(one.shift, []).append(one.value["text"])
-                assert numbers.setdefault(one.value["attempt"], one.shift) == one.shift, (
+        for record in await app.service.journal(handle.id, limit=1000):
+            if record.kind == r.PROGRESS and "text" in record.value:
+                shifts.setdefault(record.shift, []).append(record.value["text"])
+                assert numbers.setdefault(record.value["attempt"], record.shift) == record.shift, (
                     "another attempt had this number"
                 )
         for pieces in shifts.values():
@@ -121,9 +121,11 @@ async def test_somebody_who_watches_sees_it_before_it_is_over(app: Onward) -> No
     held = app.agent("held", model=Held())
     async with app.worker():
         handle = await app.submit(held, "x")
-        (piece,) = await eventually(lambda: told(app, handle.id))
+        (piece,) = await eventually(lambda: live_pieces(app, handle.id))
         attempt = piece.pop("attempt")
         assert piece == {"message": "", "step": 1, "total": 0, "turn": 1, "text": "the first words"}
-        assert attempt == next(one.seq for one in await app.service.journal(handle.id) if one.kind == r.PROGRESS)
+        assert attempt == next(
+            record.seq for record in await app.service.journal(handle.id) if record.kind == r.PROGRESS
+        )
         gate.opened.set()
         assert await handle.result(timeout=60) == "the first words and the last"

@@ -13,7 +13,7 @@ import pytest
 
 from onward import Onward
 from onward.agent.conversation import Conversation
-from onward.agent.loop import CONTEXT_BYTES, EVERY, STATE_BYTES
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS, CONTEXT_BYTES, STATE_BYTES
 from onward.agent.model import Reply, Request, ToolCall
 from onward.agent.tools import tool
 from onward.core import record as r
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 TURNS = 300
 OUTPUT = 100_000
-ASKS = (3 * EVERY - 2, TURNS - 2)
+ASKS = (3 * CHECKPOINT_EVERY_TURNS - 2, TURNS - 2)
 """Turns in which a person is asked, and the task leaves memory: each as far from its last checkpoint as can be."""
 
 MARKS = (1, TURNS // 3, 2 * TURNS // 3, TURNS)
@@ -34,7 +34,7 @@ STORED = (
 
 
 class Reads:
-    """What is read from the store: records, and bytes of records and contents."""
+    """Counts the reads from the store: records, and bytes of records and contents."""
 
     def __init__(self, app: Onward) -> None:
         self.records = self.bytes = 0
@@ -42,15 +42,15 @@ class Reads:
         journal, contents = store.journal, store.contents
 
         async def count_journal(*args: Any, **options: Any) -> Any:
-            found = await journal(*args, **options)
-            self.records += len(found)
-            self.bytes += sum(len(record.data) for record in found)
-            return found
+            records = await journal(*args, **options)
+            self.records += len(records)
+            self.bytes += sum(len(record.data) for record in records)
+            return records
 
         async def count_contents(*args: Any, **options: Any) -> Any:
-            found = await contents(*args, **options)
-            self.bytes += sum(map(len, found.values()))
-            return found
+            values = await contents(*args, **options)
+            self.bytes += sum(map(len, values.values()))
+            return values
 
         store.journal, store.contents = count_journal, count_contents
 
@@ -118,21 +118,21 @@ async def talk(app: Onward) -> tuple[Talker, list[r.Record]]:
 
 
 def judge(talker: Talker, records: list[r.Record]) -> dict[str, str]:
-    """What is wrong, by name."""
+    """The checks that fail, by name."""
     first, second, third = (after - before for before, after in itertools.pairwise(talker.stored))
     (early, early_bytes), (late, late_bytes) = talker.resumed
     grown = talker.memory[TURNS] - talker.memory[TURNS // 3]
     room = CONTEXT_BYTES + STATE_BYTES
-    turns = sum(record.kind == r.CHECKPOINT for record in records) * EVERY
-    found = {
-        "checkpoints": (turns <= TURNS - EVERY, f"they stand for {turns} turns"),
+    turns = sum(record.kind == r.CHECKPOINT for record in records) * CHECKPOINT_EVERY_TURNS
+    checks = {
+        "checkpoints": (turns <= TURNS - CHECKPOINT_EVERY_TURNS, f"they stand for {turns} turns"),
         "bytes": (
             third > 1.03 * second or third > 1.1 * first or first > 1.2 * OUTPUT * TURNS / 3,
             f"{first:,}, {second:,} and {third:,} were stored in three parts of equal length",
         ),
         "request": (talker.largest > 1.5 * room, f"{talker.largest:,} bytes in one request"),
         "records": (
-            max(early, late) > 12 * EVERY,
+            max(early, late) > 12 * CHECKPOINT_EVERY_TURNS,
             f"{late} records were read at turn {TURNS}, {early} at {ASKS[0]}",
         ),
         "read": (
@@ -141,8 +141,8 @@ def judge(talker: Talker, records: list[r.Record]) -> dict[str, str]:
         ),
         "memory": (grown > 20 * OUTPUT, f"{grown:,} bytes more in memory at turn {TURNS} than at {TURNS // 3}"),
     }
-    print(*(text for _, text in found.values()), sep="\n")
-    return {name: text for name, (wrong, text) in found.items() if wrong}
+    print(*(text for _, text in checks.values()), sep="\n")
+    return {name: text for name, (wrong, text) in checks.items() if wrong}
 
 
 @not_memory

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from onward import Onward, State
 from onward.agent.conversation import unpaired
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.model import ModelBusy, ModelRefused, Reply, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
@@ -94,7 +94,7 @@ async def test_killed_anywhere_it_goes_on() -> None:
 
 
 async def test_a_long_conversation_goes_on_from_its_checkpoints() -> None:
-    turns = 2 * EVERY + 5
+    turns = 2 * CHECKPOINT_EVERY_TURNS + 5
 
     def script() -> Any:
         return [[("check_disk", {"path": f"/{number}"})] for number in range(turns)] + ["enough"]
@@ -252,16 +252,16 @@ async def test_a_tool_that_can_be_asked_whether_it_happened_is_not_repeated(asks
 
 
 @pytest.mark.parametrize(
-    ("verdict", "told", "read"),
+    ("verdict", "value", "read"),
     [
         ("happened", "7 euros are paid", "7 euros are paid"),
         ("happened", {"paid": 7}, '{"paid":7}'),
         ("happened", None, "it happened; nobody knows with what result"),
         ("not_happened", None, "paid"),
-        ("undo", None, "error: Undone: a person had it undone, as nobody knew whether it happened"),
+        ("undo", None, "error: Undone: a person had it undone, as it was unknown whether it happened"),
     ],
 )
-async def test_what_a_person_says_of_an_effect_in_doubt_is_read(lab: Lab, verdict: str, told: Any, read: str) -> None:
+async def test_what_a_person_says_of_an_effect_in_doubt_is_read(lab: Lab, verdict: str, value: Any, read: str) -> None:
     did: list[int] = []
 
     @tool(risk="external_action")
@@ -277,7 +277,7 @@ async def test_what_a_person_says_of_an_effect_in_doubt_is_read(lab: Lab, verdic
     await lab.start()
     task_id = await lab.submit("payer", "Pay the bill.")
     assert (await lab.settled(task_id)).reason == "in_doubt"
-    await lab.app.resolve(task_id, verdict, told)
+    await lab.app.resolve(task_id, verdict, value)
     task = await lab.ended(task_id)
     assert (task.state, task.result) == (State.COMPLETED, "done"), task.error
     assert [request.messages[3]["content"] for request in model.asked[1:]] == [read, read]

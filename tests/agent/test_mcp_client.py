@@ -93,19 +93,22 @@ async def test_tools_of_a_server_are_called_as_recorded_steps(app: Onward, tmp_p
             await app.decide(ask.id, "approve")
             await eventually(lambda: _none(app))
         assert await handle.result(timeout=60) == "done"
-    said = [[part["content"] for part in asked.messages if part["role"] == "tool"] for asked in model.asked]
-    assert said[1][0] == "the note a"
-    assert "do not fit" in said[1][1]
-    assert "'name' is a required property" in said[1][1]
-    assert said[2][2].startswith("error: ToolSaidNo")
-    assert said[3][3] == "written"
+    results = [[part["content"] for part in request.messages if part["role"] == "tool"] for request in model.asked]
+    assert results[1][0] == "the note a"
+    assert "do not fit" in results[1][1]
+    assert "'name' is a required property" in results[1][1]
+    assert results[2][2].startswith("error: ToolSaidNo")
+    assert results[3][3] == "written"
     assert log(tmp_path) == ["read a", "write a refuse", "write a hello"]
     names = [tool["function"]["name"] for tool in model.asked[0].tools]
     assert {"files_read_note", "files_write_note"} <= set(names)
     journal = await app.service.journal(handle.id)
-    (learned,) = [one for one in journal if one.kind == r.STEP_DONE and one.key == "tools of files"]
+    (learned,) = [record for record in journal if record.kind == r.STEP_DONE and record.key == "tools of files"]
     assert learned.value["result"]["tools"] == 2
-    assert [one.key for one in journal if one.kind == r.ANNOUNCED] == ["files_write_note", "files_write_note#2"]
+    assert [record.key for record in journal if record.kind == r.ANNOUNCED] == [
+        "files_write_note",
+        "files_write_note#2",
+    ]
     assert (await app.replay(handle.id)).agrees
 
 
@@ -135,7 +138,7 @@ async def test_a_server_that_dies_in_a_call_leaves_it_in_doubt(app: Onward, tmp_
 @pytest.mark.slow
 @only_file
 async def test_a_tool_that_changes_under_a_task_is_refused(app: Onward, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("onward.agent.mcp.FRESH", 0.0)
+    monkeypatch.setattr("onward.agent.mcp.LIST_MAX_AGE_S", 0.0)
     server = files(tmp_path)
     ready = asyncio.Event()
 
@@ -158,11 +161,11 @@ async def test_a_tool_that_changes_under_a_task_is_refused(app: Onward, tmp_path
     async with app.worker():
         handle = await app.submit(agent, "write a note")
         assert await handle.result(timeout=60) == "done"
-        said = [part["content"] for part in model.asked[-1].messages if part["role"] == "tool"]
-        assert said[0] == "the note a"
-        assert "ToolChanged" in said[1]
-        assert "so it was not called" in said[1]
-        assert said[2] == "the note b", "what did not change can be used"
+        results = [part["content"] for part in model.asked[-1].messages if part["role"] == "tool"]
+        assert results[0] == "the note a"
+        assert "ToolChanged" in results[1]
+        assert "so it was not called" in results[1]
+        assert results[2] == "the note b", "what did not change can be used"
         assert log(tmp_path) == ["read a", "read b"]
         now = app.agent(
             "later", model=ScriptedModel([[("files_write_note", {"name": "a", "text": "x"})], "done"]), tools=[server]
@@ -179,7 +182,7 @@ async def test_what_is_pinned_is_used_and_nothing_else(tmp_path: Path) -> None:
     pin = wire.fingerprint(await server.manifest())
     await server.close()
     only = files(tmp_path, pin=pin)
-    assert [one["name"] for one in await only.manifest()] == ["read_note", "write_note"]
+    assert [tool_["name"] for tool_ in await only.manifest()] == ["read_note", "write_note"]
     await only.close()
     (tmp_path / "changed").touch()
     with pytest.raises(ToolChanged, match="look at what it offers, then pin that"):
@@ -205,7 +208,7 @@ async def test_a_server_that_is_away_fails_with_a_sentence(app: Onward) -> None:
 
 @only_file
 async def test_an_agent_uses_another_onward_over_http_across_its_checkpoints(app: Onward) -> None:
-    """The tools are pinned for the whole task: after a checkpoint nobody is asked again."""
+    """The tools are pinned for the whole task: after a checkpoint the servers are not asked again."""
 
     @app.task
     async def double(ctx: Any, n: int) -> int:
@@ -214,7 +217,7 @@ async def test_an_agent_uses_another_onward_over_http_across_its_checkpoints(app
 
     from onward.agent import loop
 
-    turns = loop.EVERY + 5
+    turns = loop.CHECKPOINT_EVERY_TURNS + 5
     script: list[Any] = [[("far_double", {"n": n})] for n in range(turns)]
     model = ScriptedModel([*script, "done"])
     import dataclasses
@@ -228,11 +231,13 @@ async def test_an_agent_uses_another_onward_over_http_across_its_checkpoints(app
             assert await handle.result(timeout=120) == "done"
         await far.close()
     journal = await app.service.journal(handle.id)
-    assert [one.key for one in journal if one.kind == r.STEP_DONE and "tools of" in one.key] == ["tools of far"]
-    (saved,) = [one for one in journal if one.kind == r.CHECKPOINT]
+    assert [record.key for record in journal if record.kind == r.STEP_DONE and "tools of" in record.key] == [
+        "tools of far"
+    ]
+    (saved,) = [record for record in journal if record.kind == r.CHECKPOINT]
     assert saved.value["value"]["servers"].keys() == {"far"}
-    said = [part["content"] for part in model.asked[-1].messages if part["role"] == "tool"]
-    assert said[-1] == str(2 * (turns - 1))
+    results = [part["content"] for part in model.asked[-1].messages if part["role"] == "tool"]
+    assert results[-1] == str(2 * (turns - 1))
 
 
 @only_file
@@ -375,15 +380,15 @@ async def test_a_failure_of_an_old_connection_does_not_end_the_new_one() -> None
     link = mcp._Link(ends.connect)
     first, second = asyncio.Event(), asyncio.Event()
 
-    async def fails_when(told: asyncio.Event) -> None:
+    async def fails_when(failing: asyncio.Event) -> None:
         async def ask(client: int) -> None:
-            await told.wait()
+            await failing.wait()
             raise ConnectionError("the line is dead")
 
         with pytest.raises(ConnectionError):
             await link.use(ask)
 
-    both = [asyncio.ensure_future(fails_when(told)) for told in (first, second)]
+    both = [asyncio.ensure_future(fails_when(event)) for event in (first, second)]
     await asyncio.sleep(0)
     first.set()
     await both[0]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.agent.model import Reply, Request, ToolCall, Usage, quota_of, seconds_to_wait
-from onward.agent.models import Chosen
+from onward.agent.models import LazyModel
 from onward.agent.models.scripted import ScriptedModel
 from onward.errors import BadSetting, UsageError
 
@@ -31,15 +31,15 @@ async def test_a_script_is_said_from_the_place_that_the_conversation_is_at() -> 
     words = Words()
     first = await model.ask(Request([ASK]), words)
     assert first.calls == (ToolCall("call_0_0", "get_weather", '{"city": "Oslo"}'),)
-    told = [ASK, first.message, {"role": "tool", "tool_call_id": "call_0_0", "content": "rain"}]
+    messages = [ASK, first.message, {"role": "tool", "tool_call_id": "call_0_0", "content": "rain"}]
     for _ in range(2):  # asked the same, it says the same
-        assert (await model.ask(Request(told), words)).text == "It rains."
+        assert (await model.ask(Request(messages), words)).text == "It rains."
     assert "".join(words).split() == ["It", "rains."] * 2
-    said = {"role": "assistant", "content": ""}
+    reply = {"role": "assistant", "content": ""}
     with pytest.raises(RuntimeError, match="boo"):
-        await model.ask(Request([ASK, said, said]), words)
+        await model.ask(Request([ASK, reply, reply]), words)
     with pytest.raises(UsageError, match="the script has 3 answers"):
-        await model.ask(Request([ASK, said, said, said]), words)
+        await model.ask(Request([ASK, reply, reply, reply]), words)
 
 
 async def test_a_line_may_be_made_of_the_request() -> None:
@@ -82,8 +82,8 @@ TEXTS = st.text(max_size=20) | st.from_regex(r"[0-9.]{0,5}(ms|m|h|s)?[0-9.]{0,5}
 
 @given(st.dictionaries(st.sampled_from(HEADERS), TEXTS))
 def test_whatever_a_header_says_it_is_a_time_or_nothing(headers: dict[str, str]) -> None:
-    found = seconds_to_wait(headers)
-    assert found is None or found >= 0
+    delay = seconds_to_wait(headers)
+    assert delay is None or delay >= 0
 
 
 def test_usage_that_is_unknown_is_unknown() -> None:
@@ -101,19 +101,19 @@ async def test_a_model_is_made_when_it_is_asked_for_and_closed_when_it_was() -> 
             self.closed += 1
 
     mine = Closable(["x"])
-    chosen = Chosen(mine)
+    chosen = LazyModel(mine)
     assert chosen() is chosen() is mine
     await chosen.close()
     assert mine.closed == 1
-    await Chosen(ScriptedModel([])).close()  # one that holds nothing open
-    await Chosen("openai:x").close()  # one that was never asked for
+    await LazyModel(ScriptedModel([])).close()  # one that holds nothing open
+    await LazyModel("openai:x").close()  # one that was never asked for
     for wrong in ("gpt-5", "openai:", "aol:gpt-5"):
         with pytest.raises(BadSetting, match="openai:NAME"):
-            Chosen(wrong)()
+            LazyModel(wrong)()
 
 
 def test_tasks_share_the_quota_of_a_model() -> None:
-    one = ScriptedModel([], "one")
-    assert quota_of(one) == "one"
-    one.quota = "all of mine"  # type: ignore[attr-defined]
-    assert quota_of(one) == "all of mine"
+    model = ScriptedModel([], "one")
+    assert quota_of(model) == "one"
+    model.quota = "all of mine"  # type: ignore[attr-defined]
+    assert quota_of(model) == "all of mine"

@@ -1,4 +1,4 @@
-"""OpenAI's SDK, against a strict server that nobody here wrote, and against answers that no server should give."""
+"""OpenAI's SDK, against a strict server that is not part of this project, and against answers that no server should give."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Words(list[str]):
         self.append(word)
 
 
-async def asked(door: Strict, request: Request | None = None, words: Words | None = None, **options: Any) -> Reply:
+async def ask(door: Strict, request: Request | None = None, words: Words | None = None, **options: Any) -> Reply:
     model = OpenAIModel("gpt-5-mini", base_url=door.url, api_key="test", **options)
     try:
         return await model.ask(request or Request([ASK]), Words() if words is None else words)
@@ -61,7 +61,7 @@ async def test_an_answer_comes_in_pieces_and_with_its_usage(door: Strict, openai
     usage = {"prompt_tokens": 90, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 64}}
     openai_server.script([{**MATCH, "response": {"content": "It rains in Oslo, as ever.", "usage": usage}}])
     words = Words()
-    reply = await asked(door, Request([ASK], max_tokens=99, temperature=0.5), words)
+    reply = await ask(door, Request([ASK], max_tokens=99, temperature=0.5), words)
     assert (reply.text, reply.calls, reply.finish) == ("It rains in Oslo, as ever.", (), "stop")
     assert "".join(words) == reply.text
     assert len(words) > 1
@@ -74,19 +74,19 @@ async def test_an_answer_comes_in_pieces_and_with_its_usage(door: Strict, openai
 
 async def test_tools_are_called_and_answered(door: Strict, openai_server: AIMock) -> None:
     arguments = ['{"city":"Oslo"}', '{"city":"Bergen"}']
-    calls = [{"name": "get_weather", "arguments": one} for one in arguments]
+    calls = [{"name": "get_weather", "arguments": text} for text in arguments]
     openai_server.script(
         [
             {"match": {"userMessage": "weather", "hasToolResult": False}, "response": {"toolCalls": calls}},
             {"match": {"userMessage": "weather", "hasToolResult": True}, "response": {"content": "It rains."}},
         ]
     )
-    reply = await asked(door, Request([ASK], tools=[get_weather.spec()]))
-    assert [(one.name, one.arguments) for one in reply.calls] == [("get_weather", one) for one in arguments]
+    reply = await ask(door, Request([ASK], tools=[get_weather.spec()]))
+    assert [(call.name, call.arguments) for call in reply.calls] == [("get_weather", text) for text in arguments]
     assert reply.finish == "tool_calls"
-    assert len({one.id for one in reply.calls}) == 2
-    results = [{"role": "tool", "tool_call_id": one.id, "content": "rain"} for one in reply.calls]
-    after = await asked(door, Request([ASK, reply.message, *results], tools=[get_weather.spec()]))
+    assert len({call.id for call in reply.calls}) == 2
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in reply.calls]
+    after = await ask(door, Request([ASK, reply.message, *results], tools=[get_weather.spec()]))
     assert after.text == "It rains."
 
 
@@ -119,7 +119,7 @@ async def test_what_a_provider_says_no_with(
 ) -> None:
     openai_server.script([{**MATCH, "response": response}])
     with pytest.raises(kind, match=response["error"]["message"]) as caught:
-        await asked(door)
+        await ask(door)
     if isinstance(caught.value, ModelBusy):
         assert (caught.value.retry_after, caught.value.quota) == (retry_after, quota)
     assert len(door.seen) == 1, "the SDK's own retries are off"
@@ -131,47 +131,47 @@ async def test_an_answer_that_breaks_off_is_no_answer(
 ) -> None:
     openai_server.script([{**MATCH, "response": {"content": "word " * 100}, **fault}])
     with pytest.raises(ModelUnavailable, match="gave no whole answer"):
-        await asked(door)
+        await ask(door)
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
 async def test_why_it_stopped_is_said_as_it_is(door: Strict, openai_server: AIMock, finish: str) -> None:
     openai_server.script([{**MATCH, "response": {"content": "It rai", "finishReason": finish}}])
-    reply = await asked(door)
+    reply = await ask(door)
     assert (reply.text, reply.finish) == ("It rai", finish)
 
 
 async def test_a_call_that_is_cut_off_says_so(door: Strict) -> None:
     door.say(events(piece(part(0, "a", "get_weather", '{"city":"Os')), piece({}, "length")))
-    reply = await asked(door)
+    reply = await ask(door)
     assert reply.finish == "length"
-    assert [one.arguments for one in reply.calls] == ['{"city":"Os']
+    assert [call.arguments for call in reply.calls] == ['{"city":"Os']
 
 
 async def test_thoughts_are_not_the_answer(door: Strict, openai_server: AIMock) -> None:
     openai_server.script([{**MATCH, "response": {"content": "Rain.", "reasoning": "Oslo is in Norway."}}])
     words = Words()
-    assert (await asked(door, words=words)).text == "Rain."
+    assert (await ask(door, words=words)).text == "Rain."
     assert "".join(words) == "Rain."
 
 
 async def test_an_empty_answer_is_an_answer(door: Strict) -> None:
     door.say(events(piece({"role": "assistant", "content": ""}), piece({}, "stop")))
-    reply = await asked(door)
+    reply = await ask(door)
     assert (reply.text, reply.calls, reply.finish) == ("", (), "stop")
 
 
 async def test_silence_is_no_answer(door: Strict, openai_server: AIMock) -> None:
     openai_server.script([{**MATCH, "response": {"content": "word " * 9}, "latency": 30_000}])
     with pytest.raises(ModelUnavailable, match=r"silent for 0\.3 s"):
-        await asked(door, first=0.3)
+        await ask(door, first=0.3)
 
 
 async def test_silence_in_the_middle_is_no_answer_either(door: Strict, openai_server: AIMock) -> None:
     pause = {"streamingProfile": {"ttft": 1, "tps": 0.05}}
     openai_server.script([{**MATCH, "response": {"content": "word " * 99}, **pause}])
     with pytest.raises(ModelUnavailable, match=r"silent for 0\.3 s"):
-        await asked(door, first=20, silence=0.3)
+        await ask(door, first=20, silence=0.3)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ async def test_silence_in_the_middle_is_no_answer_either(door: Strict, openai_se
     ids=["broke off", "an error", "cut", "refused", "nobody there"],
 )
 async def test_what_had_begun_is_not_free(door: Strict, answer: Answer | None, began: bool) -> None:
-    """A provider charges for what it has said, also when nobody has heard the end of it."""
+    """A provider charges for the text that it has sent, also when the rest was lost."""
     if answer is not None:
         door.say(answer)
     where = door.url if answer is not None else "http://127.0.0.1:9/v1"
@@ -216,7 +216,7 @@ async def test_a_provider_says_when_to_come_back(
         headers = {"Retry-After": email.utils.formatdate(time.time() + 3_000, usegmt=True)}
     door.say(Answer(429, headers=headers))
     with pytest.raises(ModelBusy) as caught:
-        await asked(door)
+        await ask(door)
     assert caught.value.quota
     assert least <= (caught.value.retry_after or 0) <= most
 
@@ -236,18 +236,18 @@ async def test_whether_a_quota_is_used_up(
 ) -> None:
     door.say(Answer(status, {"error": error}, headers))
     with pytest.raises(ModelBusy, match=error["message"]) as caught:
-        await asked(door)
+        await ask(door)
     assert (caught.value.quota, caught.value.retry_after) == (quota, after)
 
 
 async def test_a_no_in_the_middle_of_an_answer(door: Strict) -> None:
     door.say(events(piece({"content": "It"}), {"error": {"message": "too much", "code": "rate_limit_exceeded"}}))
     with pytest.raises(ModelBusy, match="too much") as caught:
-        await asked(door)
+        await ask(door)
     assert caught.value.quota
     door.say(events(piece({"content": "It"}), {"error": {"message": "a wire is loose"}}))
     with pytest.raises(ModelUnavailable, match="a wire is loose"):
-        await asked(door)
+        await ask(door)
 
 
 # ── answers that no server should give ───────────────────────────────────────────────────────────────────────────────
@@ -275,7 +275,7 @@ async def test_a_no_in_the_middle_of_an_answer(door: Strict) -> None:
 async def test_nonsense_is_no_answer(door: Strict, answer: Answer) -> None:
     door.say(answer)
     with pytest.raises(ModelUnavailable, match="the model gpt-5-mini gave no whole answer"):
-        await asked(door)
+        await ask(door)
 
 
 async def test_calls_that_are_numbered_oddly_stay_apart(door: Strict) -> None:
@@ -289,30 +289,30 @@ async def test_calls_that_are_numbered_oddly_stay_apart(door: Strict) -> None:
     }
     for how, deltas in streams.items():
         door.say(events(*[piece(delta) for delta in deltas], ends))
-        reply = await asked(door)
+        reply = await ask(door)
         assert reply.calls == (ToolCall("a", "x", '{"n":1}'), ToolCall("b", "y", "{}")), how
 
 
 async def test_calls_without_ids_of_their_own_get_one(door: Strict) -> None:
     deltas = [part(0, "", "x", "{}"), part(1, None, "y", "{}"), part(2, "a", "z", "{}"), part(3, "a", "z", "{}")]
     door.say(events(*[piece(delta) for delta in deltas], piece({}, "tool_calls")))
-    reply = await asked(door)
-    assert [one.name for one in reply.calls] == ["x", "y", "z", "z"]
-    assert len({one.id for one in reply.calls}) == 4
+    reply = await ask(door)
+    assert [call.name for call in reply.calls] == ["x", "y", "z", "z"]
+    assert len({call.id for call in reply.calls}) == 4
 
 
 async def test_a_refusal_says_why(door: Strict) -> None:
     door.say(events(piece({"refusal": "I will "}), piece({"refusal": "not."}), piece({}, "stop")))
-    reply = await asked(door)
+    reply = await ask(door)
     assert (reply.text, reply.finish) == ("I will not.", "refusal")
 
 
 async def test_usage_that_is_not_told_is_unknown(door: Strict) -> None:
     door.say(events(piece({"content": "Rain."}, "stop")))
-    reply = await asked(door)
+    reply = await ask(door)
     assert reply.usage == Usage()
     door.say(events(piece({"content": "Rain."}, "stop", usage={"prompt_tokens": 3})))
-    assert (await asked(door)).usage == Usage(3, None, None)
+    assert (await ask(door)).usage == Usage(3, None, None)
 
 
 async def test_what_a_model_once_wrote_does_not_spoil_the_history(door: Strict, openai_server: AIMock) -> None:
@@ -322,11 +322,11 @@ async def test_what_a_model_once_wrote_does_not_spoil_the_history(door: Strict, 
         ToolCall("b", "", ""),
         ToolCall("c", "x" * 99, "[1]"),
     )
-    results = [{"role": "tool", "tool_call_id": one.id, "content": "error: what?"} for one in calls]
-    assert (await asked(door, Request([ASK, Reply("", calls).message, *results]))).text == "Sorry."
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "error: what?"} for call in calls]
+    assert (await ask(door, Request([ASK, Reply("", calls).message, *results]))).text == "Sorry."
     sent = [call["function"] for call in door.seen[0]["messages"][1]["tool_calls"]]
-    assert [one["name"] for one in sent] == ["functions_get_weather", "_", "x" * 64]
-    assert [json.loads(one["arguments"]) for one in sent] == [
+    assert [function["name"] for function in sent] == ["functions_get_weather", "_", "x" * 64]
+    assert [json.loads(function["arguments"]) for function in sent] == [
         {"not_a_json_object": '{"city":"Os'},
         {},
         {"not_a_json_object": "[1]"},
@@ -355,12 +355,12 @@ class Weather(BaseModel):
 )
 def test_the_most_tokens_go_where_the_server_looks_for_them(base_url: str | None, field: str) -> None:
     model = OpenAIModel("m", base_url=base_url, api_key="k")
-    sent = model._asked(Request([ASK], max_tokens=9, result=Weather))
+    sent = model._parameters(Request([ASK], max_tokens=9, result=Weather))
     assert [name for name in ("max_tokens", "max_completion_tokens") if name in sent] == [field]
     assert sent["response_format"]["json_schema"]["name"] == "Weather"
     assert ("stream_options" in sent) == ("mistral" not in (base_url or ""))
-    told = OpenAIModel("m", base_url=base_url, max_tokens_as="max_new_tokens")
-    assert told._asked(Request([ASK], max_tokens=9))["max_new_tokens"] == 9
+    other = OpenAIModel("m", base_url=base_url, max_tokens_as="max_new_tokens")
+    assert other._parameters(Request([ASK], max_tokens=9))["max_new_tokens"] == 9
 
 
 async def test_nobody_there() -> None:
@@ -382,18 +382,18 @@ async def test_without_a_key_and_a_server_of_your_own(monkeypatch: pytest.Monkey
 
 def test_a_quota_is_named_by_whom_it_belongs_to_and_never_by_the_key() -> None:
     key = "sk-very-secret-and-long"
-    one = OpenAIModel("gpt-5", api_key=key, base_url="http://user:password@host:8000/v1/")
-    assert one.quota.startswith("gpt-5 at host:8000/v1 (key #")
-    assert key not in one.quota
-    assert "password" not in one.quota
-    assert one.quota == OpenAIModel("gpt-5", api_key=key, base_url="http://host:8000/v1").quota
+    model = OpenAIModel("gpt-5", api_key=key, base_url="http://user:password@host:8000/v1/")
+    assert model.quota.startswith("gpt-5 at host:8000/v1 (key #")
+    assert key not in model.quota
+    assert "password" not in model.quota
+    assert model.quota == OpenAIModel("gpt-5", api_key=key, base_url="http://host:8000/v1").quota
     others = [
         OpenAIModel("gpt-5", api_key="another", base_url="http://host:8000/v1"),
         OpenAIModel("gpt-5-mini", api_key=key, base_url="http://host:8000/v1"),
         OpenAIModel("gpt-5", api_key=key, base_url="http://host:8001/v1"),
         OpenAIModel("gpt-5", api_key=key),
     ]
-    assert one.quota not in {other.quota for other in others}
+    assert model.quota not in {other.quota for other in others}
 
 
 def test_its_prices_are_those_of_whom_it_asks() -> None:
@@ -415,6 +415,6 @@ def test_a_model_goes_from_loop_to_loop_and_its_connections_do_not(openai_server
         assert client.is_closed()
         return "".join(texts), client
 
-    (first, one), (second, other) = asyncio.run(ask_and_close()), asyncio.run(ask_and_close())
+    (first, first_client), (second, other) = asyncio.run(ask_and_close()), asyncio.run(ask_and_close())
     assert (first, second) == ("Rain.Rain.", "Rain.Rain.")
-    assert one is not other
+    assert first_client is not other

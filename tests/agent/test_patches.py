@@ -23,7 +23,7 @@ def fact(key: str, value: Any) -> StatePatch:
 
 
 def noted(state: AgentState) -> list[Any]:
-    return [one.value for one in state.known_facts if one.key == "n"]
+    return [fact.value for fact in state.known_facts if fact.key == "n"]
 
 
 async def test_patches_that_are_sent_at_once_all_land_in_one_order(app: Onward) -> None:
@@ -53,9 +53,11 @@ async def test_patches_that_are_sent_at_once_all_land_in_one_order(app: Onward) 
     assert noted(state) == noted(seen)
     system = model.asked[-1].messages[0]["content"]
     assert system.count("another agent") == 40
-    records = [one for one in await app.service.journal(handle.id) if one.kind == r.PATCHED and "n" in one.value]
-    assert [one.value["n"] for one in records] == sorted(one.value["n"] for one in records)
-    assert {one.value["by"] for one in records} == {"agent 0", "agent 1"}
+    records = [
+        record for record in await app.service.journal(handle.id) if record.kind == r.PATCHED and "n" in record.value
+    ]
+    assert [record.value["n"] for record in records] == sorted(record.value["n"] for record in records)
+    assert {record.value["by"] for record in records} == {"agent 0", "agent 1"}
     assert (await app.replay(handle.id)).agrees
 
 
@@ -67,7 +69,7 @@ async def test_killed_anywhere_a_patch_lands_once() -> None:
         @tool
         async def call_in(n: int) -> str:
             """Somebody changes the state while this runs; what is sent again is one."""
-            await app.service.states.patch(sent[0], fact("n", n), id=f"patch {n}")
+            await app.service.agent_states.patch(sent[0], fact("n", n), id=f"patch {n}")
             return "told"
 
         model = ScriptedModel([[("call_in", {"n": 1})], [("call_in", {"n": 2}), ("call_in", {"n": 3})], "done"])
@@ -76,8 +78,8 @@ async def test_killed_anywhere_a_patch_lands_once() -> None:
         await drain(app)
         assert await handle.result(timeout=1) == "done", app.killed_at
         assert sorted(noted(await app.state(handle.id))) == [1, 2, 3], app.killed_at
-        records = [one for one in await app.service.journal(handle.id) if one.kind == r.PATCHED]
-        assert len([one for one in records if "n" in one.value]) == 3, app.killed_at
+        records = [record for record in await app.service.journal(handle.id) if record.kind == r.PATCHED]
+        assert len([record for record in records if "n" in record.value]) == 3, app.killed_at
         assert app.killed_at or (await app.replay(handle.id)).agrees
         points += 1
     assert points > 10

@@ -13,7 +13,7 @@ from onward.agent import loop
 from onward.agent.conversation import unpaired
 from onward.agent.model import ModelBusy, Reply, Request, ToolCall
 from onward.agent.models.scripted import ScriptedModel
-from onward.agent.policy import REPEATS, USELESS, Action, Answer, Ask, Do, Say, Seen, Stop, usual
+from onward.agent.policy import MAX_REPEATED_TURNS, MAX_USELESS_REPLIES, Action, Answer, Ask, Do, Say, Seen, Stop, usual
 from onward.agent.tools import tool
 from onward.core.state import BUDGET_PRESSURE, AgentState, Fact, StatePatch
 from onward.testing import crashes, drain
@@ -30,7 +30,7 @@ CALL = ToolCall("c1", "look", "{}")
         (Seen(STATE, reply=Reply("", (CALL,), finish="tool_calls")), Do((CALL,))),
         (Seen(STATE, reply=Reply("so", (CALL,))), Do((CALL,))),
         (Seen(STATE, reply=Reply("done"), answer="done"), Answer("done")),
-        (Seen(STATE, repeated=REPEATS - 1), Ask()),
+        (Seen(STATE, repeated=MAX_REPEATED_TURNS - 1), Ask()),
     ],
 )
 def test_the_usual_policy(seen: Seen, action: Action) -> None:
@@ -45,16 +45,16 @@ def test_the_usual_policy(seen: Seen, action: Action) -> None:
         (Seen(STATE, reply=Reply("", finish="content_filter")), "content filter"),
         (Seen(STATE, reply=Reply(" \n")), "empty"),
         (Seen(STATE, reply=Reply("x"), wrong="Your answer does not fit: no JSON."), "does not fit"),
-        (Seen(STATE, repeated=REPEATS), "3 times in a row"),
+        (Seen(STATE, repeated=MAX_REPEATED_TURNS), "3 times in a row"),
     ],
 )
 def test_what_is_of_no_use_is_said_and_after_a_few_times_the_agent_stops(seen: Seen, words: str) -> None:
-    said = usual(seen)
-    assert isinstance(said, Say)
-    assert words in said.text
-    given_up = usual(dataclasses.replace(seen, useless=USELESS - 1))
+    hint = usual(seen)
+    assert isinstance(hint, Say)
+    assert words in hint.text
+    given_up = usual(dataclasses.replace(seen, useless=MAX_USELESS_REPLIES - 1))
     if seen.reply is None:
-        assert given_up == said, "a hint is not a failure"
+        assert given_up == hint, "a hint is not a failure"
     else:
         assert isinstance(given_up, Stop)
         assert "another model" in given_up.why or "model that" in given_up.why
@@ -85,7 +85,7 @@ async def test_a_model_that_says_nothing_of_use_is_asked_again_and_given_up(lab:
     task = await lab.run("two", "x")
     assert (task.state, (task.error or {})["type"]) == (State.FAILED, "NoAnswer")
     assert "gave 3 replies in a row that are of no use" in (task.error or {})["message"]
-    assert len(silent.asked) == USELESS
+    assert len(silent.asked) == MAX_USELESS_REPLIES
     assert (await lab.app.replay(task.task_id)).agrees
 
 
@@ -113,7 +113,7 @@ async def test_an_answer_that_never_has_the_promised_form_ends(lab: Lab) -> None
     lab.app.agent("finder", model=(model := Lines(Reply("it is /var"))), result=Found)
     task = await lab.run("finder", "x")
     assert "promise a simpler form" in (task.error or {})["message"]
-    assert len(model.asked) == USELESS
+    assert len(model.asked) == MAX_USELESS_REPLIES
 
 
 async def test_the_same_calls_again_and_again_get_a_hint(lab: Lab) -> None:
@@ -131,7 +131,7 @@ async def test_the_same_calls_again_and_again_get_a_hint(lab: Lab) -> None:
 
 
 async def test_what_a_policy_has_seen_is_remembered_by_a_checkpoint(lab: Lab, monkeypatch: Any) -> None:
-    monkeypatch.setattr(loop, "EVERY", 2)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
 
     @tool
     def look() -> str:
@@ -155,7 +155,7 @@ async def test_what_a_policy_has_seen_is_remembered_by_a_checkpoint(lab: Lab, mo
     assert "very same calls 3 times" in looker.asked[-1].messages[-1]["content"]
     lab.app.agent("silent", model=(silent := Leaving(Reply(""))))
     assert ((await lab.run("silent", "x")).error or {})["type"] == "NoAnswer"
-    assert len(silent.asked) == USELESS
+    assert len(silent.asked) == MAX_USELESS_REPLIES
     assert looker.left
     assert silent.left
 

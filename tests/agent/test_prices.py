@@ -1,4 +1,4 @@
-"""Prices: what a call costs, what it can cost at most, and that what nobody knows is None and never zero."""
+"""Prices: the cost of a call, the most that it can cost, and None, never zero, for an unknown price."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from onward.agent.model import Usage
 from onward.agent.models.scripted import ScriptedModel
-from onward.agent.prices import Prices, cost, most
+from onward.agent.prices import Prices, cost, max_cost
 from onward.errors import BadSetting
 
 TOKENS = st.integers(0, 2_000_000)
@@ -49,7 +49,7 @@ def test_a_listed_model_has_its_price() -> None:
 )
 def test_what_nobody_knows_is_none_and_not_zero(name: str) -> None:
     assert cost(name, Usage(10, 10)) is None
-    assert most(name, 10, 10) is None
+    assert max_cost(name, 10, 10) is None
 
 
 @pytest.mark.parametrize("usage", [Usage(), Usage(3), Usage(None, 3), Usage(-1, 3), Usage(3, -1)])
@@ -74,7 +74,7 @@ def test_a_model_is_priced_where_it_is_asked() -> None:
 def test_your_own_prices_come_first() -> None:
     mine = Priced("gpt-4o", Prices(1.0, 2.0, cached_per_mtok=0.5), "http://127.0.0.1:8000/v1")
     assert cost(mine, Usage(2_000_000, 1_000_000, cached=1_000_000)) == pytest.approx(1.0 + 0.5 + 2.0)
-    assert most(mine, 2_000_000, 1_000_000) == pytest.approx(4.0)
+    assert max_cost(mine, 2_000_000, 1_000_000) == pytest.approx(4.0)
     plain = Priced("mine", Prices(1.0, 2.0))
     assert cost(plain, Usage(2_000_000, 1_000_000, cached=1_000_000)) == pytest.approx(4.0)
     assert cost(Priced("at home", Prices(0.0, 0.0)), Usage(10, 10)) == 0.0, "whoever says that it is free is believed"
@@ -90,7 +90,7 @@ def test_a_price_is_a_price(prices: tuple[float, ...]) -> None:
 def test_no_call_costs_more_than_its_most(input_: int, cached: int, output: int, name: str) -> None:
     own = {"mine": Prices(3.0, 15.0, 0.3), "odd": Prices(1.0, 1.0, 9.0)}
     model = Priced(name, own[name]) if name in own else name
-    bound, real = most(model, input_, output), cost(model, Usage(input_, output, cached))
+    bound, real = max_cost(model, input_, output), cost(model, Usage(input_, output, cached))
     assert bound is not None
     assert real is not None
     assert real <= bound * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""What must be so for every state, conversation and crash: never over budget, never an unpaired call, the same slice for the
+"""Properties of every state, conversation and crash: never over budget, never an unpaired call, the same slice for the
 same input, and a snapshot anywhere changes nothing. Each property is shown a fault, and has to find it."""
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from onward.agent.conversation import Conversation
 from onward.agent.loop import STATE_BYTES, Agent
 from onward.agent.model import ModelRefused, Request
 from onward.agent.models.scripted import ScriptedModel
-from onward.agent.tools import tool, toolbox
+from onward.agent.tools import tool, tools_by_name
 from onward.core import slice as slices
 from onward.core import wire
-from onward.core.slice import Said, Shown
+from onward.core.slice import MessageSize, Shown
 from onward.core.state import AgentState, StatePatch, folded
 from onward.testing import Killed, MemoryApp, drain, memory_app
 from tests.agent import test_conversation, test_state
@@ -38,7 +38,7 @@ LIVES = (Phase.explicit, Phase.generate)
 
 
 def killed_at(number: int) -> MemoryApp:
-    """An app in memory whose worker is killed at the point with this number, if it comes so far; 0 kills nobody."""
+    """An app in memory whose worker is killed at the point with this number, if it comes so far; 0 kills no worker."""
     app, passed = memory_app(), itertools.count(1)
 
     def point(name: str) -> None:
@@ -94,7 +94,9 @@ async def converse(script: Any, kill: int) -> list[Request]:
         return text
 
     model = Counting([*script, "done"])
-    agent = Agent("talk", lambda: model, tools=toolbox([look, write]), context_bytes=ROOM, instructions="Be brief.")
+    agent = Agent(
+        "talk", lambda: model, tools=tools_by_name([look, write]), context_bytes=ROOM, instructions="Be brief."
+    )
     app = killed_at(kill)
     async with app:
         app.task(name="talk")(_handler(agent))
@@ -124,7 +126,7 @@ def test_every_request_fits_is_paired_and_is_the_same_after_a_kill(script: Any, 
 
 def _requests(script: Any, kill: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "EVERY", EVERY)
+        patch.setattr(loop, "CHECKPOINT_EVERY_TURNS", EVERY)
         straight = asyncio.run(converse(script, 0))
         killed = asyncio.run(converse(script, kill))
     assert len(straight) == len(script) + 1
@@ -134,10 +136,10 @@ def _requests(script: Any, kill: int) -> None:
         sizes = [len(wire.encode(dict(message))) for message in request.messages[1:]]
         last = max(at for at, message in enumerate(request.messages[1:]) if message["role"] != "tool")
         assert sum(sizes) <= max(ROOM, sum(sizes[last:]))
-    told = [list(request.messages) for request in killed]
-    once = [messages for at, messages in enumerate(told) if not at or messages != told[at - 1]]
+    shown = [list(request.messages) for request in killed]
+    once = [messages for at, messages in enumerate(shown) if not at or messages != shown[at - 1]]
     assert once == [list(request.messages) for request in straight], "a kill changed what the model was shown"
-    assert len(told) - len(once) <= 1, "at most the call whose answer died is made again"
+    assert len(shown) - len(once) <= 1, "at most the call whose answer died is made again"
 
 
 # ── a state and its snapshots ────────────────────────────────────────────────────────────────────────────────────────
@@ -200,17 +202,17 @@ def test_many_lives(holds: str) -> None:
 # ── each of these properties finds a fault ───────────────────────────────────────────────────────────────────────────
 
 
-def cut_through_turns(said: Any, most: int) -> Shown:
-    kept: list[Said] = []
-    for one in reversed(said):
-        if kept and sum(other.bytes for other in kept) + one.bytes > most:
+def cut_through_turns(messages: Any, most: int) -> Shown:
+    kept: list[MessageSize] = []
+    for message in reversed(messages):
+        if kept and sum(other.bytes for other in kept) + message.bytes > most:
             break
-        kept.insert(0, one)
-    return Shown(kept, len({one.turn for one in said}) - len({one.turn for one in kept}))
+        kept.insert(0, message)
+    return Shown(kept, len({message.turn for message in messages}) - len({message.turn for message in kept}))
 
 
-def one_turn_too_many(said: Any, most: int) -> Shown:
-    return slices.conversation_slice(said, most + ROOM)
+def one_turn_too_many(messages: Any, most: int) -> Shown:
+    return slices.conversation_slice(messages, most + ROOM)
 
 
 def drop_a_result(self: Conversation, most: int, *artifacts: Any) -> Any:
@@ -220,7 +222,7 @@ def drop_a_result(self: Conversation, most: int, *artifacts: Any) -> Any:
 
 async def forget_a_turn(self: Any) -> None:
     await READ(self)
-    del self._talk.turns[:1]
+    del self._conversation.turns[:1]
 
 
 def never_the_same(*args: Any, **kwargs: Any) -> str:
@@ -228,9 +230,9 @@ def never_the_same(*args: Any, **kwargs: Any) -> str:
 
 
 def lose_a_flag(self: AgentState, *args: Any, **kwargs: Any) -> Any:
-    told = DUMP(self, *args, **kwargs)
-    told.pop("risk_flags", None)
-    return told
+    dumped = DUMP(self, *args, **kwargs)
+    dumped.pop("risk_flags", None)
+    return dumped
 
 
 WHOLE, READ, SYSTEM = Conversation.shown, loop._Run._read_pages, loop._system
@@ -281,10 +283,10 @@ def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_check_of_histories() -> None:
     def call(*ids: str) -> dict[str, Any]:
-        return {"role": "assistant", "content": "", "tool_calls": [{"id": one} for one in ids]}
+        return {"role": "assistant", "content": "", "tool_calls": [{"id": id_} for id_ in ids]}
 
-    def result(one: str) -> dict[str, Any]:
-        return {"role": "tool", "tool_call_id": one, "content": "x"}
+    def result(id_: str) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": id_, "content": "x"}
 
     user = {"role": "user", "content": "x"}
     assert not badly_paired([user, call("a", "b"), result("b"), result("a"), user, call("a"), result("a")])

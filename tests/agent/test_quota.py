@@ -57,7 +57,7 @@ async def mine() -> AsyncIterator[MemoryApp]:
 
 async def for_now(app: MemoryApp) -> None:
     """All that happens before anybody comes back."""
-    with pytest.raises(UsageError, match="still go on"):
+    with pytest.raises(UsageError, match="still run"):
         await drain(app, within="1s")
     tasks, _ = await app.list()
     assert {task.reason for task in tasks if not task.ended} == {"quota"}
@@ -120,19 +120,19 @@ async def test_where_nobody_says_when_they_ask_more_and_more_rarely() -> None:
         assert {(await handle.get()).state for handle in handles} == {State.COMPLETED}
     pauses = [later - sooner for sooner, later in itertools.pairwise(provider.refused)]
     assert pauses[0] < 5
-    assert max(pauses) <= quota.CAP * 1.1 + quota.MOST_SPREAD
+    assert max(pauses) <= quota.MAX_PAUSE_S * 1.1 + quota.MAX_SPREAD_S
     assert len(provider.refused) < 45, "a day without money: about one question in an hour, from all of them"
-    assert min(provider.answered) - provider.reset < quota.CAP * 1.2
+    assert min(provider.answered) - provider.reset < quota.MAX_PAUSE_S * 1.2
 
 
 async def test_another_model_is_not_waited_for(mine: MemoryApp) -> None:
     provider = Provider(mine.clock)
     provider.reset = mine.clock.now() + 600
-    one = await mine.submit(mine.agent("devops", model=provider), "x")
+    waiting = await mine.submit(mine.agent("devops", model=provider), "x")
     other = await mine.submit(mine.agent("other", model=ScriptedModel(["here"], "another")), "y")
     await for_now(mine)
     assert await other.result(timeout=1) == "here"
-    assert (await one.get()).reason == "quota"
+    assert (await waiting.get()).reason == "quota"
 
 
 async def test_a_provider_that_is_only_down_is_tried_by_policy(mine: MemoryApp) -> None:
@@ -164,9 +164,9 @@ async def test_a_task_that_waits_can_be_cancelled_and_has_its_deadline(mine: Mem
     provider = Provider(mine.clock)
     provider.reset = mine.clock.now() + 10_000
     devops = mine.agent("devops", model=provider)
-    one, other = await mine.submit(devops, "x"), await mine.submit(devops, "y", deadline="1h")
+    cancelled, other = await mine.submit(devops, "x"), await mine.submit(devops, "y", deadline="1h")
     await for_now(mine)
-    assert (await one.cancel()).state is State.CANCELLED
+    assert (await cancelled.cancel()).state is State.CANCELLED
     start = mine.clock.now()
     await drain(mine)
     late = await other.get()
@@ -189,7 +189,7 @@ async def test_killed_anywhere_while_it_waits_it_goes_on() -> None:
 
 
 async def test_who_waits_for_a_provider_does_not_stand_in_the_way_of_our_own_limits(mine: MemoryApp) -> None:
-    """A limit has a line of its own, with the same reason: whoever waits for something else is not in that line."""
+    """A limit has a queue of its own, with the same reason: tasks that wait for something else are not in that queue."""
     gone = mine.clock.now() + 3_600
     done: list[tuple[int, float]] = []
 
@@ -226,7 +226,7 @@ async def test_whatever_a_provider_says_can_be_written_down(app: Onward) -> None
 
 
 async def test_quotas_and_failures_of_one_step_are_counted_apart(mine: MemoryApp) -> None:
-    said: list[BaseException] = [
+    errors: list[BaseException] = [
         ValueError("one"),
         *[RetryLater("429", retry_after=5) for _ in range(5)],
         ValueError("two"),
@@ -235,7 +235,7 @@ async def test_quotas_and_failures_of_one_step_are_counted_apart(mine: MemoryApp
     ]
 
     async def ask() -> None:
-        raise said.pop(0)
+        raise errors.pop(0)
 
     @mine.task(retry=1)
     async def work(ctx: Any) -> None:
@@ -244,17 +244,17 @@ async def test_quotas_and_failures_of_one_step_are_counted_apart(mine: MemoryApp
     handle = await mine.submit(work)
     await drain(mine)
     assert "was tried 3 times" in ((await handle.get()).error or {})["message"]
-    assert said == []
+    assert errors == []
 
 
 async def test_a_transaction_waits_as_well(mine: MemoryApp) -> None:
-    said = [50.0] * 9
+    delays = [50.0] * 9
 
     @mine.task(retry=1)
     async def work(ctx: Any) -> str:
         async def insert(_: Any) -> str:
-            if said:
-                raise NotNow(Reason.QUOTA, mine.clock.now() + said.pop(), "429")
+            if delays:
+                raise NotNow(Reason.QUOTA, mine.clock.now() + delays.pop(), "429")
             return "in"
 
         return await ctx.transaction(insert)
@@ -272,8 +272,8 @@ async def test_people_see_why(mine: MemoryApp) -> None:
     await for_now(mine)
     story = Story(handle.id)
     lines = [line for record in await mine.service.journal(handle.id) for line in story.tell(record)]
-    told = f"{lines[-1].text}: {lines[-1].detail}"
-    assert told.startswith("model waits for quota: the quota of provider is used up: 429 too many; again in 10 m")
+    line = f"{lines[-1].text}: {lines[-1].detail}"
+    assert line.startswith("model waits for quota: the quota of provider is used up: 429 too many; again in 10 m")
 
 
 # ── real workers, a real server, real time ───────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Whole agents, worker and all, against a strict OpenAI-compatible server that nobody here wrote, through the official SDK.
+"""Whole agents, with a worker, against a strict OpenAI-compatible server that is not part of this project, through the official SDK.
 
 Everything goes through a door that refuses a history with an unpaired call, as strict providers do (`rig.strict`); every test
 here ends with nothing refused.
@@ -35,7 +35,7 @@ SCRIPT = [
 
 
 class World:
-    """What the tools see and change."""
+    """The world that the tools see and change."""
 
     def __init__(self) -> None:
         self.looked: list[str] = []
@@ -72,7 +72,9 @@ def run(app: Onward, door: Strict, world: World) -> Callable[..., Any]:
             handle = await app.submit(agent, goal)
             task = await app.service.wait(handle.id, 60)
         records = await app.service.journal(handle.id)
-        return task, [one.value["result"] for one in records if one.kind == r.STEP_DONE and "model" in one.key]
+        return task, [
+            record.value["result"] for record in records if record.kind == r.STEP_DONE and "model" in record.key
+        ]
 
     return run
 
@@ -84,15 +86,15 @@ async def test_an_agent_streams_calls_tools_and_knows_what_it_cost(
     run: Callable[..., Any], door: Strict, openai_server: AIMock, world: World
 ) -> None:
     openai_server.script(SCRIPT)
-    task, told = await run()
+    task, calls = await run()
     assert task.result == "It rains in both."
     assert sorted(world.looked) == ["Bergen", "Oslo"]
     assert len(world.written) == 1
-    assert [(one["usage"]["input"], one["usage"]["output"]) for one in told] == [(100, 10), (200, 20), (300, 30)]
-    assert [one["cost"] for one in told] == pytest.approx([0.0002, 0.0004, 0.0006])
-    assert [one["finish"] for one in told] == ["tool_calls", "tool_calls", "stop"]
+    assert [(call["usage"]["input"], call["usage"]["output"]) for call in calls] == [(100, 10), (200, 20), (300, 30)]
+    assert [call["cost"] for call in calls] == pytest.approx([0.0002, 0.0004, 0.0006])
+    assert [call["finish"] for call in calls] == ["tool_calls", "tool_calls", "stop"]
     assert all(seen["stream"] for seen in door.seen)
-    assert {"get_weather", "write_down", "ask_user"} <= {one["function"]["name"] for one in door.seen[0]["tools"]}
+    assert {"get_weather", "write_down", "ask_user"} <= {spec["function"]["name"] for spec in door.seen[0]["tools"]}
     roles = [message["role"] for message in door.seen[-1]["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "tool", "assistant", "tool"]
 
@@ -148,7 +150,11 @@ async def test_trouble_is_got_over_and_counted_as_what_it_is(
     assert (task.state, task.result, task.attempt) == (State.COMPLETED, "It rains in both.", 1)
     assert len(door.seen) == 4, "one question in vain"
     assert len(world.written) == 1
-    done = [one for one in await app.service.journal(task.task_id) if one.kind == r.STEP_DONE and one.key == "model"]
+    done = [
+        record
+        for record in await app.service.journal(task.task_id)
+        if record.kind == r.STEP_DONE and record.key == "model"
+    ]
     assert done[0].value.get("attempts", 1) == attempts
 
 
@@ -163,7 +169,7 @@ async def test_silence_is_got_over(run: Callable[..., Any], door: Strict, openai
 
 @only_memory
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "arguments", "answer_begins"),
     [
         ("get_weather", '{"city":"Os', "error: "),
         ("get_weather", "", "error: "),
@@ -174,14 +180,20 @@ async def test_silence_is_got_over(run: Callable[..., Any], door: Strict, openai
     ],
 )
 async def test_a_call_that_makes_no_sense_is_answered_and_the_history_stays_whole(
-    run: Callable[..., Any], door: Strict, openai_server: AIMock, world: World, name: str, arguments: str, told: str
+    run: Callable[..., Any],
+    door: Strict,
+    openai_server: AIMock,
+    world: World,
+    name: str,
+    arguments: str,
+    answer_begins: str,
 ) -> None:
     openai_server.script([{"match": {"hasToolResult": True}, "response": {"content": "I see."}}])
     door.say(events(piece(part(0, "call_1", name, arguments)), piece({}, "tool_calls")))
     task, _ = await run()
     assert task.result == "I see."
     assert world.looked == []
-    assert door.seen[1]["messages"][-1]["content"].startswith(told)
+    assert door.seen[1]["messages"][-1]["content"].startswith(answer_begins)
 
 
 @only_memory
@@ -190,7 +202,7 @@ async def test_calls_with_one_id_are_answered_each(
 ) -> None:
     openai_server.script([{"match": {"hasToolResult": True}, "response": {"content": "I see."}}])
     twins = [part(0, "a", "get_weather", '{"city":"Oslo"}'), part(1, "a", "get_weather", '{"city":"Bergen"}')]
-    door.say(events(*[piece(one) for one in twins], piece({}, "tool_calls")))
+    door.say(events(*[piece(delta) for delta in twins], piece({}, "tool_calls")))
     task, _ = await run()
     assert task.result == "I see."
     assert sorted(world.looked) == ["Bergen", "Oslo"]
@@ -199,11 +211,11 @@ async def test_calls_with_one_id_are_answered_each(
 @only_memory
 @pytest.mark.parametrize("finish", ["stop", "content_filter", "refusal"])
 async def test_why_it_stopped_is_in_the_journal(run: Callable[..., Any], door: Strict, finish: str) -> None:
-    said = {"refusal": "I will not."} if finish == "refusal" else {"content": "Some words."}
-    reply = events(piece(said), piece({}, "stop" if finish == "refusal" else finish))
+    delta = {"refusal": "I will not."} if finish == "refusal" else {"content": "Some words."}
+    reply = events(piece(delta), piece({}, "stop" if finish == "refusal" else finish))
     door.say(reply, *[events(piece({"content": "Other words."}), piece({}, "stop"))] * (finish == "content_filter"))
-    _, told = await run()
-    assert told[0]["finish"] == finish
+    _, calls = await run()
+    assert calls[0]["finish"] == finish
 
 
 @only_memory
@@ -234,9 +246,9 @@ async def test_a_history_with_something_unpaired_is_refused(
 
     monkeypatch.setattr(Conversation, "shown", losing)
     openai_server.script(SCRIPT)
-    task, told = await run()
+    task, calls = await run()
     assert task.state is State.FAILED
-    assert len(told) == 1, "the first question had nothing to lose"
+    assert len(calls) == 1, "the first question had nothing to lose"
     (why,) = door.refused
     assert ("must be followed by tool messages" in why) or ("no results" in why) or ("must be a response" in why)
     assert why in (task.error or {})["message"]

@@ -1,4 +1,4 @@
-"""One agent with a real model, small and offline: nobody wrote its answers beforehand."""
+"""One agent with a real model, small and offline: its answers are not scripted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def smol() -> Iterator[SmolLM]:
 
 
 class Capital(BaseModel):
-    """What is asked for."""
+    """The form of the answer."""
 
     city: str
 
@@ -43,12 +43,14 @@ async def test_an_agent_with_a_real_model_comes_to_an_answer(app: Onward, smol: 
         async with app.worker():
             handle = await app.submit(agent, "What is the capital of France?")
             result = await handle.result(timeout=120)
-        (told,) = [one.value["result"] for one in await app.service.journal(handle.id) if one.kind == r.STEP_DONE]
+        (call,) = [
+            record.value["result"] for record in await app.service.journal(handle.id) if record.kind == r.STEP_DONE
+        ]
     assert list(result) == ["city"]
     assert result["city"]
-    assert told["usage"]["input"] > 10
-    assert told["usage"]["output"] > 1
-    assert told["cost"] == pytest.approx((told["usage"]["input"] + told["usage"]["output"]) / 1_000_000)
+    assert call["usage"]["input"] > 10
+    assert call["usage"]["output"] > 1
+    assert call["cost"] == pytest.approx((call["usage"]["input"] + call["usage"]["output"]) / 1_000_000)
     assert door.refused == []
 
 

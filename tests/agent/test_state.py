@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from onward.core.slice import SMALLEST, Said, conversation_slice, cut, state_slice
-from onward.core.state import AgentState, Answer, ArtifactRef, Fact, StatePatch, folded
+from onward.core.slice import MIN_SLICE_BYTES, MessageSize, conversation_slice, cut, state_slice
+from onward.core.state import AgentState, AnsweredQuestion, ArtifactRef, Fact, StatePatch, folded
 
 SEED = {
     "goal": "Deploy service X to staging",
@@ -46,7 +46,9 @@ patches = st.builds(
     append_facts=st.lists(facts, max_size=3).map(tuple),
     replace_plan=st.none() | st.lists(texts, max_size=4).map(tuple),
     add_questions=st.lists(questions, max_size=2).map(tuple),
-    answer_questions=st.lists(st.builds(Answer, question=questions, answer=json_values), max_size=2).map(tuple),
+    answer_questions=st.lists(st.builds(AnsweredQuestion, question=questions, answer=json_values), max_size=2).map(
+        tuple
+    ),
     add_artifacts=st.lists(artifacts, max_size=3).map(tuple),
     flag_risks=st.lists(st.sampled_from(["r1", "r2"]), max_size=2).map(tuple),
     unflag_risks=st.lists(st.sampled_from(["r1", "r2"]), max_size=1).map(tuple),
@@ -56,8 +58,8 @@ goals = st.text(max_size=2000)
 
 def test_the_json_of_the_contract_loads_and_comes_back_as_it_was() -> None:
     state = AgentState.model_validate_json(json.dumps(SEED))
-    told = json.loads(state.model_dump_json(exclude_none=True))
-    assert told == SEED | {"version": 1}
+    dumped = json.loads(state.model_dump_json(exclude_none=True))
+    assert dumped == SEED | {"version": 1}
     assert state.constraints.human_in_the_loop.required_for_risk_levels == ("write_local", "external_action")
 
 
@@ -76,7 +78,7 @@ def test_a_patch_does_what_it_says() -> None:
             append_facts=(Fact(key="service", value="Y", source="tool"),),
             replace_plan=("Verify again",),
             add_questions=("Which port?",),
-            answer_questions=(Answer(question="Which namespace should we deploy to?", answer="blue"),),
+            answer_questions=(AnsweredQuestion(question="Which namespace should we deploy to?", answer="blue"),),
             flag_risks=("prod", "prod"),
             unflag_risks=("budget_pressure",),
         )
@@ -113,14 +115,14 @@ def test_a_slice_is_never_over_its_budget_and_always_the_same(
     goal: str, changes: list[StatePatch], most: int, step: str | None
 ) -> None:
     state = folded(AgentState(goal=goal), changes)
-    found = state_slice(state, most, step)
-    assert len(found.text.encode()) <= max(most, SMALLEST)
-    assert found == state_slice(AgentState.model_validate_json(state.model_dump_json()), most, step)
-    assert found.text.startswith("Goal: ")
-    assert all(question in found.text for question in state.open_questions)
-    lines = found.text.split("\n")
+    slice_ = state_slice(state, most, step)
+    assert len(slice_.text.encode()) <= max(most, MIN_SLICE_BYTES)
+    assert slice_ == state_slice(AgentState.model_validate_json(state.model_dump_json()), most, step)
+    assert slice_.text.startswith("Goal: ")
+    assert all(question in slice_.text for question in state.open_questions)
+    lines = slice_.text.split("\n")
     shown = sum(line.startswith("- [") for line in lines)
-    assert shown + found.left_out.get("artifacts", 0) == len(state.artifacts)
+    assert shown + slice_.left_out.get("artifacts", 0) == len(state.artifacts)
 
 
 def test_what_is_most_worth_showing_comes_first() -> None:
@@ -133,13 +135,13 @@ def test_what_is_most_worth_showing_comes_first() -> None:
         ),
         known_facts=tuple(Fact(key=f"k{n}", value="v" * 20, source="tool") for n in range(20)),
     )
-    found = state_slice(state, 600, "now")
-    assert "[now0]" in found.text
-    assert "[now1]" in found.text
-    assert "k19" in found.text
-    assert "k0 " not in found.text
-    assert found.left_out["facts"] > 0
-    assert f"{found.left_out['facts']} facts" in found.text, "what was left out is said"
+    slice_ = state_slice(state, 600, "now")
+    assert "[now0]" in slice_.text
+    assert "[now1]" in slice_.text
+    assert "k19" in slice_.text
+    assert "k0 " not in slice_.text
+    assert slice_.left_out["facts"] > 0
+    assert f"{slice_.left_out['facts']} facts" in slice_.text, "what was left out is said"
 
 
 @pytest.mark.parametrize("step", [None, "look", "clean"])
@@ -148,8 +150,8 @@ def test_artifacts_are_not_compared_with_each_other(step: str | None, monkeypatc
     made = [ArtifactRef(artifact_id=f"a{number}", type="t", bytes=1, step="look") for number in range(300)]
     compared = []
     monkeypatch.setattr(ArtifactRef, "__eq__", lambda self, other: compared.append(other) or self is other)
-    found = state_slice(AgentState(goal="g", artifacts=tuple(made)), 8_000, step)
-    assert found.text.count("- [") + found.left_out.get("artifacts", 0) == 300
+    slice_ = state_slice(AgentState(goal="g", artifacts=tuple(made)), 8_000, step)
+    assert slice_.text.count("- [") + slice_.left_out.get("artifacts", 0) == 300
     assert not compared
 
 
@@ -162,17 +164,17 @@ def test_cut(text: str, most: int) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 2)), max_size=40), st.integers(0, 20_000))
 def test_a_conversation_is_shown_in_whole_turns_from_its_end(steps: list[tuple[int, int]], most: int) -> None:
-    said: list[Said] = []
+    messages: list[MessageSize] = []
     turn = 0
     for number, (size, further) in enumerate(steps):
         turn += further
-        said.append(Said(number, size, turn))
-    shown, left_out = conversation_slice(said, most)
-    assert shown == said[len(said) - len(shown) :], "the latest, in order"
-    cut_off: set[Any] = {one.turn for one in said[: len(said) - len(shown)]}
-    assert not cut_off & {one.turn for one in shown}, "a turn is there whole or not at all"
+        messages.append(MessageSize(number, size, turn))
+    shown, left_out = conversation_slice(messages, most)
+    assert shown == messages[len(messages) - len(shown) :], "the latest, in order"
+    cut_off: set[Any] = {message.turn for message in messages[: len(messages) - len(shown)]}
+    assert not cut_off & {message.turn for message in shown}, "a turn is there whole or not at all"
     assert len(cut_off) == left_out
-    last = {one.turn for one in said[-1:]}
-    assert last <= {one.turn for one in shown}
-    if {one.turn for one in shown} != last:
-        assert sum(one.bytes for one in shown) <= most
+    last = {message.turn for message in messages[-1:]}
+    assert last <= {message.turn for message in shown}
+    if {message.turn for message in shown} != last:
+        assert sum(message.bytes for message in shown) <= most

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import pytest
 
 from onward import Onward
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
 from onward.core.crash import crashpoint
 from onward.core.journal.checkpoint import STRATEGIES
 from onward.engine.context.context import Context
-from onward.engine.shift.reads import PatientSteps
+from onward.engine.shift.reads import DeferringSteps
 from onward.errors import BadSetting
 from onward.store.writer import MAX_DEFERRED
 from onward.testing import Killed, MemoryApp, crashes, drain
@@ -25,7 +25,7 @@ from tests.kit import Lab, dense, value
 
 
 class World:
-    """What was done, in order: reads, effects and questions to the model, each of them a place to be killed at."""
+    """The log of a run, in order: reads, effects and questions to the model, each of them a place to be killed at."""
 
     SCRIPT: ClassVar[Any] = [
         [("look", {"n": 1}), ("look", {"n": 2}), ("look", {"n": 3})],
@@ -79,7 +79,7 @@ class World:
 
 
 def broken_promises(world: World, strategy: str, killed_at: str | None) -> list[str]:
-    """What was done again and should not have been."""
+    """The entries that were repeated and should not have been."""
     again, where = world.again, (killed_at or "").removeprefix("in ")
     wrong = [f"{what} again, killed at {killed_at}" for what in again if world.done.count(what) > 2]
     wrong += [f"several keys: {world.keys}" for _ in range(len(world.keys) > 1)]
@@ -105,7 +105,7 @@ def broken_promises(world: World, strategy: str, killed_at: str | None) -> list[
 
 
 async def killed_everywhere(strategy: str) -> tuple[list[str], set[str], int]:
-    """What went wrong, all that was ever done again, and how many points there were."""
+    """The faults, all repeated entries, and the number of points."""
     wrong: list[str] = []
     again: set[str] = set()
     points = 0
@@ -143,12 +143,12 @@ async def test_a_turn_that_is_not_flushed_is_found(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 async def test_an_effect_that_does_not_wait_for_the_reads_before_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def at_once(self: PatientSteps, call: Any) -> Any:
+    async def at_once(self: DeferringSteps, call: Any) -> Any:
         """The planted fault."""
-        steps = self._reads if call.effect == "read" else super(PatientSteps, self)
+        steps = self._reads if call.effect == "read" else super(DeferringSteps, self)
         return await steps.run(call)
 
-    monkeypatch.setattr(PatientSteps, "run", at_once)
+    monkeypatch.setattr(DeferringSteps, "run", at_once)
     wrong, _, _ = await killed_everywhere("on_state_change")
     assert "look 5" in wrong
 
@@ -179,7 +179,7 @@ async def commits(lab: Lab, strategy: str, *, changes: bool) -> float:
 
 
 async def test_fewer_commits(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.agent.loop.MOST_AT_ONCE", 1)
+    monkeypatch.setattr("onward.agent.loop.MAX_CONCURRENT_CALLS", 1)
     cost = {}
     for changes in (False, True):
         for strategy in STRATEGIES:
@@ -304,7 +304,7 @@ async def test_a_worker_that_lost_its_task_learns_it_at_the_next_record(lab: Lab
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_a_long_conversation(lab: Lab, strategy: str) -> None:
-    turns = EVERY + 3
+    turns = CHECKPOINT_EVERY_TURNS + 3
 
     @tool
     async def look(n: int) -> str:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from onward import Onward
 from onward.agent.models.scripted import ScriptedModel
-from onward.agent.tools import Tool, parsed, tool, toolbox
+from onward.agent.tools import Tool, parse_arguments, tool, tools_by_name
 from onward.errors import BadSetting, InvalidInput, UsageError
 
 
@@ -53,14 +53,14 @@ def test_what_a_model_is_told() -> None:
             },
         },
     }
-    told = clean_logs.spec()["function"]
-    assert told["name"] == "clean"
-    assert list(told["parameters"]["properties"]) == ["path", "older_than_days", "where"], "the context is ours"
-    assert told["parameters"]["required"] == ["path"]
+    spec = clean_logs.spec()["function"]
+    assert spec["name"] == "clean"
+    assert list(spec["parameters"]["properties"]) == ["path", "older_than_days", "where"], "the context is ours"
+    assert spec["parameters"]["required"] == ["path"]
 
 
 @pytest.mark.parametrize(
-    ("said", "effect"),
+    ("options", "effect"),
     [
         ({}, "read"),
         ({"risk": "write_local"}, "once"),
@@ -70,8 +70,8 @@ def test_what_a_model_is_told() -> None:
         ({"risk": "house_rule"}, "once"),
     ],
 )
-def test_what_a_tool_is_to_the_world(said: dict[str, Any], effect: str) -> None:
-    assert tool(**said)(check_disk.function).effect == effect
+def test_what_a_tool_is_to_the_world(options: dict[str, Any], effect: str) -> None:
+    assert tool(**options)(check_disk.function).effect == effect
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def test_no_arguments_are_an_empty_object() -> None:
 
 @given(st.text(max_size=200))
 def test_whatever_a_model_writes_is_an_object_or_a_sentence(text: str) -> None:
-    said: Any = None
+    arguments: Any = None
     with contextlib.suppress(InvalidInput):
-        said = parsed(text, "x")
-    assert said is None or isinstance(said, dict)
+        arguments = parse_arguments(text, "x")
+    assert arguments is None or isinstance(arguments, dict)
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=4))
 def test_an_object_comes_through_as_it_is(value: dict[str, Any]) -> None:
-    assert parsed(json.dumps(value), "x") == value
+    assert parse_arguments(json.dumps(value), "x") == value
 
 
 def test_a_box_of_tools() -> None:
@@ -119,10 +119,10 @@ def test_a_box_of_tools() -> None:
         """Twice."""
         return 2 * n
 
-    box = toolbox([check_disk, plain])
-    assert {name: one.effect for name, one in box.items()} == {"check_disk": "read", "plain": "read"}
+    box = tools_by_name([check_disk, plain])
+    assert {name: tool_.effect for name, tool_ in box.items()} == {"check_disk": "read", "plain": "read"}
     with pytest.raises(UsageError, match="two tools are named 'check_disk'"):
-        toolbox([check_disk, check_disk])
+        tools_by_name([check_disk, check_disk])
 
 
 @pytest.mark.parametrize("name", ["", "has blanks", "x" * 65, "ü"])
@@ -132,7 +132,7 @@ def test_names_that_no_provider_takes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("options", "sentence"),
     [
         (
             {"model": "gpt-5"},
@@ -155,7 +155,7 @@ def test_names_that_no_provider_takes(name: str) -> None:
         ({"budget": {"max_steps": 3}}, "but must be a Budget, such as Budget(max_steps=20)"),
     ],
 )
-def test_a_slip_is_told_where_the_agent_is_written(said: dict[str, Any], sentence: str) -> None:
+def test_a_slip_is_told_where_the_agent_is_written(options: dict[str, Any], sentence: str) -> None:
     @tool(risk="delicate")
     def touch() -> None:
         """Touch it."""
@@ -163,5 +163,5 @@ def test_a_slip_is_told_where_the_agent_is_written(said: dict[str, Any], sentenc
     app = Onward("sqlite://:memory:")
     app.agent("careful", model=ScriptedModel([]), tools=[touch], approve=["delicate", "external_action"])
     with pytest.raises(BadSetting, match=re.escape(sentence)):
-        app.agent("sloppy", **{"model": ScriptedModel([]), "tools": [touch], **said})
+        app.agent("sloppy", **{"model": ScriptedModel([]), "tools": [touch], **options})
     assert "sloppy" not in app.handlers

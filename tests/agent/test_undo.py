@@ -20,7 +20,7 @@ REVERSE = ["car", "hotel", "flight"]
 
 
 class World:
-    """What was booked, and what was taken back, by the key of the effect."""
+    """The bookings, and the undone bookings, by the key of the effect."""
 
     def __init__(self) -> None:
         self.booked: dict[str, str] = {}
@@ -133,7 +133,7 @@ async def test_a_deadline_under_way_undoes_and_keeps_what_it_had(lab: Lab) -> No
 
 
 async def test_a_message_at_the_last_moment_is_read_before_it_completes(lab: Lab) -> None:
-    """What is owed stays owed until the task's result is written."""
+    """An undo stays owed until the task's result is written."""
     world = World()
     sent: list[str] = []
 
@@ -171,7 +171,7 @@ async def test_killed_anywhere_each_call_is_undone_in_reverse() -> None:
             await handle.result(timeout=1)
         assert list(dict.fromkeys(world.order)) == REVERSE, app.killed_at
         assert len(world.order) <= len(REVERSE) + 1, "only the one at which it was killed may have run twice"
-        undone = [one for one in await app.service.journal(handle.id, limit=1000) if "/undo]" in one.key]
-        assert sum(one.kind == r.STEP_DONE for one in undone) == len(REVERSE), "each is recorded once"
+        undone = [record for record in await app.service.journal(handle.id, limit=1000) if "/undo]" in record.key]
+        assert sum(record.kind == r.STEP_DONE for record in undone) == len(REVERSE), "each is recorded once"
         points.add(str(app.killed_at))
     assert {"save.before", "save.after"} <= points

@@ -1,4 +1,4 @@
-"""What a task's models took: of the task, with its children, across crashes, checkpoints, forks and cancels."""
+"""Usage of a task's models: of the task alone and with its children, across crashes, checkpoints, forks and cancels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.model import Reply, ToolCall
 from onward.agent.model import Usage as Used
 from onward.agent.models.scripted import ScriptedModel
@@ -24,8 +24,8 @@ PRICES = Prices(1_000_000.0, 1_000_000.0)
 
 
 def reply(text: str = "", *calls: tuple[str, str], taken: int | None = 10, given: int | None = 1) -> Reply:
-    asked = tuple(ToolCall(f"c{number}", name, arguments) for number, (name, arguments) in enumerate(calls))
-    return Reply(text, asked, usage=Used(taken, given))
+    tool_calls = tuple(ToolCall(f"c{number}", name, arguments) for number, (name, arguments) in enumerate(calls))
+    return Reply(text, tool_calls, usage=Used(taken, given))
 
 
 @tool
@@ -52,7 +52,7 @@ async def test_an_agent_that_has_ended(app: Onward) -> None:
     own = Usage(2, 20, 2, pytest.approx(22.0))
     task = await handle.get()
     assert task.usage is not None
-    assert (task.usage.told(), task.usage.with_children) == (own.told(), own)
+    assert (task.usage.to_json(), task.usage.with_children) == (own.to_json(), own)
     (listed,) = (await app.list())[0]
     assert listed.usage == own
     last = (await app.service.journal(handle.id))[-1]
@@ -61,7 +61,7 @@ async def test_an_agent_that_has_ended(app: Onward) -> None:
 
 
 @pytest.mark.parametrize(
-    ("taken", "given", "prices", "told"),
+    ("taken", "given", "prices", "expected"),
     [
         (None, 1, PRICES, (1, None, 1, None)),
         (10, None, PRICES, (1, 10, None, None)),
@@ -70,13 +70,13 @@ async def test_an_agent_that_has_ended(app: Onward) -> None:
     ],
 )
 async def test_what_nobody_told_is_unknown_and_never_nothing(
-    lab: Lab, taken: Any, given: Any, prices: Any, told: Any
+    lab: Lab, taken: Any, given: Any, prices: Any, expected: Any
 ) -> None:
     lab.app.agent("a", model=model([reply("done", taken=taken, given=given)], prices))
     task_id = (await lab.run("a", "go")).task_id
     usage = (await lab.app.get(task_id)).usage
     assert usage is not None
-    assert tuple(usage.told().values()) == told
+    assert tuple(usage.to_json().values()) == expected
 
 
 async def test_a_plain_task_has_none_and_pays_nothing(lab: Lab) -> None:
@@ -100,12 +100,12 @@ async def test_one_that_failed_or_is_under_way(lab: Lab) -> None:
     await lab.settled(waits)
     usage = (await lab.app.get(waits)).usage
     assert usage is not None
-    assert usage.told() == Usage(1, 10, 1, 11.0).told()
+    assert usage.to_json() == Usage(1, 10, 1, 11.0).to_json()
     assert (await lab.app.list(state="waiting"))[0][0].usage is None, "a list reads no journals"
     await lab.app.cancel(waits)
     usage = (await lab.app.get(waits)).usage
     assert usage is not None
-    assert usage.told() == Usage(1, 10, 1, 11.0).told(), "a cancel writes no sum, the journal has it"
+    assert usage.to_json() == Usage(1, 10, 1, 11.0).to_json(), "a cancel writes no sum, the journal has it"
 
 
 async def test_with_children_wherever_they_stand(app: Onward) -> None:
@@ -128,7 +128,7 @@ async def test_with_children_wherever_they_stand(app: Onward) -> None:
         assert await handle.result(timeout=60) == "done"
     task = await handle.get()
     assert task.usage is not None
-    assert (task.usage.told(), task.usage.with_children) == (Usage().told(), Usage(3, 30, 3, 33.0))
+    assert (task.usage.to_json(), task.usage.with_children) == (Usage().to_json(), Usage(3, 30, 3, 33.0))
     (branch,) = (await app.list(parent=handle.id))[0]
     assert branch.usage == Usage(2, 20, 2, 22.0)
 
@@ -146,7 +146,7 @@ async def test_too_many_to_look_at_are_unknown(lab: Lab, monkeypatch: pytest.Mon
 
     task = await lab.run(parent)
     assert (await lab.app.get(task.task_id)).usage is None
-    monkeypatch.setattr(usages, "MOST", 2)
+    monkeypatch.setattr(usages, "MAX_DESCENDANTS", 2)
     usage = (await lab.app.get(task.task_id)).usage
     assert usage is not None
     assert usage.with_children is None
@@ -161,7 +161,7 @@ async def test_killed_anywhere_it_is_the_sum_of_what_is_recorded() -> None:
         await drain(app)
         task = await app.get(handle.id)
         assert task.usage is not None
-        assert task.usage.told() == Usage(3, 30, 3, 33.0).told(), app.killed_at
+        assert task.usage.to_json() == Usage(3, 30, 3, 33.0).to_json(), app.killed_at
         assert usage_in(await app.service.journal(handle.id), handle.id) == Usage(3, 30, 3, 33.0), app.killed_at
         points += 1
     assert points > 8
@@ -169,7 +169,7 @@ async def test_killed_anywhere_it_is_the_sum_of_what_is_recorded() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"checkpoint": Checkpoints(keep=1)}], ids=["all kept", "rotated"])
 async def test_across_checkpoints(options: dict[str, Any]) -> None:
-    turns = 2 * EVERY + 3
+    turns = 2 * CHECKPOINT_EVERY_TURNS + 3
     app = memory_app()
     async with app:
         script = [reply("", LOOK) for _ in range(turns)] + [reply("", ("ask_user", '{"question":"Which?"}'))]
@@ -179,7 +179,8 @@ async def test_across_checkpoints(options: dict[str, Any]) -> None:
         assert task.reason == "question"
         assert task.usage is not None
         assert (
-            task.usage.told() == Usage(turns + 1, 10 * (turns + 1), turns + 1, pytest.approx(11.0 * (turns + 1))).told()
+            task.usage.to_json()
+            == Usage(turns + 1, 10 * (turns + 1), turns + 1, pytest.approx(11.0 * (turns + 1))).to_json()
         )
         kinds = [record.kind for record in await app.service.journal(handle.id)]
         assert kinds.count(r.CHECKPOINT) == 2
@@ -189,12 +190,12 @@ async def test_a_fork_counts_its_own(lab: Lab) -> None:
     lab.app.agent("a", model=model([reply("", LOOK), reply("done")]), tools=[look])
     first = (await lab.run("a", "go")).task_id
     records = await lab.app.service.journal(first)
-    asked = [one.seq for one in records if one.key.startswith("model") and one.kind == r.STEP_DONE][-1]
-    at = [one.seq for one in await lab.app.service.forks.places(first) if one.seq < asked][-1]
+    last_call = [record.seq for record in records if record.key.startswith("model") and record.kind == r.STEP_DONE][-1]
+    at = [place.seq for place in await lab.app.service.forks.places(first) if place.seq < last_call][-1]
     fork = await lab.app.fork(first, at)
     await lab.ended(fork.id)
-    assert ((await fork.get()).usage or UNKNOWN).told() == Usage(1, 10, 1, 11.0).told()
-    assert ((await lab.app.get(first)).usage or UNKNOWN).told() == Usage(2, 20, 2, 22.0).told()
+    assert ((await fork.get()).usage or UNKNOWN).to_json() == Usage(1, 10, 1, 11.0).to_json()
+    assert ((await lab.app.get(first)).usage or UNKNOWN).to_json() == Usage(2, 20, 2, 22.0).to_json()
 
 
 async def test_what_a_task_took_comes_with_its_end_to_its_parent(lab: Lab) -> None:

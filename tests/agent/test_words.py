@@ -8,7 +8,7 @@ import pytest
 
 from onward import Onward, State
 from onward.agent.conversation import unpaired
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
@@ -36,22 +36,22 @@ async def clean(path: str) -> str:
     return "clean"
 
 
-def said(request: Any) -> list[str]:
-    """What people said, as a model sees it."""
+def user_texts(request: Any) -> list[str]:
+    """The messages of people in a request."""
     return [str(message["content"]) for message in request.messages if message["role"] == "user"]
 
 
 def heard(model: ScriptedModel, word: str = WORD) -> list[int]:
     """How often the word stands in each request."""
-    return [said(request).count(word) for request in model.asked]
+    return [user_texts(request).count(word) for request in model.asked]
 
 
 async def records(app: Onward, task_id: str, kind: str) -> list[Any]:
-    return [one.value for one in await app.service.journal(task_id) if one.kind == kind]
+    return [record.value for record in await app.service.journal(task_id) if record.kind == kind]
 
 
 class Speaking(ScriptedModel):
-    """A model during whose turns somebody speaks to its task: `words` are the texts by turn, sent while it thinks."""
+    """A model during whose turns a person sends messages to its task: `words` are the messages by turn."""
 
     def __init__(self, script: Any, app: Onward, words: dict[int, str]) -> None:
         super().__init__(script)
@@ -78,8 +78,8 @@ async def test_it_is_read_at_the_next_turn_between_whole_turns(app: Onward) -> N
     roles = [message["role"] for message in model.asked[1].messages]
     assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
     assert all(unpaired(request.messages) == [] for request in model.asked)
-    assert [one["value"] for one in await records(app, handle.id, r.MESSAGE)] == [WORD]
-    assert [one["n"] for one in await records(app, handle.id, r.HEARD)] == [[1]]
+    assert [record_value["value"] for record_value in await records(app, handle.id, r.MESSAGE)] == [WORD]
+    assert [record_value["n"] for record_value in await records(app, handle.id, r.HEARD)] == [[1]]
     assert (await app.replay(handle.id)).agrees
 
 
@@ -92,7 +92,7 @@ async def test_what_is_said_before_it_begins_comes_after_the_goal(app: Onward) -
     await app.message(handle.id, "And be quick.", id="same")
     async with app.worker():
         assert await handle.result(timeout=60) == "done"
-    assert said(model.asked[0]) == ["Clean up.", WORD, "And be quick."]
+    assert user_texts(model.asked[0]) == ["Clean up.", WORD, "And be quick."]
 
 
 async def test_who_was_about_to_answer_goes_on_with_it(app: Onward) -> None:
@@ -138,7 +138,7 @@ async def test_who_waits_goes_on_waiting_and_reads_it_then(app: Onward) -> None:
         await app.message(handle.id, "one")
         after = await app.get(handle.id)
         assert (after.state, after.reason, after.updated_at) == ("waiting", "approval", waiting.updated_at)
-        assert [one.id for one in await app.asks()] == [ask.id], "a word decides nothing"
+        assert [open_ask.id for open_ask in await app.asks()] == [ask.id], "a word decides nothing"
         await app.decide(ask.id, "approve")
         ask = (await eventually(lambda: app.asks("question")))[0]
         await eventually(lambda: _waiting(app, handle.id))
@@ -147,7 +147,7 @@ async def test_who_waits_goes_on_waiting_and_reads_it_then(app: Onward) -> None:
         assert len(await app.asks("question")) == 1, "a word answers nothing"
         await app.answer(ask.id, "the second")
         assert await handle.result(timeout=60) == "done"
-    assert [said(request) for request in model.asked] == [
+    assert [user_texts(request) for request in model.asked] == [
         ["Clean up."],
         ["Clean up.", "one"],
         ["Clean up.", "one", "two"],
@@ -190,7 +190,7 @@ async def test_what_cannot_be_said(lab: Lab) -> None:
     lab.app.agent("devops", model=ScriptedModel(["done"]))
     task_id = await lab.submit("devops", "Look.")
     for text in ("", " \n", None, 7):
-        with pytest.raises(InvalidInput, match="a text with something in it"):
+        with pytest.raises(InvalidInput, match="a string that is not blank"):
             await lab.app.message(task_id, text)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="at most 64,000 characters, and this one 64,001"):
         await lab.app.message(task_id, "x" * 64_001)
@@ -239,7 +239,7 @@ async def test_a_word_wakes_a_handler_that_waits_for_it_beside_an_approval(app: 
 
 
 async def spoken_to(app: MemoryApp, **options: Any) -> tuple[Any, Speaking]:
-    """An agent to which somebody speaks before it begins, in the middle, and when it is about to answer; to its end."""
+    """Run an agent that gets messages before it begins, in the middle, and when it is about to answer."""
     script = [[("look", {"path": "/a"}), ("look", {"path": "/b"})], [("clean", {"path": "/a"})], "done", "really done"]
     model = Speaking(script, app, {0: "one", 1: "two", 2: "three"})
     handle = await app.submit(app.agent("devops", model=model, tools=[look, clean], **options), "Clean up.")
@@ -256,12 +256,12 @@ async def test_killed_anywhere_each_word_is_read_once_and_in_its_place(options: 
     async for app in crashes():
         task, model = await spoken_to(app, **options)
         assert task.result == "really done" or (task.result == "done" and app.killed_at), app.killed_at
-        assert said(model.asked[-1]) == ["Clean up.", "zero", "one", "two", "three"], app.killed_at
+        assert user_texts(model.asked[-1]) == ["Clean up.", "zero", "one", "two", "three"], app.killed_at
         roles = "".join(message["role"][0] for message in model.asked[-1].messages)
         assert roles == "suuattuatuau" or app.killed_at, "a turn that is asked for again has what came meanwhile"
         assert roles.replace("u", "").startswith("sattat"), app.killed_at
         assert all(unpaired(request.messages) == [] for request in model.asked), app.killed_at
-        read = [n for one in await records(app, task.task_id, r.HEARD) for n in one["n"]]
+        read = [n for record_value in await records(app, task.task_id, r.HEARD) for n in record_value["n"]]
         assert read == [1, 2, 3, 4], app.killed_at
         assert (await app.replay(task.task_id)).agrees, app.killed_at
         points += 1
@@ -272,14 +272,14 @@ async def test_it_is_seen_when_a_word_is_read_without_a_record(monkeypatch: pyte
     """The proof of the test above: a loop that does not write down what it has read forgets, or reads twice."""
 
     async def carelessly(self: Waits, key: str, *, last: bool) -> list[Message]:
-        await self.look()
-        return self._pen.replay.mail.take_all("message")
+        await self.poll_inbox()
+        return self._journal.replay.mail.take_all("message")
 
-    monkeypatch.setattr(Waits, "_heard", carelessly)
+    monkeypatch.setattr(Waits, "_take_spoken", carelessly)
     wrong = 0
     async for app in crashes():
         task, model = await spoken_to(app)
-        wrong += said(model.asked[-1]) != ["Clean up.", "zero", "one", "two", "three"]
+        wrong += user_texts(model.asked[-1]) != ["Clean up.", "zero", "one", "two", "three"]
         wrong += not (await app.replay(task.task_id)).agrees
     assert wrong
 
@@ -315,16 +315,18 @@ async def _look_away_async(*_: Any) -> None: ...
 
 async def test_words_and_checkpoints() -> None:
     """Behind a checkpoint, and waiting in one."""
-    turns = EVERY + 3
+    turns = CHECKPOINT_EVERY_TURNS + 3
     app = memory_app()
     async with app:
         script = [[("look", {"path": f"/{number}"})] for number in range(turns)] + ["done"]
-        model = Speaking(script, app, {3: "early", EVERY - 1: "at it", EVERY + 1: "late"})
+        model = Speaking(
+            script, app, {3: "early", CHECKPOINT_EVERY_TURNS - 1: "at it", CHECKPOINT_EVERY_TURNS + 1: "late"}
+        )
         handle = await app.submit(app.agent("devops", model=model, tools=[look]), "Look around.")
         model.task_id = handle.id
         await drain(app)
         assert await handle.result(timeout=1) == "done"
-        assert said(model.asked[-1]) == ["Look around.", "early", "at it", "late"]
+        assert user_texts(model.asked[-1]) == ["Look around.", "early", "at it", "late"]
         assert all(unpaired(request.messages) == [] for request in model.asked)
         assert len(await records(app, handle.id, r.CHECKPOINT)) == 1
         assert (await app.replay(handle.id)).agrees
@@ -341,7 +343,7 @@ async def test_a_fork_reads_what_was_said_to_it_alone(lab: Lab) -> None:
     fork = await lab.app.fork(task_id, places[-1].seq)
     await lab.app.message(fork.id, "two")
     assert (await lab.ended(fork.id)).result == "done again"
-    assert said(model.asked[-1]) == ["Look.", "one", "two"]
+    assert user_texts(model.asked[-1]) == ["Look.", "one", "two"]
 
 
 async def test_the_store_counts_a_word_and_wakes_nobody(store: Store) -> None:

@@ -10,12 +10,19 @@ import pytest
 
 from onward import Onward
 from onward.app.application import open_shelf
-from onward.artifacts.errors import ArtifactDamaged, ArtifactNotFound, ArtifactTooLarge
 from onward.artifacts.keeper import LARGEST, Artifacts
 from onward.core import record as r
 from onward.core import wire
 from onward.core.state import AgentState
-from onward.errors import BadSetting, StepFailed, StoreUnavailable, TaskNotFound
+from onward.errors import (
+    ArtifactDamaged,
+    ArtifactNotFound,
+    ArtifactTooLarge,
+    BadSetting,
+    StepFailed,
+    StoreUnavailable,
+    TaskNotFound,
+)
 from onward.store.port.core import Store
 from onward.testing import crashes, drain, memory_app
 from rig.rclone import Rclone

@@ -19,14 +19,14 @@ from onward.cli.demo.workers import Kill
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.demo import agent
-from onward.demo.disk import FILES, FOLDER, QUOTA, Disk
+from onward.demo.disk import FILES, FOLDER_VARIABLE, QUOTA_BYTES, Disk
 from onward.errors import UsageError
 from onward.testing import crashes, drain
 from tests.cli.conftest import ROOT, Run, controls, process
 from tests.cli.terminal import ESCAPES, terminal
 from tests.kit import only_postgres
 
-OLD = sorted(path for path, _, days in FILES if days > agent.OLD)
+OLD = sorted(path for path, _, days in FILES if days > agent.OLD_AFTER_DAYS)
 FREED = sum(size for path, size, _ in FILES if path in OLD)
 
 
@@ -159,14 +159,14 @@ def test_its_help_fits_80_columns(onward: Run, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 async def test_killed_anywhere_it_deletes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "DELETES", 0)
-    monkeypatch.setattr(agent, "LINGERS", 0)
+    monkeypatch.setattr(agent, "DELETE_S", 0)
+    monkeypatch.setattr(agent, "MAX_LINGER_S", 0)
     monkeypatch.setattr("onward.demo.disk.FILES", [(path, size // 1000, days) for path, size, days in FILES])
     points = 0
     tools = [agent.check_disk, agent.largest_files, agent.read_tail, agent.delete_logs]
     async for app in crashes():
         disk = Disk.make(tmp_path / str(points))
-        monkeypatch.setenv(FOLDER, str(tmp_path / str(points)))
+        monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / str(points)))
         janitor = app.agent("janitor", model=ScriptedModel(agent.SCRIPT), tools=tools)
         task = await app.submit(janitor, agent.GOAL)
         await drain(app)
@@ -202,14 +202,14 @@ def test_which_model_it_uses_and_that_it_says_so(environment: dict[str, str], na
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
-    monkeypatch.setenv(FOLDER, str(tmp_path / "demo"))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "demo"))
     return Disk.make(tmp_path / "demo")
 
 
 def test_the_disk_is_nearly_full_and_its_files_are_real(disk: Disk) -> None:
     files = disk.files()
     assert [(file.path, file.bytes) for file in sorted(files)] == sorted((path, size) for path, size, _ in FILES)
-    assert sum(file.bytes for file in files) > 0.95 * QUOTA
+    assert sum(file.bytes for file in files) > 0.95 * QUOTA_BYTES
     assert agent.check_disk().startswith("19.3 MB of 20.0 MB are used (96 %, CRITICAL)\n")
     assert "2.3 MB   23 days  rotated  var/log/app/app.log.4" in agent.largest_files(1)
     assert agent.read_tail("/var/log/app/app.log.2", 2).count("nothing to see here") == 2
@@ -241,10 +241,10 @@ def test_nothing_but_rotated_logs_of_this_disk_can_be_deleted(disk: Disk, path: 
 
 
 def test_a_folder_that_is_no_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     with pytest.raises(UsageError, match="is no disk of `onward demo agent`"):
         agent.check_disk()
-    monkeypatch.delenv(FOLDER)
+    monkeypatch.delenv(FOLDER_VARIABLE)
     with pytest.raises(UsageError, match="there is no disk here"):
         agent.check_disk()
 

@@ -100,7 +100,7 @@ def test_a_word_to_an_agent(onward: Run, talked: tuple[str, str, str]) -> None:
     late = onward("message", ended, "hello", "--db", db)
     assert (late.status, "goes on where it ended" in late.sentence) == (2, True)
     assert onward("message", "nobody00", "hello", "--db", db).status == 4
-    assert "a text with something in it" in onward("message", pending, " ", "--db", db).sentence
+    assert "a string that is not blank" in onward("message", pending, " ", "--db", db).sentence
 
 
 def test_a_word_to_any_other_task(onward: Run, db: str) -> None:

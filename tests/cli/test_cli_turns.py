@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onward import Onward
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core.journal.checkpoint import Checkpoints
@@ -73,7 +73,7 @@ def test_a_turn_that_is_not_there(onward: Run, done: tuple[str, str, ScriptedMod
 
 def test_a_turn_that_was_dropped(onward: Run, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'onward.db'}"
-    turns = EVERY + 2
+    turns = CHECKPOINT_EVERY_TURNS + 2
 
     async def work() -> str:
         app = Onward(url)

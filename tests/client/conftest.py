@@ -14,19 +14,19 @@ from tests.server.conftest import serving
 
 
 class InThreads:
-    """A SyncClient as code with a loop sees it: each call in a thread, each stream as the list of what it found."""
+    """A SyncClient as code with a loop sees it: each call in a thread, each stream as the list of its items."""
 
     def __init__(self, at: Any) -> None:
         self.at = at
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.at, name)
-        if not callable(found):
-            return found
+        member = getattr(self.at, name)
+        if not callable(member):
+            return member
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            answer = await asyncio.to_thread(lambda: _drained(found(*args, **kwargs)))
-            return InThreads(answer) if hasattr(answer, "_client") else answer
+            result = await asyncio.to_thread(lambda: _drained(member(*args, **kwargs)))
+            return InThreads(result) if hasattr(result, "_client") else result
 
         return call
 
@@ -37,7 +37,7 @@ def _drained(answer: Any) -> Any:
 
 async def listed(stream: Any) -> list[Any]:
     """All that a stream of either client finds."""
-    return await stream if inspect.isawaitable(stream) else [one async for one in stream]
+    return await stream if inspect.isawaitable(stream) else [item async for item in stream]
 
 
 @pytest.fixture(params=["Client", "SyncClient"])

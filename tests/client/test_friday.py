@@ -49,7 +49,7 @@ class Evening:
 
     def wrong(self) -> set[str]:
         """What should not be."""
-        found = {
+        facts = {
             "lost": set(self.live) != self.sent or self.states != {"completed": len(self.sent)},
             "doubled": max(Counter(self.live).values()) > 1,
             "there was no evening": self.before < SERVICES // 2,
@@ -58,7 +58,7 @@ class Evening:
             "somebody saw something else": self.heard != self.records,
             "nobody was killed in the middle": max(self.shifts.values()) < 2,
         }
-        return {what for what, is_so in found.items() if is_so}
+        return {what for what, is_so in facts.items() if is_so}
 
 
 class Place:

@@ -48,8 +48,8 @@ async def test_an_app_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         try:
             async with httpx2.AsyncClient() as http:
                 await eventually(lambda: _started(server))
-                told = await http.get(f"{address}/api/tasks")
-                assert (told.status_code, told.json()["code"]) == (401, "no_keys_yet"), "a mount needs a key"
+                response = await http.get(f"{address}/api/tasks")
+                assert (response.status_code, response.json()["code"]) == (401, "no_keys_yet"), "a mount needs a key"
                 key = (await app.keys.create("me", SCOPES)).token
             shown = {"Authorization": f"Bearer {key}"}
             async with Client(address, key=key, patience=30) as client, httpx2.AsyncClient(headers=shown) as http:

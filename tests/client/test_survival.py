@@ -13,7 +13,7 @@ import pytest
 from onward import Onward, State, SyncClient
 from onward.client import client as clients
 from onward.client.errors import Unreachable
-from onward.client.script import Answer, Listen, Lost, Request
+from onward.client.script import NextChunk, NoResponse, Request, Response
 from onward.client.sse import MEDIA
 from onward.client.verbs import Verbs
 from onward.core import wire
@@ -76,8 +76,8 @@ async def test_a_submit_that_is_sent_again_without_its_key_is_noticed(
         request.headers.pop("idempotency-key", None)
         return request
 
-    built = clients._built
-    monkeypatch.setattr(clients, "_built", keyless)
+    built = clients._build
+    monkeypatch.setattr(clients, "_build", keyless)
     address, proxy = lossy
     assert await submitted(app, either(address), proxy) == 3, "the proof above would not see it"
 
@@ -91,10 +91,10 @@ async def test_what_twice_would_be_two_is_not_sent_again(app: Onward, lossy: Any
     client = either(address, patience=3)
     task = await client.submit("work", delay="1h")
     proxy.cut_after_request(b"/fork")
-    with pytest.raises(Unreachable) as told:
+    with pytest.raises(Unreachable) as caught:
         await client.fork(task.id, 1)
-    assert told.value.in_doubt
-    assert "nobody knows whether it was carried out" in str(told.value)
+    assert caught.value.in_doubt
+    assert "may have been carried out" in str(caught.value)
     assert len(await listed(client.tasks())) == 2, "the task and one fork"
 
 
@@ -140,23 +140,23 @@ async def test_an_answer_that_sends_us_elsewhere_is_none(either: Any) -> None:
     server = await asyncio.start_server(elsewhere, "127.0.0.1", 0)
     async with server:
         client = either(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", patience=1)
-        with pytest.raises(OnwardError, match="the answer was 302") as told:
+        with pytest.raises(OnwardError, match="the answer was 302") as caught:
             await client.artifact("task", "artifact")
-    assert (told.value.status, told.value.code) == (302, "http_302")
+    assert (caught.value.status, caught.value.code) == (302, "http_302")
 
 
 def test_streams_that_break_at_once_are_not_asked_for_without_a_pause() -> None:
     with SyncClient("http://127.0.0.1:1") as client:
-        script, said = Verbs.tail.script(client, "task"), None
+        script, outcome = Verbs.tail.script(client, "task"), None
         steps: list[str] = []
         for _ in range(20):
-            step = script.send(said)
+            step = script.send(outcome)
             steps.append(type(step).__name__)
             if isinstance(step, Request):
-                said = Answer(200, {"content-type": MEDIA if step.listens else "application/json"}, ENDED)
+                outcome = Response(200, {"content-type": MEDIA if step.streams else "application/json"}, ENDED)
             else:
-                said = Lost(True, "cut off") if isinstance(step, Listen) else None
-    assert steps[:8] == ["Request", "Listen", "Request", "Pause"] * 2
+                outcome = NoResponse(True, "cut off") if isinstance(step, NextChunk) else None
+    assert steps[:8] == ["Request", "NextChunk", "Request", "Pause"] * 2
 
 
 def test_an_address_without_its_beginning_is_refused_at_once() -> None:
@@ -213,12 +213,16 @@ async def test_servers_are_killed_and_clients_go_on(place: Any, either: Any, tmp
     records = await following
     there = Onward(url)
     async with there:
-        found, _ = await there.list(limit=1000)
+        tasks, _ = await there.list(limit=1000)
         journal = await there.service.journal(walk.id)
-    assert len(found) == 34, "each once"
-    assert [(one.seq, one.kind, one.value) for one in records] == [(one.seq, one.kind, one.value) for one in journal]
+    assert len(tasks) == 34, "each once"
+    assert [(record.seq, record.kind, record.value) for record in records] == [
+        (record.seq, record.kind, record.value) for record in journal
+    ]
     teller = Teller(walk.id)
     assert await watching == [
-        update._replace(time=pytest.approx(update.time, abs=0.002)) for one in journal if (update := teller.tell(one))
+        update._replace(time=pytest.approx(update.time, abs=0.002))
+        for record in journal
+        if (update := teller.tell(record))
     ]
-    assert sum(one.kind == "shift.started" for one in journal) > 1, "it was taken over at least once"
+    assert sum(record.kind == "shift.started" for record in journal) > 1, "it was taken over at least once"

@@ -13,13 +13,13 @@ import pytest
 
 from onward import Budget, Client, Onward, State, SyncClient, tool
 from onward.agent.models.scripted import ScriptedModel
-from onward.artifacts.errors import ArtifactNotFound
 from onward.client.errors import Unreachable
-from onward.client.sending import Asking
+from onward.client.sending import BaseClient
 from onward.client.verbs import Verbs
 from onward.core.task import Task
 from onward.errors import (
     AlreadyDecided,
+    ArtifactNotFound,
     BadSetting,
     Fatal,
     Forbidden,
@@ -44,9 +44,9 @@ from tests.client.conftest import listed
 from tests.server.conftest import serving
 
 
-def same(one: Task, other: Task) -> bool:
+def same(left: Task, right: Task) -> bool:
     """But for fractions of a millisecond."""
-    seen, there = dataclasses.asdict(one), dataclasses.asdict(other)
+    seen, there = dataclasses.asdict(left), dataclasses.asdict(right)
     times = {name for name in seen if name.endswith("_at") and seen[name] is not None}
     assert all(abs(seen[name] - there[name]) < 0.002 for name in times)
     return all(seen[name] == there[name] for name in seen.keys() - times)
@@ -54,8 +54,8 @@ def same(one: Task, other: Task) -> bool:
 
 async def opened(client: Any, kind: str) -> Any:
     for _ in range(500):
-        if found := await client.asks(kind):
-            return found[0]
+        if asks := await client.asks(kind):
+            return asks[0]
         await asyncio.sleep(0.01)
     raise AssertionError(f"no {kind}")
 
@@ -68,18 +68,18 @@ async def test_a_task_from_submit_to_result(app: Onward, client: Any) -> None:
     async with app.worker():
         task = await client.submit("greet", "you", priority=3, labels={"a": "b"}, deadline="1m", expires="1h")
         assert await task.result(timeout="20s") == "hello you"
-    found = await client.get(task.id)
-    assert same(found, await app.get(task.id))
-    assert (found.state, found.priority, found.labels) == (State.COMPLETED, 3, {"a": "b"})
-    assert found.key is not None
-    assert same(await task.get(), found)
+    read = await client.get(task.id)
+    assert same(read, await app.get(task.id))
+    assert (read.state, read.priority, read.labels) == (State.COMPLETED, 3, {"a": "b"})
+    assert read.key is not None
+    assert same(await task.get(), read)
     there = await app.service.journal(task.id)
-    assert [(one.seq, one.kind, one.value) for one in await client.journal(task.id)] == [
-        (one.seq, one.kind, one.value) for one in there
+    assert [(record.seq, record.kind, record.value) for record in await client.journal(task.id)] == [
+        (record.seq, record.kind, record.value) for record in there
     ]
-    assert [one.seq for one in await client.journal(task.id, 1, 1)] == [2]
-    assert [one.seq for one in await listed(client.tail(task.id))] == [one.seq for one in there]
-    assert [one.seq for one in await listed(task.tail(after=2))] == [one.seq for one in there[2:]]
+    assert [record.seq for record in await client.journal(task.id, 1, 1)] == [2]
+    assert [record.seq for record in await listed(client.tail(task.id))] == [record.seq for record in there]
+    assert [record.seq for record in await listed(task.tail(after=2))] == [record.seq for record in there[2:]]
     assert await listed(client.tail(task.id, after=1000)) == []
 
 
@@ -99,9 +99,11 @@ async def test_progress(app: Onward, client: Any) -> None:
         updates = await following
     assert {update.task_id for update in updates} == {task.id}
     assert [update.seq for update in updates] == sorted({update.seq for update in updates})
-    assert ("thinking", "begins", 1, 2) in [(one.status, one.message, one.step, one.total_step) for one in updates]
-    assert [one.tool for one in updates if one.status == "tool_result"] == ["count"]
-    assert [one.ask for one in updates if one.ask] == [approval.id]
+    assert ("thinking", "begins", 1, 2) in [
+        (update.status, update.message, update.step, update.total_step) for update in updates
+    ]
+    assert [update.tool for update in updates if update.status == "tool_result"] == ["count"]
+    assert [update.ask for update in updates if update.ask] == [approval.id]
     assert updates[-1].status == "completed"
     assert await listed(client.follow(task.id, after=updates[2].seq)) == updates[3:]
     with pytest.raises(TaskNotFound):
@@ -172,9 +174,9 @@ async def test_the_same_errors(app: Onward, client: Any) -> None:
         await client.asks("rumour")
     async with app.worker():
         failed = await client.submit("work", 1)
-        with pytest.raises(TaskFailed) as told:
+        with pytest.raises(TaskFailed) as caught:
             await failed.result(60)
-        assert "no" in told.value.error["message"]
+        assert "no" in caught.value.error["message"]
         waits = await client.submit("stays")
         with pytest.raises(ResultTimeout):
             await waits.result(0.3)
@@ -198,7 +200,7 @@ async def test_an_ended_task_is_forgotten(app: Onward, client: Any, monkeypatch:
     with pytest.raises(StateConflict, match="cancel it first"):
         await client.prune(task.id)
     await task.cancel()
-    monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)
+    monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
     assert await client.prune(task.id) == 1
     with pytest.raises(TaskNotFound):
         await client.get(task.id)
@@ -282,8 +284,8 @@ async def test_the_place(app: Onward, client: Any) -> None:
         assert await first.result(60) == "hurry"
         (worker,) = await client.workers()
         assert (worker.alive, worker.handlers) == (True, ("work",))
-        stats, told = await app.stats(), await client.stats()
-        assert dataclasses.replace(told, rate=stats.rate) == stats
+        stats, read = await app.stats(), await client.stats()
+        assert dataclasses.replace(read, rate=stats.rate) == stats
         assert stats.states["completed"] == 1
 
 
@@ -307,9 +309,9 @@ async def test_events_on_their_way_out(url: str, either: Any) -> None:
         assert (await client.redeliver(seen.id)).id == seen.id
         with pytest.raises(NotFound):
             await client.redeliver("nothing")
-        with pytest.raises(UsageError) as told:
+        with pytest.raises(UsageError) as caught:
             await client.submit("work", webhook="https://127.0.0.1/hook")
-        assert (told.value.code, told.value.status) == ("bad_webhook", 422)
+        assert (caught.value.code, caught.value.status) == ("bad_webhook", 422)
 
 
 async def test_a_key_opens_what_it_is_for(app: Onward, either: Any) -> None:
@@ -324,9 +326,9 @@ async def test_a_key_opens_what_it_is_for(app: Onward, either: Any) -> None:
             await either(address, key="onw_wrong").list()
         client = either(address, key=made.token)
         assert await client.list() == ([], None)
-        with pytest.raises(Forbidden) as told:
+        with pytest.raises(Forbidden) as caught:
             await client.submit("work")
-        assert told.value.scope == "submit"
+        assert caught.value.scope == "submit"
         other = either(address, key=(await app.keys.create("other", scopes=["admin"], tenant="acme")).token)
         with pytest.raises(Forbidden) as shut:
             await other.pause_queue("default")
@@ -366,7 +368,7 @@ async def test_an_agent_and_its_budget(app: Onward, client: Any) -> None:
     }
     raised = await client.raise_budget(task.id, max_steps=99, max_wall_time="2h")
     assert (raised.meters["steps"]["limit"], raised.meters["wall_time"]["limit"]) == (99, 7200)
-    assert (await app.budget(task.id)).purse.budget.when_spent == "finish"
+    assert (await app.budget(task.id)).ledger.budget.when_spent == "finish"
     assert await client.state(task.id) == await app.state(task.id)
     refs = await client.artifacts(task.id)
     assert refs == await app.artifacts(task.id)
@@ -378,7 +380,9 @@ async def test_an_agent_and_its_budget(app: Onward, client: Any) -> None:
 
 @pytest.mark.slow
 async def test_who_is_refused_comes_back_when_told(url: str, either: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_come_back", lambda limit, rate: 1.0)  # 30 s, as long as no worker has done anything
+    monkeypatch.setattr(
+        service, "_retry_after", lambda limit, rate: 1.0
+    )  # 30 s, as long as no worker has done anything
     app = Onward(url, queue_limit=2, poll_s=0.05)
 
     @app.task
@@ -402,22 +406,22 @@ async def test_who_is_refused_comes_back_when_told(url: str, either: Any, monkey
 
 async def test_nobody_is_there(either: Any) -> None:
     client = either("http://127.0.0.1:9", patience=0.3)
-    with pytest.raises(Unreachable) as told:
+    with pytest.raises(Unreachable) as caught:
         await client.submit("work", 1)
-    assert told.value.tries > 1
-    assert not told.value.in_doubt
-    assert "http://127.0.0.1:9 was asked" in str(told.value)
+    assert caught.value.tries > 1
+    assert not caught.value.in_doubt
+    assert "http://127.0.0.1:9 was asked" in str(caught.value)
 
 
 def test_a_key_is_never_told() -> None:
-    with pytest.raises(UsageError, match="no key has") as told:
+    with pytest.raises(UsageError, match="no key has") as caught:
         Client("http://localhost", key="onw_sécret\n")
-    assert "cret" not in str(told.value)
+    assert "cret" not in str(caught.value)
     assert "onw_secret" not in repr(vars(SyncClient("http://localhost", key="onw_secret")))
 
 
 def test_the_words_are_those_of_the_app() -> None:
-    words = {word for word in set(dir(Verbs)) - set(dir(Asking)) if not word.startswith("_")}
+    words = {word for word in set(dir(Verbs)) - set(dir(BaseClient)) if not word.startswith("_")}
     own = {"tasks", "approvals", "questions", "follow"} | {
         *("whoami", "timeline", "record", "turns", "turn", "count", "act"),  # for who looks on
         *("handlers", "children", "fork_plan", "usage", "system", "drain_queue"),

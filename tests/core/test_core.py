@@ -81,15 +81,15 @@ def test_jitter_spreads(seed: int) -> None:
     assert all(2 <= pause <= 4 for pause in pauses if pause is not None)
 
 
-@pytest.mark.parametrize(("asked", "pause"), [(0, 0), (7, 7), (2.5, 2.5), (3600, 3600), (True, 1)])
-def test_retry_after_is_obeyed(asked: float, pause: float) -> None:
-    assert Retry(cap=1).pause(1, RetryLater("busy", retry_after=asked), SEED) == pause
+@pytest.mark.parametrize(("retry_after", "pause"), [(0, 0), (7, 7), (2.5, 2.5), (3600, 3600), (True, 1)])
+def test_retry_after_is_obeyed(retry_after: float, pause: float) -> None:
+    assert Retry(cap=1).pause(1, RetryLater("busy", retry_after=retry_after), SEED) == pause
 
 
-@pytest.mark.parametrize("asked", [math.nan, math.inf, -math.inf, -1, "soon", None, [], object()])
-def test_a_retry_after_that_makes_no_sense_is_not(asked: Any) -> None:
+@pytest.mark.parametrize("retry_after", [math.nan, math.inf, -math.inf, -1, "soon", None, [], object()])
+def test_a_retry_after_that_makes_no_sense_is_not(retry_after: Any) -> None:
     """A task must not sleep for ever because a server wrote nonsense into a header."""
-    pause = Retry(jitter=0).pause(1, RetryLater("busy", retry_after=asked), SEED)
+    pause = Retry(jitter=0).pause(1, RetryLater("busy", retry_after=retry_after), SEED)
     assert pause == 1
 
 
@@ -133,7 +133,7 @@ def test_policies_that_make_no_sense(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("text", "expected"),
     [
         (90, 90),
         (1.5, 1.5),
@@ -151,16 +151,16 @@ def test_policies_that_make_no_sense(wrong: dict[str, Any]) -> None:
         ("0", 0),
     ],
 )
-def test_durations(said: Any, meant: float) -> None:
-    assert seconds(said) == meant
+def test_durations(text: Any, expected: float) -> None:
+    assert seconds(text) == expected
 
 
 @pytest.mark.parametrize(
-    "said", ["", "x", "10 parsecs", "1h-5m", "-5", -1, math.inf, "inf", "nan", math.nan, datetime.timedelta(-1)]
+    "text", ["", "x", "10 parsecs", "1h-5m", "-5", -1, math.inf, "inf", "nan", math.nan, datetime.timedelta(-1)]
 )
-def test_durations_that_make_no_sense(said: Any) -> None:
+def test_durations_that_make_no_sense(text: Any) -> None:
     with pytest.raises(BadSetting, match="timeout"):
-        seconds(said, "timeout")
+        seconds(text, "timeout")
 
 
 @given(st.lists(st.floats(0, 4e9), min_size=2, max_size=50), st.integers())
@@ -178,13 +178,13 @@ def test_ids_sort_by_the_time_they_were_made() -> None:
 
 
 def test_ids_from_many_threads_are_all_different() -> None:
-    make, found = Ids(lambda: 1e9, random.Random(1)), []
-    threads = [threading.Thread(target=lambda: found.extend([make() for _ in range(500)])) for _ in range(8)]
+    make, ids = Ids(lambda: 1e9, random.Random(1)), []
+    threads = [threading.Thread(target=lambda: ids.extend([make() for _ in range(500)])) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(found)) == 4000
+    assert len(set(ids)) == 4000
 
 
 # ── values as bytes ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -335,7 +335,7 @@ def test_what_is_accepted_can_be_read_everywhere() -> None:
         return read(frames - 1) if frames else wire.decode(data)
 
     assert isinstance(read(300), list)
-    assert 100 < data.count(b"[") <= wire.DEPTH, "and enough for anybody"
+    assert 100 < data.count(b"[") <= wire.MAX_DEPTH, "and enough for anybody"
 
 
 def test_depth_is_not_width() -> None:
@@ -393,9 +393,9 @@ class Endless(Exception):
     ],
 )
 def test_an_error_as_a_value(error: BaseException, message: str) -> None:
-    told = wire.error_value(error)
-    assert told == {"type": type(error).__name__, "message": message}
-    wire.encode(told)
+    value = wire.error_value(error)
+    assert value == {"type": type(error).__name__, "message": message}
+    wire.encode(value)
 
 
 # ── states and settings ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -418,8 +418,8 @@ def test_the_state_of_an_unfinished_task() -> None:
 
 def test_settings_in_their_order(tmp_path: pathlib.Path) -> None:
     (tmp_path / "onward.toml").write_text('lease_s = "40s"\nslots = 5\nqueue_limit = 7\n')
-    found = load({"slots": 9, "db": None}, {"ONWARD_SLOTS": "8", "ONWARD_QUEUE_LIMIT": "6", "PATH": "x"}, tmp_path)
-    assert (found.db, found.lease_s, found.slots, found.queue_limit) == ("sqlite:///onward.db", 40, 9, 6)
+    settings = load({"slots": 9, "db": None}, {"ONWARD_SLOTS": "8", "ONWARD_QUEUE_LIMIT": "6", "PATH": "x"}, tmp_path)
+    assert (settings.db, settings.lease_s, settings.slots, settings.queue_limit) == ("sqlite:///onward.db", 40, 9, 6)
 
 
 @pytest.mark.parametrize(
@@ -446,13 +446,13 @@ def test_every_setting_has_a_variable() -> None:
     for field in dataclasses.fields(Settings):
         assert variable(field.name) == f"ONWARD_{field.name.upper()}"
         given = "json" if field.name == "log" else "4"
-        found = load({}, {variable(field.name): given} | {"ONWARD_LEASE_S": "9"}, pathlib.Path("/nonexistent"))
-        assert getattr(found, field.name) in {4, given, 9.0}
+        settings = load({}, {variable(field.name): given} | {"ONWARD_LEASE_S": "9"}, pathlib.Path("/nonexistent"))
+        assert getattr(settings, field.name) in {4, given, 9.0}
 
 
 def test_every_error_has_a_code_of_its_own() -> None:
     def all_of(kind: type[OnwardError]) -> list[type[OnwardError]]:
-        return [kind, *[found for sub in kind.__subclasses__() for found in all_of(sub)]]
+        return [kind, *[subclass for sub in kind.__subclasses__() for subclass in all_of(sub)]]
 
     kinds = [kind for kind in all_of(OnwardError) if kind.__module__ == "onward.errors"]
     assert len({kind.code for kind in kinds}) == len(kinds)

@@ -14,7 +14,7 @@ from onward.agent.model import ModelUnavailable, Reply, Request
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
 from onward.core.journal import progress
-from onward.core.journal.progress import STATUSES, Said, Teller, Update
+from onward.core.journal.progress import STATUSES, ModelText, Teller, Update
 from onward.core.record import Record
 from onward.server.live.render import update_json, written
 from tests.kit import Lab
@@ -44,9 +44,9 @@ def records_of(parts: list[tuple[str, str, bytes]]) -> list[Record]:
     return [Record(n, 0, kind, key, data, 1.7e9 + n) for n, (kind, key, data) in enumerate(parts, 1)]
 
 
-def told(task_id: str, records: list[Record], lead: progress.Lead = progress.Lead()) -> list[Update | Said]:  # noqa: B008
+def told(task_id: str, records: list[Record], lead: progress.Lead = progress.Lead()) -> list[Update | ModelText]:  # noqa: B008
     """All that is told of these, in order."""
-    teller, found = Teller(task_id, lead), list[Update | Said]()
+    teller, found = Teller(task_id, lead), list[Update | ModelText]()
     for record in records:
         update = teller.tell(record)
         found += [*teller.withdrawn(), *([update] if update else ())]
@@ -64,8 +64,8 @@ def test_no_record_is_too_much_for_it(parts: list[tuple[str, str, bytes]]) -> No
         if update is not None:
             assert update.seq == record.seq
             assert update.status in STATUSES
-            assert len(update.message) <= progress.LONGEST
-            assert len(update.tool) <= progress.LONGEST
+            assert len(update.message) <= progress.MAX_MESSAGE_CHARS
+            assert len(update.tool) <= progress.MAX_MESSAGE_CHARS
             assert isinstance(update.step, int)
             assert 0 <= update.step <= 2**53
             assert 0 <= update.total_step <= 2**53
@@ -112,7 +112,7 @@ async def saga(ctx: Any) -> None:
         raise ValueError("no")
 
 
-def statuses(updates: list[Update | Said]) -> list[str]:
+def statuses(updates: list[Update | ModelText]) -> list[str]:
     return [one.status for one in updates if isinstance(one, Update)]
 
 
@@ -232,10 +232,10 @@ async def test_text_from_before_another_shift_is_void() -> None:
     teller = Teller("t")
     teller.tell(Record(1, 0, r.SHIFT, "", b"{}", 0.0))
     teller.tell(Record(2, 1, r.PROGRESS, "", said, 0.0))
-    assert teller.said() == Said("t", 1, 1, 0, "half a sen")
+    assert teller.said() == ModelText("t", 1, 1, 0, "half a sen")
     assert teller.withdrawn() == []
     teller.tell(Record(3, 3, r.SHIFT, "", b"{}", 0.0))
-    assert teller.withdrawn() == [Said("t", 1, 1, 0, "", withdrawn=True)]
+    assert teller.withdrawn() == [ModelText("t", 1, 1, 0, "", withdrawn=True)]
     assert teller.said() is None
 
 
@@ -243,9 +243,9 @@ async def test_text_from_before_another_shift_is_void() -> None:
 def test_text_is_void_when_its_shift_ends(kind: str) -> None:
     teller = Teller("t")
     teller.tell(Record(2, 1, r.PROGRESS, "", b'{"text":"half a sen","turn":1,"attempt":2,"step":1}', 0.0))
-    assert teller.said() == Said("t", 1, 2, 0, "half a sen")
+    assert teller.said() == ModelText("t", 1, 2, 0, "half a sen")
     teller.tell(Record(3, 1, kind, "", b"{}", 0.0))
-    assert teller.withdrawn() == [Said("t", 1, 2, 0, "", withdrawn=True)]
+    assert teller.withdrawn() == [ModelText("t", 1, 2, 0, "", withdrawn=True)]
 
 
 def test_what_was_never_shown_is_not_withdrawn() -> None:

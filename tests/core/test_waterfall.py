@@ -192,7 +192,7 @@ async def test_a_real_one_with_a_child_a_sleep_and_a_retry(app: Onward) -> None:
     async with app.worker():
         task = await app.submit(above)
         assert await task.result(timeout="20s") == "below"
-    found = await app.service.journals.timeline(task.id)
+    found = await app.service.timelines.timeline(task.id)
     kinds = {bar.kind: bar for bar in found.bars}
     assert {"queue", "shift", "child", "sleep", "step", "retry"} <= set(kinds)
     assert (kinds["child"].name, kinds["child"].state) == ("below", "ok")
@@ -200,9 +200,9 @@ async def test_a_real_one_with_a_child_a_sleep_and_a_retry(app: Onward) -> None:
     assert (kinds["step"].name, kinds["step"].attempt) == ("shaky", 2)
     assert all(bar.end is not None and bar.end >= bar.start for bar in found.bars)
     assert found.ended is not None
-    later = await app.service.journals.timeline(task.id, after=found.seq)
+    later = await app.service.timelines.timeline(task.id, after=found.seq)
     assert (later.bars, later.marks, later.seq) == ([], [], found.seq)
-    half = await app.service.journals.timeline(task.id, after=found.seq - 1)
+    half = await app.service.timelines.timeline(task.id, after=found.seq - 1)
     assert {bar.kind for bar in half.bars} == {"shift"}
 
 
@@ -224,7 +224,7 @@ async def test_a_child_that_nobody_waited_for_is_asked(app: Onward) -> None:
             return all(child.ended for child in (await app.list(parent=task.id))[0])
 
         await eventually(ended, 60)
-    (child,) = [bar for bar in (await app.service.journals.timeline(task.id)).bars if bar.kind == "child"]
+    (child,) = [bar for bar in (await app.service.timelines.timeline(task.id)).bars if bar.kind == "child"]
     assert (child.state, child.end is None) == ("ok", False)
 
 
@@ -238,7 +238,7 @@ async def test_one_record_whole_or_cut(app: Onward) -> None:
     async with app.worker():
         task = await app.submit(work, 300_000)
         await app.service.wait(task.id, 20)
-    look = app.service.journals.record
+    look = app.service.timelines.record
     first, made, broke = [await look(task.id, seq) for seq in (1, 3, 4)]
     assert first.input == 300_000
     cut = whole_record_json(made)
@@ -251,4 +251,4 @@ async def test_one_record_whole_or_cut(app: Onward) -> None:
         with pytest.raises(NotFound):
             await look(task.id, seq)
     with pytest.raises(TaskNotFound):
-        await app.service.journals.timeline("nobody")
+        await app.service.timelines.timeline("nobody")

@@ -135,7 +135,7 @@ def test_the_task_is_found_wherever_its_code_blocks(how: str) -> None:
 
         async def block() -> None:
             def look() -> None:
-                found.append(watchdog.found())
+                found.append(watchdog.locate())
                 release.set()
 
             threading.Timer(0.05, look).start()

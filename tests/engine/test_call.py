@@ -15,7 +15,7 @@ from onward import Onward
 from onward.core import call
 from onward.engine.context.arguments import Arguments
 from onward.errors import InvalidInput
-from onward.service.service import NEWS
+from onward.service.service import REGISTRATIONS_TTL_S
 from onward.service.submission import SubmitRequest
 from tests.kit import Lab
 
@@ -127,7 +127,7 @@ async def test_a_process_without_the_code_refuses_what_no_worker_would_take(lab:
     newest = Lab(lab.clock, store=lab.store)
     newest.app.task(name="greet", queue="newest")(greet_twice)
     await newest.start()
-    await lab.clock.until(lab.clock.sleep(NEWS + 1))
+    await lab.clock.until(lab.clock.sleep(REGISTRATIONS_TTL_S + 1))
     (found,) = await afar.service.submit([SubmitRequest("greet", two)])
     assert (await afar.get(found)).queue == "newest", "and now and then in any case"
     await newest.stop()

@@ -394,17 +394,17 @@ async def test_a_harmless_edit_parks_nothing(lab: Lab, edit: str) -> None:
     [
         (Replay, "check_last", "a step inserted in a finished saga"),
         (Replay, "check_last", "a step inserted before an open gather"),
-        (Replay, "check_said", "children awaited in another order"),
+        (Replay, "check_question", "children awaited in another order"),
         (Replay, "check_branches", "the last branch removed, another not done"),
         (Replay, "check_over", "a branch that ends early, another not done"),
-        (ShiftJournal, "until_told", "branches exchanged, one of them without a record"),
+        (ShiftJournal, "wait_for_replay", "branches exchanged, one of them without a record"),
     ],
 )
 async def test_each_check_is_needed(lab: Lab, owner: type, check: str, edit: str, monkeypatch: Any) -> None:
     """Without it, the edit goes unseen, or is seen too late: the tests above would tell."""
 
-    async def at_once(pen: Any) -> None:
-        pen._told = True
+    async def at_once(journal: Any) -> None:
+        journal._replay_settled = True
 
     monkeypatch.setattr(owner, check, at_once if owner is ShiftJournal else lambda *_: None)
     task, _, world, done = await _edited(lab, *HARMFUL[edit])

@@ -19,9 +19,9 @@ from onward.core.control import Park
 from onward.core.record import Record
 from onward.engine.shift.replay import STEPS, Replay, path_of
 from onward.engine.shift.threads import Threads
-from onward.engine.shift.timeout import bounded
-from onward.engine.worker.lease import Heart, Lease
-from onward.engine.worker.presence import CONFIRM, Watch, machine
+from onward.engine.shift.timeout import run_with_timeout
+from onward.engine.worker.lease import Heartbeat, Lease
+from onward.engine.worker.presence import CONFIRM_ABSENCE_S, PresenceWatch, machine_id
 from onward.engine.worker.watchdog import Watchdog
 from onward.errors import StoreUnavailable
 from onward.store.nudge import SEND_EVERY_S, Datagrams, Hub, send_datagrams
@@ -102,18 +102,18 @@ class FakeStore:
 async def _give_up(*_: Any) -> None: ...
 
 
-def heart(store: Any, lease: float = 1.0, heard: Any = lambda *_: None, watchdog: Watchdog | None = None) -> Heart:
+def heart(store: Any, lease: float = 1.0, heard: Any = lambda *_: None, watchdog: Watchdog | None = None) -> Heartbeat:
     clock = SystemClock()
-    return Heart(
+    return Heartbeat(
         store,
         clock,
         lease=lease,
-        every=0.02,
+        interval_s=0.02,
         worker=lambda: "w",
         rate=lambda: 0.0,
-        heard=heard,
+        on_beat=heard,
         watchdog=watchdog or Watchdog(clock, 0.02),
-        stuck=_give_up,
+        on_stuck=_give_up,
     )
 
 
@@ -167,12 +167,12 @@ def process(code: str) -> subprocess.Popen[bytes]:
 
 async def test_the_death_of_a_process_is_seen_at_once() -> None:
     dead: list[str] = []
-    watch = Watch(dead.append, one_machine=True)
+    watch = PresenceWatch(dead.append, one_machine=True)
     child = process("import time; time.sleep(60)")
     try:
-        peers = [row("child", machine=machine(), pid=child.pid), row("me", machine=machine(), pid=os.getpid())]
-        watch.peers(peers)
-        watch.peers(peers)
+        peers = [row("child", machine=machine_id(), pid=child.pid), row("me", machine=machine_id(), pid=os.getpid())]
+        watch.watch(peers)
+        watch.watch(peers)
         await asyncio.sleep(0.05)
         assert dead == []
         child.kill()
@@ -187,29 +187,29 @@ async def test_the_death_of_a_process_is_seen_at_once() -> None:
 
 async def test_a_process_that_is_not_there_is_dead() -> None:
     dead: list[str] = []
-    watch = Watch(dead.append, one_machine=False)
+    watch = PresenceWatch(dead.append, one_machine=False)
     gone = process("")
     gone.wait()
-    watch.peers([row("gone", machine=machine(), pid=gone.pid), row("elsewhere", machine="other/ns", pid=gone.pid)])
+    watch.watch([row("gone", machine=machine_id(), pid=gone.pid), row("elsewhere", machine="other/ns", pid=gone.pid)])
     assert dead == ["gone"], "of another machine a pid says nothing"
     watch.close()
 
 
 async def test_a_file_has_one_machine_so_who_wrote_before_the_reboot_is_gone() -> None:
     dead: list[str] = []
-    watch = Watch(dead.append, one_machine=True)
-    boot = machine().partition("/")[0]
-    watch.peers([row("before", machine="other-boot/ns", pid=1), row("container", machine=f"{boot}/other-ns", pid=1)])
+    watch = PresenceWatch(dead.append, one_machine=True)
+    boot = machine_id().partition("/")[0]
+    watch.watch([row("before", machine="other-boot/ns", pid=1), row("container", machine=f"{boot}/other-ns", pid=1)])
     assert dead == ["before"]
     watch.close()
 
 
 async def test_a_free_lock_must_stay_free_for_a_while() -> None:
-    watch = Watch(lambda _: None, one_machine=False)
-    assert watch.confirmed({"a", "b"}, 0.0) == set()
-    assert watch.confirmed({"a"}, CONFIRM / 2) == set()
-    assert watch.confirmed({"a", "b"}, CONFIRM) == {"a"}, "b was seen in between"
-    assert watch.confirmed({"b"}, 2 * CONFIRM) == {"b"}
+    watch = PresenceWatch(lambda _: None, one_machine=False)
+    assert watch.confirm_absent({"a", "b"}, 0.0) == set()
+    assert watch.confirm_absent({"a"}, CONFIRM_ABSENCE_S / 2) == set()
+    assert watch.confirm_absent({"a", "b"}, CONFIRM_ABSENCE_S) == {"a"}, "b was seen in between"
+    assert watch.confirm_absent({"b"}, 2 * CONFIRM_ABSENCE_S) == {"b"}
 
 
 # ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -268,11 +268,11 @@ def test_known_steps_come_in_their_order_and_then_no_more() -> None:
     replay = Replay(
         journal((r.SUBMITTED, "", b"{}"), (r.SHIFT, "", b"{}"), (r.STEP_DONE, "a", DONE), (r.STEP_FAILED, "b", FAILED))
     )
-    assert (replay.started_at, replay.unread, replay.leftover()) == (1.0, 2, "a")
+    assert (replay.started_at, replay.unread, replay.first_unread()) == (1.0, 2, "a")
     assert replay.next("a", STEPS).data == {"result": 1}  # type: ignore[union-attr]
     assert replay.next("b", STEPS).failure().kind == "E"  # type: ignore[union-attr]
     assert replay.next("c", STEPS) is None
-    assert (replay.unread, replay.leftover()) == (0, None)
+    assert (replay.unread, replay.first_unread()) == (0, None)
 
 
 def test_branches_have_their_own_order() -> None:
@@ -301,8 +301,8 @@ def test_a_failure_that_ended_the_attempt_is_forgotten_and_one_that_was_got_over
     assert replay.next("caught", STEPS).kind == r.STEP_FAILED  # type: ignore[union-attr]
     assert replay.next("a", STEPS) is not None
     assert replay.next("b", STEPS) is None
-    assert replay.failures("b") == 1, "only those since the task was tried again"
-    assert replay.failures("b") == 0
+    assert replay.take_failures("b") == 1, "only those since the task was tried again"
+    assert replay.take_failures("b") == 0
 
 
 def test_a_sleep_is_over_when_it_says_so() -> None:
@@ -355,7 +355,7 @@ async def test_work_that_fails_in_the_moment_of_its_cancellation_leaves_no_error
         await go.wait()
         raise ValueError("too late to matter")
 
-    within = asyncio.ensure_future(bounded(fails(), clock, 100, TimeoutError))
+    within = asyncio.ensure_future(run_with_timeout(fails(), clock, 100, TimeoutError))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     go.set()

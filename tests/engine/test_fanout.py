@@ -15,7 +15,7 @@ from onward import Onward
 from onward.core import record as r
 from onward.engine.shift.mail import Mail
 from onward.engine.shift.replay import Replay
-from onward.engine.shift.waits import PAGE
+from onward.engine.shift.waits import INBOX_PAGE_SIZE
 from onward.store.sqlite import execute as sqlite_run
 from onward.store.statements import Statement
 from tests.engine.test_engine_parts import journal as journal_of
@@ -113,7 +113,7 @@ async def test_the_cost_of_children_grows_as_their_number(url: str, kind: str, c
         print(f"\n  fan-out · {kind} · {count} children · {took:.1f} s · {steps} instructions · {verbs} · {memory} MB")
         assert (kinds[r.MESSAGE], kinds[r.WAITED], kinds[r.CHILD]) == (count, count, count)
         assert sum(kinds.values()) < 6 * count
-        costs.append((steps, verbs.get("records read", 0) + count * 6, verbs["inbox"] + count / PAGE + 20))
+        costs.append((steps, verbs.get("records read", 0) + count * 6, verbs["inbox"] + count / INBOX_PAGE_SIZE + 20))
     for less, more in zip(*costs, strict=True):
         assert more <= (SLACK if prove else SLACK_OF_FEW) * 10 * less + 10 * STEP
 
@@ -157,7 +157,7 @@ def test_mail_is_found_by_its_address_in_the_order_of_its_numbers() -> None:
 def test_more_budget_is_nobodys_message() -> None:
     mail = Mail()
     mail.add(message(1, "budget", ""))
-    assert (mail.raised, mail.last, mail.all()) == (1, 1, [])
+    assert (mail.last_raise, mail.last, mail.all()) == (1, 1, [])
 
 
 def test_a_journal_in_which_a_message_was_copied_twice_is_replayed_as_it_was() -> None:

@@ -16,9 +16,9 @@ import pytest
 from onward import Onward
 from onward.core.task import State
 from onward.engine.worker.lease import Lease
-from onward.engine.worker.maintenance import LEAST, WATCH_EVERY, Upkeep
-from onward.engine.worker.presence import machine
-from onward.engine.worker.worker import IDLE
+from onward.engine.worker.maintenance import MIN_TURN_INTERVAL_S, WATCH_INTERVAL_S, Maintenance
+from onward.engine.worker.presence import machine_id
+from onward.engine.worker.worker import MAX_IDLE_POLLS
 from onward.errors import BadSetting
 from onward.store.port.core import Outlook, Store
 from onward.store.postgres import pool
@@ -62,7 +62,7 @@ async def test_an_idle_worker_asks_at_most_twice_a_second_over_three_connections
             handles = [await app.submit(work) for _ in range(20)]
             for handle in handles:
                 await handle.result(timeout=60)
-            await asyncio.sleep(app.settings.poll_s * IDLE * 2)
+            await asyncio.sleep(app.settings.poll_s * MAX_IDLE_POLLS * 2)
             connection.execute("SELECT pg_stat_statements_reset()")
             await asyncio.sleep(WINDOW)
             found = connection.execute(
@@ -101,7 +101,7 @@ async def test_an_idle_worker_of_a_file_begins_at_most_two_transactions_a_second
 
         async with app.worker():
             await (await app.submit(work)).result(timeout=60)
-            await asyncio.sleep(app.settings.poll_s * IDLE * 2)
+            await asyncio.sleep(app.settings.poll_s * MAX_IDLE_POLLS * 2)
             begun = 0
             await asyncio.sleep(WINDOW)
             assert 0 < begun <= PER_SECOND * WINDOW
@@ -196,7 +196,7 @@ async def test_a_full_worker_passes_a_nudge_on(url: str) -> None:
 
 @not_memory
 async def test_polling_alone_is_enough(url: str) -> None:
-    """With every nudge lost, an idle worker finds a task after IDLE polls at the latest."""
+    """With every nudge lost, an idle worker finds a task after MAX_IDLE_POLLS polls at the latest."""
     async with _deaf(url).worker(), _deaf(url) as client:
         await asyncio.sleep(1)
         assert await (await client.submit("work")).result(timeout=60) == 1
@@ -263,7 +263,7 @@ async def test_workers_of_several_machines_take_turns_at_looking_for_absent_ones
 
     for number in range(many):
         store: Any = Through(None, one_machine=False, inline=False, **{"workers.list": workers})
-        upkeep = Upkeep(
+        upkeep = Maintenance(
             store,
             clock,
             random.Random(number),
@@ -273,15 +273,15 @@ async def test_workers_of_several_machines_take_turns_at_looking_for_absent_ones
             spawn=lambda *_: None,
             cancel_children=lambda _: None,  # type: ignore[arg-type,return-value]
         )
-        await upkeep._look_after_others(Outlook(False, (), None, (), (many, 1.0)))
+        await upkeep._check_workers(Outlook(False, (), None, (), (many, 1.0)))
         crews.append(upkeep)
     took: list[tuple[float, int]] = []
     for _ in range(400):
         clock.jump(0.05)
         took += [(clock.time, n) for n, upkeep in enumerate(crews) if upkeep.takes_turn() is not None]
     gaps = [later - sooner for (sooner, _), (later, _) in itertools.pairwise(took)]
-    assert max(gaps) <= max(WATCH_EVERY, LEAST if many == 1 else 0) + 0.1
-    assert min(gaps) >= WATCH_EVERY - 0.1
+    assert max(gaps) <= max(WATCH_INTERVAL_S, MIN_TURN_INTERVAL_S if many == 1 else 0) + 0.1
+    assert min(gaps) >= WATCH_INTERVAL_S - 0.1
     assert {n for _, n in took} == set(range(many))
 
 
@@ -289,10 +289,10 @@ async def test_where_the_kernel_watches_nobody_takes_turns() -> None:
     clock = HandClock()
 
     async def workers() -> Any:
-        return [row("w0", machine=machine(), pid=1, address="lock"), row("w1", address="")]
+        return [row("w0", machine=machine_id(), pid=1, address="lock"), row("w1", address="")]
 
     store: Any = Through(None, one_machine=False, inline=False, **{"workers.list": workers})
-    upkeep = Upkeep(
+    upkeep = Maintenance(
         store,
         clock,
         random.Random(1),
@@ -302,7 +302,7 @@ async def test_where_the_kernel_watches_nobody_takes_turns() -> None:
         spawn=lambda work, _: work.close(),
         cancel_children=lambda _: None,  # type: ignore[arg-type,return-value]
     )
-    await upkeep._look_after_others(Outlook(False, (), None, (), (2, 1.0)))
+    await upkeep._check_workers(Outlook(False, (), None, (), (2, 1.0)))
     assert upkeep.takes_turn() is None
     upkeep.close()
 

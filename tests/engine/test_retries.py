@@ -12,7 +12,7 @@ import pytest
 
 from onward import Fatal, Onward, Retry, RetryLater, State, StepFailed
 from onward.core import record as r
-from onward.engine.shift import timeout as bounded
+from onward.engine.shift import timeout
 from onward.errors import TaskFailed
 from tests.kit import Lab, calm, value
 
@@ -520,7 +520,7 @@ async def test_a_step_that_hangs(lab: Lab) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not heed its cancellation is left behind sooner."""
-    monkeypatch.setattr(bounded, "GRACE", 0.05)
+    monkeypatch.setattr(timeout, "CANCEL_GRACE_S", 0.05)
 
 
 async def test_a_step_that_hangs_and_does_not_heed_its_cancellation(app: Onward, impatient: None) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward import Onward, State
-from onward.agent.loop import EVERY
+from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
@@ -178,7 +178,7 @@ async def test_rotation_keeps_so_many_and_breaks_nothing(app: Onward, keep: int)
         assert [bool(number) for number in steps] == [True] * (6 - keep + 1) + [False] * (keep - 1)
         assert await app.store.health.census() == []
         assert (await app.replay(handle.id)).agrees
-        with pytest.raises(CannotFork, match=r"what came before checkpoint \d was dropped; the nearest"):
+        with pytest.raises(CannotFork, match=r"the records before checkpoint \d were dropped; the nearest"):
             await app.fork(handle.id, at=4)
         last = [record for record in records if record.kind == r.CHECKPOINT][-1]
         fork = await app.fork(handle.id, at=last.seq)
@@ -385,7 +385,7 @@ async def test_an_agents_state_that_does_not_fit_parks(lab: Lab, old: str, new: 
         """Look."""
         return "seen"
 
-    script: Any = [[("look", {})]] * EVERY + [[("ask_user", {"question": "Go on?"})], "done"]
+    script: Any = [[("look", {})]] * CHECKPOINT_EVERY_TURNS + [[("ask_user", {"question": "Go on?"})], "done"]
     lab.app.agent("a", model=ScriptedModel(script), tools=[look])
     task_id = await lab.submit("a", "go")
     await lab.start()

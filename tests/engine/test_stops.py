@@ -19,7 +19,7 @@ from onward.core import record as r
 from onward.core.clock import SystemClock
 from onward.core.control import Fenced
 from onward.core.task import State
-from onward.engine.shift.timeout import bounded
+from onward.engine.shift.timeout import run_with_timeout
 from onward.engine.worker import worker as workers
 from onward.errors import UsageError
 from onward.store.writer import Hold, Writer
@@ -126,7 +126,7 @@ async def test_that_kill_finds_the_planted_fault() -> None:
 
 
 async def test_crashes_names_the_point_when_a_handler_does_not_die(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "KILLED_WITHIN", 0.3)
+    monkeypatch.setattr(testing, "KILL_TIMEOUT_S", 0.3)
     like, over = Onward("sqlite://:memory:"), False
 
     @like.task
@@ -188,7 +188,7 @@ async def test_a_cancellation_while_late_work_is_let_go_of_reaches_the_caller() 
             except asyncio.CancelledError:
                 gate.reached.set()
 
-    working = asyncio.ensure_future(bounded(stubborn(), SystemClock(), 0.01, lambda: TimeoutError("late")))
+    working = asyncio.ensure_future(run_with_timeout(stubborn(), SystemClock(), 0.01, lambda: TimeoutError("late")))
     await gate.reached.wait()
     over = True
     working.cancel()
@@ -266,8 +266,8 @@ async def test_a_stop_names_what_it_waits_for_and_goes_on(
     slow: Onward, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A handler that swallows its cancellation, a claim without an answer, and a store that does not answer the goodbye."""
-    monkeypatch.setattr(workers, "CANCELLED_FOR", 0.2)
-    monkeypatch.setattr(workers, "CHORES_FOR", 0.2)
+    monkeypatch.setattr(workers, "CANCEL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(workers, "STOP_TIMEOUT_S", 0.2)
     begun, over, claim = asyncio.Event(), False, slow.store.claim
 
     @slow.task
@@ -291,7 +291,7 @@ async def test_a_stop_names_what_it_waits_for_and_goes_on(
     await asyncio.wait_for(begun.wait(), 60)
     try:
         await slow.submit(deaf)  # a reason for another claim
-        await eventually(lambda: _nothing(worker._asked > worker._answered))
+        await eventually(lambda: _nothing(worker._claims_sent > worker._claims_answered))
         with caplog.at_level(logging.WARNING):
             await asyncio.wait_for(worker.stop(0.1), 60)
     finally:
@@ -300,7 +300,7 @@ async def test_a_stop_names_what_it_waits_for_and_goes_on(
     assert f"for task {handle.id} (deaf)" in told
     assert "for the answer to a claim" in told
     assert f"for onward-task-{handle.id} to end" in told
-    assert "could not take leave of the store" in told
+    assert "could not leave the store" in told
     await asyncio.sleep(0.05)
 
 
@@ -344,12 +344,12 @@ async def _stress(app: Onward, rounds: int, rng: random.Random, monkeypatch: pyt
 
     async def step() -> None:
         await asyncio.sleep(rng.random() * 0.003)
-        if workers.WORKING.get().id in stopped:
+        if workers.CURRENT_WORKER.get().id in stopped:
             faults.append("a step went on after its worker had stopped")
 
     @app.task
     async def work(ctx: Context) -> None:
-        if workers.WORKING.get()._stopping:
+        if workers.CURRENT_WORKER.get()._stopping:
             faults.append("a handler was begun after the stop of its worker")
         for number in range(2):
             await ctx.step(step, name=f"s{number}")

@@ -50,6 +50,18 @@ def selling(app: Onward, how: str) -> None:
         return int(left)
 
 
+@pytest.mark.parametrize("how", ["function", "block"])
+async def test_code_with_a_transaction_can_be_checked(shop: Onward, how: str) -> None:
+    """A dry run has no lease, and a recorded transaction needs none."""
+    selling(shop, how)
+    async with shop.worker():
+        task = await shop.submit("sale")
+        assert await task.result(timeout=60) == 99
+    replayed = await shop.replay(task.id)
+    assert (replayed.agrees, replayed.detail) == (True, "it returns the same result")
+    assert await stock(shop) == 99
+
+
 @pytest.mark.slow
 @not_memory  # which ends with its app
 @pytest.mark.parametrize("how", ["function", "block"])

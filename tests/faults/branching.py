@@ -17,7 +17,7 @@ from onward import Onward, Retry
 from onward.core import record as r
 from onward.core.record import Record
 from onward.engine.shift.mail import Mail
-from onward.engine.shift.waits import LOOK_EVERY, Waits
+from onward.engine.shift.waits import POLL_INTERVAL_S, Waits
 
 Act = list[Any]
 NAMES = ("order", "go")
@@ -190,10 +190,10 @@ def _take(
 
 async def look_alone(self: Waits) -> bool:
     """Every wait reads the inbox for itself, whatever others do …"""
-    before = self._pen.replay.mail.last
-    page = await self._pen.patiently(lambda: self._desk.store.inbox(self._task_id, before))
+    before = self._journal.replay.mail.last
+    page = await self._journal.retry_store(lambda: self._services.store.inbox(self._task_id, before))
     for message in page:
-        self._copy(message)
+        self._copy_to_journal(message)
     self._caught_up = True
     return bool(page)
 
@@ -204,23 +204,23 @@ def put_back(self: Mail, message: dict[str, Any]) -> None:
     self._put(message)
 
 
-async def rest_alone(self: Waits, open_: Any, left: float) -> None:
+async def rest_alone(self: Waits, open_wait: Any, left: float) -> None:
     """Each wait looks into the inbox by its own clock."""
-    open_.future = asyncio.get_running_loop().create_future()
-    pause = asyncio.ensure_future(self._desk.clock.sleep(min(left, LOOK_EVERY)))
+    open_wait.future = asyncio.get_running_loop().create_future()
+    pause = asyncio.ensure_future(self._services.clock.sleep(min(left, POLL_INTERVAL_S)))
     try:
-        await asyncio.wait({open_.future, pause}, return_when=asyncio.FIRST_COMPLETED)
-        if open_.future.done():
-            open_.future.result()
+        await asyncio.wait({open_wait.future, pause}, return_when=asyncio.FIRST_COMPLETED)
+        if open_wait.future.done():
+            open_wait.future.result()
     finally:
         pause.cancel()
-        open_.future.cancel()
-    self._up(open_)
-    if open_.wait.kind != r.SLEEP:
+        open_wait.future.cancel()
+    self._mark_active(open_wait)
+    if open_wait.request.kind != r.SLEEP:
         await look_alone(self)
 
 
-READERS = {(Waits, "look"): look_alone, (Waits, "_in_memory"): rest_alone, (Mail, "add"): put_back}
+READERS = {(Waits, "poll_inbox"): look_alone, (Waits, "_wait_in_memory"): rest_alone, (Mail, "add"): put_back}
 """What is put in the place of what, for several readers of one inbox."""
 
 

@@ -328,8 +328,8 @@ def build(db: str, ledger: str, **settings: Any) -> tuple[Onward, Fate]:
 
 def app_of(options: dict[str, Any], **settings: Any) -> Onward:
     """For a worker that may be killed."""
-    assert loop.EVERY > EVERY
-    loop.EVERY = EVERY
+    assert loop.CHECKPOINT_EVERY_TURNS > EVERY
+    loop.CHECKPOINT_EVERY_TURNS = EVERY
     planted.plant(options.get("fault", ""))
     app, fate = build(options["db"], options["ledger"], **settings)
     watch(app, fate)

@@ -27,8 +27,8 @@ def a_replay_that_forgets() -> None:
 def a_history_without_a_result() -> None:
     shown = Conversation.shown
 
-    def short(self: Conversation, most: int, *artifacts: Any) -> Any:
-        refs, left_out = shown(self, most, *artifacts)
+    def short(self: Conversation, max_bytes: int, *artifacts: Any) -> Any:
+        refs, left_out = shown(self, max_bytes, *artifacts)
         return (refs[:-1] if self.turns[-1].calls else refs), left_out
 
     Conversation.shown = short  # type: ignore[method-assign]
@@ -37,9 +37,9 @@ def a_history_without_a_result() -> None:
 def a_history_without_a_call() -> None:
     shown = Conversation.shown
 
-    def short(self: Conversation, most: int, *artifacts: Any) -> Any:
-        refs, left_out = shown(self, most, *artifacts)
-        return [ref for ref in refs if ref is not self.turns[-1].said or not self.turns[-1].calls], left_out
+    def short(self: Conversation, max_bytes: int, *artifacts: Any) -> Any:
+        refs, left_out = shown(self, max_bytes, *artifacts)
+        return [ref for ref in refs if ref is not self.turns[-1].message or not self.turns[-1].calls], left_out
 
     Conversation.shown = short  # type: ignore[method-assign]
 
@@ -84,7 +84,7 @@ def a_checkpoint_that_loses_a_result() -> None:
 
     async def short(self: Any) -> None:
         await read(self)
-        self._talk.turns[-1].results.clear()
+        self._conversation.turns[-1].results.clear()
 
     loop._Run._read_pages = short  # type: ignore[method-assign]
 

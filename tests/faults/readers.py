@@ -20,7 +20,7 @@ from onward import Onward, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.core.journal.checkpoint import STRATEGIES, Checkpoints
 from onward.engine.context.context import Context
-from onward.engine.shift.reads import PatientSteps
+from onward.engine.shift.reads import DeferringSteps
 from rig.ledger import Ledger
 from rig.processes import Child
 from tests.faults import crew
@@ -113,14 +113,14 @@ def plant(fault: str) -> None:
     async def never(self: Context) -> None:
         """Turns are not written before the next one begins."""
 
-    async def at_once(self: PatientSteps, call: Any) -> Any:
+    async def at_once(self: DeferringSteps, call: Any) -> Any:
         """Effects do not wait for what was read before them, and are not written themselves."""
         return await self._reads.run(call)
 
     if fault == "turns":
         Context.flush = never  # type: ignore[method-assign]
     elif fault == "effects":
-        PatientSteps.run = at_once  # type: ignore[method-assign]
+        DeferringSteps.run = at_once  # type: ignore[method-assign]
 
 
 # ── the judge ────────────────────────────────────────────────────────────────────────────────────────────────────────

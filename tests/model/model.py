@@ -357,7 +357,7 @@ class Protocol(NamedTuple):
             left.remove((first, last))
             after = put(state, actor, worker._replace(reads=tuple(left)))
             yield self._writes(after, actor, f"copies {len(news)} message(s) of its inbox", news)
-        if worker.unread:  # Waits.read_first: what has come in until now
+        if worker.unread:  # Waits.read_at_start: the messages until now
             yield Move(actor, "asks for its inbox", self._asks(state, actor, worker))
             return
         if worker.reads and not view.waiting:
@@ -401,7 +401,7 @@ class Protocol(NamedTuple):
             yield Move(actor, "looks into its inbox", self._asks(state, actor, worker))
 
     def _may_go_on(self, state: State, actor: int) -> Iterator[Move]:
-        """Pen.may_go_on: a worker that stops hands its task back here; one without a lease goes no further."""
+        """ShiftJournal.ensure_may_continue: a worker that stops hands its task back here; one without a lease goes no further."""
         yield self._settles(state, actor, "decides to hand the task back", HANDED_BACK, NOW, "queued")
 
     def _step(self, state: State, actor: int, view: Known, name: str) -> Iterator[Move]:

@@ -132,8 +132,8 @@ async def test_an_estimate_that_was_too_low_is_told_as_what_it_is(url: str) -> N
         await eventually(lambda: _all_wait(app, 1))
         spent = await app.budget(handle.id)
     assert spent.meters["llm_tokens"]["spent"] > 1500, "a byte was a token here"
-    assert spent.purse.exceeded["llm_tokens"] > 0
-    assert spent.purse.spent.steps == 1, "and no further call was made"
+    assert spent.ledger.exceeded["llm_tokens"] > 0
+    assert spent.ledger.spent.steps == 1, "and no further call was made"
 
 
 @pytest.mark.parametrize("kind", ["sqlite file"], indirect=True)

@@ -1,4 +1,4 @@
-"""What the tests of secrets share: a look at all bytes of a database, and at all forms of a value."""
+"""Helpers of the secrecy tests: all bytes of a database, and all forms of a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import json
 import urllib.parse
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
@@ -30,14 +29,14 @@ def everything(app: Onward) -> bytes:
 def _rows(url: str) -> bytes:
     with psycopg.connect(url) as connection:
         names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()").fetchall()
-        found = [connection.execute(f'SELECT * FROM "{name}"').fetchall() for (name,) in names]  # type: ignore[call-overload]
+        tables = [connection.execute(f'SELECT * FROM "{name}"').fetchall() for (name,) in names]  # type: ignore[call-overload]
     return b"\n".join(
-        one if isinstance(one, bytes) else str(one).encode() for table in found for row in table for one in row
+        value if isinstance(value, bytes) else str(value).encode() for table in tables for row in table for value in row
     )
 
 
 def forms(value: str) -> dict[str, bytes]:
-    """What is searched for: written without the help of the code that masks."""
+    """The forms that are searched for, computed without the code that masks."""
     raw = value.encode()
     return {
         "as it is": raw,
@@ -61,8 +60,3 @@ def hits(data: bytes | str, value: str = VALUE) -> list[str]:
     """The forms of a value that are in it."""
     data = data.encode("utf-8", "replace") if isinstance(data, str) else data
     return [how for how, form in forms(value).items() if form in data]
-
-
-def said(task: Any) -> str:
-    """All that a task shows."""
-    return json.dumps([task.input, task.result, task.error, task.labels], default=str)

@@ -76,7 +76,7 @@ async def test_a_model_sees_and_writes_only_the_name() -> None:
     assert "has no 'own'" in results[3]
     assert "valid string" in results[4]
     assert result == "noted {'list': [SecretStr('**********')]}"
-    spec = next(one["function"] for one in model.asked[0].tools if one["function"]["name"] == "charge")
+    spec = next(tool_["function"] for tool_ in model.asked[0].tools if tool_["function"]["name"] == "charge")
     assert sorted(spec["parameters"]["properties"]) == ["amount", "token"]
     assert spec["parameters"]["properties"]["token"]["properties"] == {
         "$secret": {"type": "string", "enum": ["STRIPE_KEY"]}

@@ -36,7 +36,7 @@ def everything_made_of(value: str) -> dict[str, str]:
         "path": urllib.parse.quote(value),
         "form": urllib.parse.urlencode({"key": value}),
         "encodeURIComponent": urllib.parse.quote(value, safe="!~*'()"),
-        "lower url": re.sub("%..", lambda found: found[0].lower(), urllib.parse.quote(value, safe="")),
+        "lower url": re.sub("%..", lambda match: match[0].lower(), urllib.parse.quote(value, safe="")),
         "html": html.escape(value),
         "repr": repr(value),
         "error": str(KeyError(value)),
@@ -55,11 +55,11 @@ def test_whatever_a_program_makes_of_a_value_is_masked(value: str, before: str, 
     mask.clear()
     mask.learn("K", value)
     for how, form in everything_made_of(value).items():
-        said = wire.encode({"before": [before, f"{before}{form}{after}"], f"{form}!": 1})
-        told = json.loads(said)
-        assert mask.marker("K") in said.decode(), how
-        assert value not in str(told["before"][1]).replace("[secret K]", ""), how
-        assert told["before"][0] == before or value in before
+        data = wire.encode({"before": [before, f"{before}{form}{after}"], f"{form}!": 1})
+        decoded = json.loads(data)
+        assert mask.marker("K") in data.decode(), how
+        assert value not in str(decoded["before"][1]).replace("[secret K]", ""), how
+        assert decoded["before"][0] == before or value in before
         assert "[secret K]" in mask.text(f"{before}{form}{after}"), how
         assert b"[secret K]" in mask.data(f"{before}{form}{after}".encode()), how
 
@@ -71,28 +71,28 @@ def test_whatever_a_program_makes_of_a_value_is_masked(value: str, before: str, 
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-def test_what_holds_no_secret_is_written_as_ever(said: Any) -> None:
+def test_what_holds_no_secret_is_written_as_ever(value: Any) -> None:
     mask.clear()
-    plain = wire.encode(said)
+    plain = wire.encode(value)
     mask.learn("K", "a-value-that-nobody-draws")
-    assert wire.encode(said) == plain
-    assert wire.fingerprint(said) == wire.fingerprint(wire.decode(plain))
+    assert wire.encode(value) == plain
+    assert wire.fingerprint(value) == wire.fingerprint(wire.decode(plain))
 
 
 def test_a_backslash_before_a_value_leaves_json_json() -> None:
     mask.learn("K", "nabcdefgh")  # \n and this would meet in the bytes
-    told = wire.decode(wire.encode({"a": "line\nabcdefgh", "b": "\\nabcdefgh", "c": "nabcdefgh"}))
-    assert told == {"a": "line\nabcdefgh", "b": "\\[secret K]", "c": "[secret K]"}
+    decoded = wire.decode(wire.encode({"a": "line\nabcdefgh", "b": "\\nabcdefgh", "c": "nabcdefgh"}))
+    assert decoded == {"a": "line\nabcdefgh", "b": "\\[secret K]", "c": "[secret K]"}
 
 
 def test_numbers_and_lines_and_the_longer_first() -> None:
     mask.learn("PIN", "1234567890")
     mask.learn("PEM", "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAAAABBBBCCCCDDDDEEEE\n-----END KEY-----\n")
     mask.learn("LONG", "12345678901234")
-    told = wire.decode(
+    decoded = wire.decode(
         wire.encode({"n": 1234567890, "m": 91234567890, "line": "> MIIEvQIBADANBgkqhkiG9w0B", "x": "12345678901234"})
     )
-    assert told == {"n": "[secret PIN]", "m": 91234567890, "line": "> [secret PEM]", "x": "[secret LONG]"}
+    assert decoded == {"n": "[secret PIN]", "m": 91234567890, "line": "> [secret PEM]", "x": "[secret LONG]"}
     assert mask.text("-----END KEY-----") == "-----END KEY-----"
 
 
@@ -142,8 +142,8 @@ def test_a_secretstr_is_written_as_a_name_or_not_at_all() -> None:
     mask.learn("K", "sk_live_12345")
     known = SecretStr("sk_live_12345")
     assert wire.decode(wire.encode({"a": known})) == {"a": {"$secret": "K"}}
-    told = wire.decode(wire.encode(Login(user="u", password=known, others={1: [known]})))
-    assert told == {"user": "u", "password": {"$secret": "K"}, "others": {"1": [{"$secret": "K"}]}}
+    decoded = wire.decode(wire.encode(Login(user="u", password=known, others={1: [known]})))
+    assert decoded == {"user": "u", "password": {"$secret": "K"}, "others": {"1": [{"$secret": "K"}]}}
     for stranger in (SecretStr("another one"), Login(user="u", password=SecretStr("another one"))):
         with pytest.raises(InvalidInput, match=r"never written.*app\.secret"):
             wire.encode({"a": stranger})
@@ -151,5 +151,5 @@ def test_a_secretstr_is_written_as_a_name_or_not_at_all() -> None:
 
 def test_a_message_is_masked_before_it_is_cut() -> None:
     mask.learn("K", "sk_live_12345")
-    told = wire.error_value(ValueError("x" * 9_995 + "sk_live_12345"))
-    assert "sk_l" not in told["message"]
+    error = wire.error_value(ValueError("x" * 9_995 + "sk_live_12345"))
+    assert "sk_l" not in error["message"]

@@ -82,18 +82,18 @@ async def _submitted(url: str) -> list[str]:
 
         async def accepted() -> bool:
             nonlocal submit
-            asked = onward(url, "submit", "pay", json.dumps({"key": REF}), "--json")
-            submit, _ = await asyncio.to_thread(asked.communicate)
-            return asked.returncode == 0
+            process = onward(url, "submit", "pay", json.dumps({"key": REF}), "--json")
+            submit, _ = await asyncio.to_thread(process.communicate)
+            return process.returncode == 0
 
         await eventually(accepted, 60)
         for bad, words in {"in-clear-text": "clear text", "": "no secret is named 'HOME'"}.items():
             given: Any = bad or {"$secret": "HOME"}
             refused = onward(url, "submit", "pay", json.dumps({"key": given}))
-            said, _ = await asyncio.to_thread(refused.communicate)
+            out, _ = await asyncio.to_thread(refused.communicate)
             assert refused.returncode == 2
-            assert words in said
-            assert "in-clear-text" not in said
+            assert words in out
+            assert "in-clear-text" not in out
     finally:
         offering.terminate()
         await asyncio.to_thread(offering.communicate)
@@ -107,28 +107,28 @@ async def test_the_doctor_finds_what_was_written_before_it_was_a_secret(url: str
     app = Onward(url, poll_s=0.05)
 
     @app.task
-    async def old(ctx: Any, said: str) -> str:
-        ctx.keep(f"kept {said}")
-        await ctx.artifact(f"left {said}")
-        return said
+    async def old(ctx: Any, text: str) -> str:
+        ctx.keep(f"kept {text}")
+        await ctx.artifact(f"left {text}")
+        return text
 
     async with app, app.worker():
         task = await app.submit(old, f"with {OLD}", labels={"who": "me"})
         await task.result("60s")
     for value, status, words in ((OLD, 1, f"task {task.id}: its input holds STRIPE_KEY"), (NEW, 0, "none is there")):
-        asked = onward(url, "doctor", "secrets", "tests.secrecy.vault:app", STRIPE_KEY=value)
-        said, _ = await asyncio.to_thread(asked.communicate)
-        assert asked.returncode == status
-        assert words in said
-        assert value not in said
-    asked = onward(url, "doctor", "secrets", "tests.secrecy.vault:app", "--json", STRIPE_KEY=OLD)
-    told = json.loads((await asyncio.to_thread(asked.communicate))[0])
-    places = sorted(leak["where"].split(" ")[0] for leak in told["leaks"])
+        process = onward(url, "doctor", "secrets", "tests.secrecy.vault:app", STRIPE_KEY=value)
+        out, _ = await asyncio.to_thread(process.communicate)
+        assert process.returncode == status
+        assert words in out
+        assert value not in out
+    process = onward(url, "doctor", "secrets", "tests.secrecy.vault:app", "--json", STRIPE_KEY=OLD)
+    report = json.loads((await asyncio.to_thread(process.communicate))[0])
+    places = sorted(leak["where"].split(" ")[0] for leak in report["leaks"])
     assert places == ["contents", "contents", "its", "record"]
-    asked = onward(url, "doctor", "secrets", "tests.secrecy.vault:app")
-    said, _ = await asyncio.to_thread(asked.communicate)
-    assert asked.returncode == 1
-    assert "STRIPE_KEY was not looked for" in said
+    process = onward(url, "doctor", "secrets", "tests.secrecy.vault:app")
+    out, _ = await asyncio.to_thread(process.communicate)
+    assert process.returncode == 1
+    assert "STRIPE_KEY was not looked for" in out
 
 
 async def test_over_http_a_reference_is_taken_and_a_clear_text_refused(

@@ -67,7 +67,7 @@ async def test_a_reference_becomes_a_secretstr_and_a_secret_what_the_function_sa
     async def pay(
         ctx: Any, token: SecretStr, login: Login, anything: Any, fixed: SecretStr = key, clear: str = key
     ) -> Any:
-        seen["handler"] = [one.get_secret_value() for one in (token, login.password, anything, fixed)] + [clear]
+        seen["handler"] = [secret.get_secret_value() for secret in (token, login.password, anything, fixed)] + [clear]
         done = await ctx.step(charge, 5, key, key, boxed=key, headers={"X": key})
         return [done, await ctx.step(plainly), token, login, key]
 
@@ -183,7 +183,7 @@ async def test_what_is_refused_at_submit_and_written_nowhere(app: Onward, which:
     async def pay(ctx: Any, token: SecretStr, deep: Deep | None = None, note: str = "") -> None: ...
 
     app.secrets.learn()  # as an app does when it is opened
-    asked = app
+    target = app
     if near == "from afar":
         if (
             which in {"where it is not taken", "a SecretStr of one's own", "in a text"}
@@ -192,13 +192,13 @@ async def test_what_is_refused_at_submit_and_written_nowhere(app: Onward, which:
             pytest.skip("the worker judges that, or there is no other process")
         async with app.worker():
             pass
-        asked = Onward(app.settings.db)
-    async with asked:
-        with pytest.raises(kind, match=words) as told:
-            await asked.submit("pay", value)
-        assert "in-clear-text" not in str(told.value)
-        assert VALUE not in str(told.value)
-        assert (await asked.list())[0] == []
+        target = Onward(app.settings.db)
+    async with target:
+        with pytest.raises(kind, match=words) as raised:
+            await target.submit("pay", value)
+        assert "in-clear-text" not in str(raised.value)
+        assert VALUE not in str(raised.value)
+        assert (await target.list())[0] == []
 
 
 @only_memory
@@ -263,10 +263,10 @@ async def test_sources(app: Onward, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             folder.secret(name).get_secret_value()
     monkeypatch.setenv("ONWARD_SECRETS", str(tmp_path))
     assert Onward("sqlite://:memory:").secret("K").get_secret_value() == "from-a-file"
-    asked: list[str] = []
-    given = Onward("sqlite://:memory:", secrets=lambda name: asked.append(name) or "from-a-function")  # type: ignore[func-returns-value]
+    names: list[str] = []
+    given = Onward("sqlite://:memory:", secrets=lambda name: names.append(name) or "from-a-function")  # type: ignore[func-returns-value]
     assert given.secret("ANY").get_secret_value() == "from-a-function"
-    assert asked == ["ANY"]
+    assert names == ["ANY"]
     assert (
         Onward("sqlite://:memory:", secrets={"K": "from-a-mapping"}).secret("K").get_secret_value() == "from-a-mapping"
     )
@@ -407,7 +407,7 @@ async def test_what_a_step_makes_is_not_recorded_and_made_again_when_it_is_neede
         "[secret SESSION]",
     ]
     assert used == ["session-00000000", "session-00000001", "session-00000001"]
-    assert {one.split()[0] for one in logins} == {f"{task.id}:login"}, "the same effect key"
+    assert {line.split()[0] for line in logins} == {f"{task.id}:login"}, "the same effect key"
     assert not mask.on, "what was made for a shift is forgotten with it"
     assert b"session-0000" not in b"".join([r.data async for r in task.tail()])
 
@@ -423,11 +423,13 @@ async def test_what_makes_a_secret_has_to_be_repeatable_and_long_enough(app: Onw
             return str(error)
 
     async with app.worker():
-        told = {how: await (await app.submit(work, how)).result("60s") for how in ("once", "undo", "short", "number")}
-    assert "cannot be effect='once'" in told["once"]
-    assert "no undo" in told["undo"]
-    assert "fewer than 8 characters" in told["short"]
-    assert "must be a text" in told["number"]
+        results = {
+            how: await (await app.submit(work, how)).result("60s") for how in ("once", "undo", "short", "number")
+        }
+    assert "cannot be effect='once'" in results["once"]
+    assert "no undo" in results["undo"]
+    assert "fewer than 8 characters" in results["short"]
+    assert "must be a string" in results["number"]
 
 
 async def test_killed_at_every_point_a_task_with_secrets_comes_to_the_same_end() -> None:
@@ -479,12 +481,12 @@ def test_settings_keep_passwords_to_themselves(tmp_path: Path, monkeypatch: pyte
     assert "hunter2" not in repr(app.settings) + repr(app.store.where) + str(app.settings)
     (tmp_path / "onward.toml").write_text('dbb = "postgresql://me:hunter2-hunter2@h/x"', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadSetting) as told:
+    with pytest.raises(BadSetting) as raised:
         Onward()
-    assert "hunter2" not in str(told.value)
-    with pytest.raises(BadSetting) as told:
+    assert "hunter2" not in str(raised.value)
+    with pytest.raises(BadSetting) as raised:
         signature.parse("hunter2-hunter2-hunter2-hunter2")
-    assert "hunter2" not in str(told.value)
+    assert "hunter2" not in str(raised.value)
 
 
 @only_memory

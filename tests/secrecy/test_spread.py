@@ -24,8 +24,7 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.core import mask, wire
 from onward.core.state import AgentState, Fact, StatePatch
 from onward.engine.context import secrets
-from onward.engine.shift import resources as belongings
-from onward.engine.shift import scope
+from onward.engine.shift import resources, scope
 from onward.errors import StepFailed
 from onward.logging import JsonLines
 from onward.service.secret_scan import find
@@ -133,18 +132,18 @@ def spreading(app: Onward) -> None:
         return [ctx.restored, answer, clear, token, key]
 
     async def before(ctx: Any, clear: str) -> Any:
-        told = [await ctx.step(tell, key), await ctx.step(tell, clear, name=f"tell {clear}")]
+        results = [await ctx.step(tell, key), await ctx.step(tell, clear, name=f"tell {clear}")]
         for bad in (fail, late):
             try:
                 await ctx.step(bad, key, retry=Retry(attempts=2, first="10ms"))
             except StepFailed as failed:
-                told.append(str(failed))
+                results.append(str(failed))
         ctx.progress(f"working with {clear}", 1, 2, detail={"key": clear})
         await ctx.patch(AgentState(goal=f"pay with {clear}"))
         await ctx.patch(StatePatch(append_facts=(Fact(key="k", value={"key": clear}, source=clear),)))
         ref = await ctx.artifact(f"the key is\n{clear}\n", summary=f"key {clear}")
         binary = await ctx.artifact(b"\0\1" + clear.encode("utf-16-le") + clear.encode(), type="binary")
-        return [told, ref.summary, binary.artifact_id, clear, ctx.keep(f"kept {clear}")]
+        return [results, ref.summary, binary.artifact_id, clear, ctx.keep(f"kept {clear}")]
 
     @app.task(retry=quick)
     async def die(ctx: Any, token: SecretStr) -> None:
@@ -190,7 +189,7 @@ def spreading(app: Onward) -> None:
 async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> tuple[dict[str, bytes], Onward]:
     """Everything that was written or told, by where."""
     monkeypatch.setenv("STRIPE_KEY", VALUE)
-    monkeypatch.setenv(telemetry.CONTENT, "true")  # what models and tools say is in the spans
+    monkeypatch.setenv(telemetry.CAPTURE_CONTENT, "true")  # what models and tools say is in the spans
     app = Onward(
         url,
         poll_s=0.05,
@@ -201,7 +200,7 @@ async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> 
     )
     spreading(app)
     plant(fault, monkeypatch)
-    told: dict[str, bytes] = {}
+    places: dict[str, bytes] = {}
     async with Receiver().open() as receiver, app, app.worker():
         ids = [(await app.submit(name, value, webhook=receiver.url())).id for name, value in WORK.items()]
         for task_id in ids:
@@ -209,28 +208,28 @@ async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> 
         await eventually(lambda: _quiet(app))
         tasks = [await app.get(task_id) for task_id in ids]
         assert [str(task.state) for task in tasks] == ["completed", "failed", "completed"]
-        told["followers"] = b""
+        places["followers"] = b""
         for task_id in ids:
-            told["followers"] += b"".join([record.data async for record in app.service.tail(task_id)])
-        told["database"] = everything(app)
-        told["model"] = repr([request.messages for request in app.models[0].asked]).encode()  # type: ignore[attr-defined]
+            places["followers"] += b"".join([record.data async for record in app.service.tail(task_id)])
+        places["database"] = everything(app)
+        places["model"] = repr([request.messages for request in app.models[0].asked]).encode()  # type: ignore[attr-defined]
         async with serving(app) as address, httpx2.AsyncClient(base_url=address) as client:
             paths = [
                 f"/api/tasks/{task_id}{rest}" for task_id in ids for rest in ("", "/journal", "/state", "/artifacts")
             ]
             answers = [await client.get(path) for path in paths]
-            told["HTTP"] = b"".join(answer.content for answer in answers)
+            places["HTTP"] = b"".join(answer.content for answer in answers)
             assert sum(answer.status_code == 200 for answer in answers) >= 6
             for path in [f"/api/tasks/{task_id}/events" for task_id in ids] + [f"/api/progress?task_id={ids[0]}"]:
                 async with client.stream("GET", path, headers={"Accept": "text/event-stream"}) as stream:
-                    told["SSE"] = told.get("SSE", b"") + await stream.aread()
+                    places["SSE"] = places.get("SSE", b"") + await stream.aread()
         await eventually(lambda: _sent(receiver, len(ids)))
-        told["webhooks"] = b"".join(one.body for one in receiver.got)
+        places["webhooks"] = b"".join(request.body for request in receiver.got)
         if not fault:
-            found = await find(app.store, app.service.artifacts, app.secrets)
-            assert (found.secrets, found.leaks) == (["STRIPE_KEY"], [])
-            assert found.rows > 50
-    return told, app
+            scan = await find(app.store, app.service.artifacts, app.secrets)
+            assert (scan.secrets, scan.leaks) == (["STRIPE_KEY"], [])
+            assert scan.rows > 50
+    return places, app
 
 
 WORK = {"spread": {"token": REF}, "die": {"token": REF}, "agent": {"goal": "pay for it"}}
@@ -255,11 +254,11 @@ async def _quiet(app: Onward) -> bool:
 async def test_nothing_of_it_is_written_anywhere(
     url: str, monkeypatch: pytest.MonkeyPatch, logs: io.StringIO, spans: Spans
 ) -> None:
-    told, _ = await spread(url, monkeypatch)
-    told["logs"], told["spans"] = logs.getvalue().encode(), shown(spans)
-    assert b'"trace": "Traceback' in told["logs"]
-    assert {where: hits(data) for where, data in told.items() if hits(data)} == {}
-    for where, data in told.items():
+    places, _ = await spread(url, monkeypatch)
+    places["logs"], places["spans"] = logs.getvalue().encode(), shown(spans)
+    assert b'"trace": "Traceback' in places["logs"]
+    assert {where: hits(data) for where, data in places.items() if hits(data)} == {}
+    for where, data in places.items():
         assert b"[secret STRIPE_KEY]" in data, f"it came by {where}, and was masked there"
     assert len(forms(VALUE)) > 12
 
@@ -267,7 +266,7 @@ async def test_nothing_of_it_is_written_anywhere(
 # ── planted faults ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 OFF = types.SimpleNamespace(
-    on=False, text=lambda said: said, data=lambda said: said, name_of=lambda _value: "STRIPE_KEY"
+    on=False, text=lambda value: value, data=lambda value: value, name_of=lambda _value: "STRIPE_KEY"
 )
 FAULTS = {
     "wire": "database",
@@ -285,18 +284,18 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault == "wire":
         monkeypatch.setattr(wire, "mask", OFF)
     elif fault == "artifacts and contents":
-        monkeypatch.setattr(belongings, "mask", OFF)
+        monkeypatch.setattr(resources, "mask", OFF)
     elif fault == "names of steps":
         monkeypatch.setattr(scope, "mask", OFF)
     elif fault == "cut messages":
         real = wire.error_value
 
         def late(error: BaseException) -> dict[str, Any]:
-            found, wire.mask = wire.mask, OFF  # type: ignore[attr-defined]
+            real_mask, wire.mask = wire.mask, OFF  # type: ignore[attr-defined]
             try:
                 return real(error)
             finally:
-                wire.mask = found  # type: ignore[attr-defined]
+                wire.mask = real_mask  # type: ignore[attr-defined]
 
         monkeypatch.setattr(wire, "error_value", late)
     elif fault == "cut outputs":
@@ -316,6 +315,6 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_with_one_mask_taken_away_it_is_found(
     url: str, monkeypatch: pytest.MonkeyPatch, logs: io.StringIO, spans: Spans, fault: str
 ) -> None:
-    told, _ = await spread(url, monkeypatch, fault)
-    told["logs"], told["spans"] = logs.getvalue().encode(), shown(spans)
-    assert hits(told[FAULTS[fault]]), f"nobody noticed that {fault} was not masked"
+    places, _ = await spread(url, monkeypatch, fault)
+    places["logs"], places["spans"] = logs.getvalue().encode(), shown(spans)
+    assert hits(places[FAULTS[fault]]), f"nobody noticed that {fault} was not masked"

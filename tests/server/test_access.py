@@ -205,7 +205,7 @@ class Inspector:
 
 @pytest.fixture(autouse=True)
 def _what_has_ended_may_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)
+    monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
 
 
 @pytest.mark.slow
@@ -404,9 +404,9 @@ async def test_no_key_reaches_into_another_tenant(app: Onward) -> None:
     async def work(ctx: Any, n: int) -> None: ...
 
     await AuthorizedService(app.service, caller("acme")).submit([SubmitRequest("work", 1, key="order-7")])
-    with pytest.raises(OnwardError, match="key must be a text of 1 to 512 printable characters"):
+    with pytest.raises(OnwardError, match="key must be a string of 1 to 512 printable characters"):
         await AuthorizedService(app.service, caller(None, WORK)).submit([SubmitRequest("work", 1, key="acme\norder-7")])
-    with pytest.raises(OnwardError, match="tenant must be a text"):
+    with pytest.raises(OnwardError, match="tenant must be a string"):
         await AuthorizedService(app.service, caller("acme\norder-7")).submit([SubmitRequest("work", 1, key="x")])
 
 

@@ -224,7 +224,7 @@ async def inspector(app: Onward) -> AsyncIterator[Inspector]:
 async def test_nobody_gets_what_is_not_for_them(
     inspector: Inspector, kind: str, prove: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)  # what has just ended may be pruned
+    monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)  # what has just ended may be pruned
     names = (
         list(ROWS) if prove or kind != "postgres" else list(ROWS)[::4]
     )  # the door is the same, whatever is behind it

@@ -98,8 +98,8 @@ def test_what_is_too_large_is_what_the_value_says(value: Any, most: int, deepest
     data = json.dumps(value, ensure_ascii=False).encode()
     depth, opened, commas = measured(value)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(wire, "PARTS", most)
-        patched.setattr(wire, "DEPTH", deepest)
+        patched.setattr(wire, "MAX_VALUES", most)
+        patched.setattr(wire, "MAX_DEPTH", deepest)
         told = wire.oversized(data)
         deep = wire.too_deep(data)
     assert deep == (depth > deepest)

@@ -244,7 +244,7 @@ async def test_an_ended_task_is_forgotten(app: Onward, client: Client, monkeypat
         await app.cancel(task_id)
     young = await client.delete(f"/api/tasks/{ids[0]}")
     assert (young.status_code, "try again in a minute" in young.json()["detail"]) == (409, True)
-    monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)
+    monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
     assert (await client.delete(f"/api/tasks/{ids[0]}")).json() == {"pruned": 1}
     for path in ("", "/events", "/timeline", "/records/1", "/artifacts", "/result"):
         assert (await client.get(f"/api/tasks/{ids[0]}{path}")).status_code == 404, path
@@ -300,7 +300,7 @@ async def test_a_count_stops(app: Onward, monkeypatch: pytest.MonkeyPatch) -> No
     await app.submit_many(work, list(range(30)), labels={"team": "red"})
     assert await app.service.count(most=10) == (10, True)
     assert await app.service.count(most=30, labels={"team": ["red", "blue"]}) == (30, False)
-    monkeypatch.setattr(lists, "LOOKED_AT", 4)
+    monkeypatch.setattr(lists, "MAX_SCAN_TASKS", 4)
     assert await app.service.count(text="work") == (25, True), "five looks, each at four tasks and the one they stop at"
     assert await app.service.count(text="zebra") == (0, True)
     page, cursor = await app.list(text="work", limit=100)

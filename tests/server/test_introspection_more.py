@@ -189,12 +189,12 @@ async def test_the_system_as_a_whole(app: Onward, client: Client, kind: str) -> 
 
 @only_memory
 async def test_no_secret_of_a_setting_is_shown(app: Onward) -> None:
-    from onward.config import Settings, shown
+    from onward.config import Settings, to_display
 
-    told = shown(Settings(db="postgresql://me:hunter2@db/x", webhook_secret="whsec_hunter2"), "db/x")
+    told = to_display(Settings(db="postgresql://me:hunter2@db/x", webhook_secret="whsec_hunter2"), "db/x")
     assert "hunter2" not in repr(told)
     assert (told["db"], told["webhook_secret"]) == ("db/x", "***")
-    assert shown(Settings(), "x")["webhook_secret"] == ""
+    assert to_display(Settings(), "x")["webhook_secret"] == ""
     assert app.settings.webhook_secret == ""
 
 

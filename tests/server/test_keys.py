@@ -84,9 +84,9 @@ async def test_what_makes_no_sense_is_refused(app: Onward) -> None:
     with pytest.raises(UsageError, match="cannot have the scope admin"):
         await app.keys.create("ada", ["admin"], agent="fixer")
     for bad in ("", "a\nb", "x" * 513):
-        with pytest.raises(UsageError, match="must be a text"):
+        with pytest.raises(UsageError, match="must be a string"):
             await app.keys.create(bad, ["read"])
-        with pytest.raises(UsageError, match="must be a text"):
+        with pytest.raises(UsageError, match="must be a string"):
             await app.keys.create("ada", ["read"], tenant=bad)
     assert await app.keys.list() == []
     assert await app.audit() == []

@@ -127,7 +127,7 @@ async def test_many_writers_make_one_chain(store: Store, open_another: Any) -> N
     assert [entry.number for entry in found] == list(range(1, 101))
     assert found[0].before == BEGINNING
     assert [entry.before for entry in found[1:]] == [entry.hash for entry in found[:-1]]
-    assert all(entry.hash == entry.sealed for entry in found)
+    assert all(entry.hash == entry.expected_hash for entry in found)
     assert {entry.subject for entry in found} == {f"{n}.{m}" for n in range(4) for m in range(25)}
 
 
@@ -170,7 +170,7 @@ async def test_a_missing_entry_is_found_and_one_put_in_between(app: Onward) -> N
     await sql(
         app.store,
         "INSERT INTO onward_audit (number, at, name, action, subject, data, before, hash) "
-        f"VALUES ({values}, {data}, '{forged.before}', '{forged.sealed}')",
+        f"VALUES ({values}, {data}, '{forged.before}', '{forged.expected_hash}')",
     )
     assert (await app.service.audit.verify()).broken == 4
 
@@ -188,7 +188,7 @@ async def test_a_chain_that_was_cut_off_or_made_anew_is_told_by_a_head_that_was_
     for n in range(20):
         await app.store.audit.append(AuditEvent("cancel", f"anew{n}"))
     verdict = await app.service.audit.verify(head)
-    assert (verdict.broken, verdict.why) == (12, "entry 12 is another than the one that was noted")
+    assert (verdict.broken, verdict.why) == (12, "entry 12 is not the one that was noted")
     with pytest.raises(UsageError, match="NUMBER:HASH"):
         await app.service.audit.verify("12")
 

@@ -46,7 +46,7 @@ async def test_a_paused_queue_is_left_alone_by_a_worker_that_runs(app: Onward) -
 
 async def test_a_name_that_no_queue_can_have(app: Onward) -> None:
     for name in ("", "a\nb", "x" * 513):
-        with pytest.raises(UsageError, match="queue must be a text"):
+        with pytest.raises(UsageError, match="queue must be a string"):
             await app.pause_queue(name)
 
 
@@ -140,7 +140,7 @@ async def test_lists_that_look_for_something(lab: Lab) -> None:
 async def test_a_look_for_a_label_goes_so_far_and_says_where_to_go_on(
     app: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "LOOKED_AT", 10)
+    monkeypatch.setattr(lists, "MAX_SCAN_TASKS", 10)
 
     @app.task
     async def work(ctx: Any, n: int) -> None: ...

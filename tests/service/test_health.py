@@ -13,6 +13,7 @@ from onward import Onward
 from onward.service import cluster as place
 from onward.service.cluster import Cluster
 from onward.service.health import Doctor
+from onward.service.shared_read import SharedRead
 from onward.store.port.core import Store
 from onward.store.port.overview import Unfinished
 from onward.store.shared import health as census
@@ -35,7 +36,7 @@ class Counts:
         return [Unfinished("default", "queued", self._tasks, 1.0)]
 
 
-@pytest.mark.parametrize(("tasks", "asked"), [(place.MANY, 10), (place.MANY + 1, 1)])
+@pytest.mark.parametrize(("tasks", "asked"), [(place.MAX_FRESH_COUNT, 10), (place.MAX_FRESH_COUNT + 1, 1)])
 async def test_many_who_look_at_many_tasks_share_a_count(clock: HandClock, tasks: int, asked: int) -> None:
     """A few are counted anew for each, so that everybody sees what they did."""
     counts = Counts(clock, tasks)
@@ -45,6 +46,26 @@ async def test_many_who_look_at_many_tasks_share_a_count(clock: HandClock, tasks
     clock.time += 1.05
     await there._unfinished()
     assert counts.asked == asked + 1, "and no count is used for much longer than ten times what it took"
+
+
+async def test_a_read_that_is_slow_twice_is_kept(clock: HandClock) -> None:
+    reads = 0
+
+    async def read() -> int:
+        nonlocal reads
+        reads += 1
+        clock.time += seconds
+        return reads
+
+    shared, seconds = SharedRead(clock, read), 0.3
+    assert [await shared() for _ in range(4)] == [1, 2, 2, 2]
+    shared.forget()
+    assert await shared() == 3, "this process changed it"
+    clock.time += 3.0
+    assert await shared() == 4, "kept for ten times as long as it took"
+    clock.time += 3.1
+    seconds = 0.1
+    assert [await shared() for _ in range(3)] == [5, 6, 7], "quick again"
 
 
 def doctor(store: Store, clock: Any) -> Doctor:
@@ -92,7 +113,7 @@ async def test_what_waits_for_people_is_counted_not_listed(app: Onward) -> None:
             await app.submit(asks)
 
         async def waits() -> bool:
-            return (await app.service.place.stats()).people == 3
+            return (await app.service.cluster.stats()).people == 3
 
         await eventually(waits)
         (people,) = [check for check in await app.service.health.checks() if check.name == "people"]

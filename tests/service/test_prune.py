@@ -65,7 +65,7 @@ async def test_a_shelf_that_cannot_be_reached_is_told_and_in_nobodys_way(
             dropped.append(task_id)
 
         monkeypatch.setattr(app.service.artifacts._shelf, "drop", drop)
-        assert len((await app.service.prunes.all_of([task.id for task in tasks])).gone) == 3
+        assert len((await app.service.pruner.prune_all([task.id for task in tasks])).gone) == 3
         assert dropped == [task.id for task in tasks[1:]]
         assert tasks[0].id in caplog.text
         assert "the bucket is away" in caplog.text
@@ -160,7 +160,7 @@ async def test_one_that_cannot_be_forgotten_is_in_nobodys_way(
             return await prune(ids, age)
 
         monkeypatch.setattr(app.store.pruning, "prune", too_long)
-        assert await app.service.prunes.old(100) == 4
+        assert await app.service.pruner.prune_old(100) == 4
         assert [task.task_id for task in (await app.list())[0]] == [large]
 
 
@@ -193,14 +193,14 @@ async def test_all_that_match_are_forgotten_and_the_others_say_why(app: Onward) 
         waiting = await app.submit("waits")
         with pytest.raises(ResultTimeout):
             await waiting.result(0.1)
-    many, service = app.service.many, app.service
-    ids = await many.found("prune", 10, task=["boss", "quick", "waits"])
+    many, service = app.service.bulk, app.service
+    ids = await many.find("prune", 10, task=["boss", "quick", "waits"])
     young = await many.act("prune", ids)
     assert (young.matched, young.done) == (7, 0)
     assert {refused.code for refused in young.refused} == {"state_conflict"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("onward.service.pruning.LEAST", 0.0)
-        acted = await service.many.act("prune", ids)
+        patch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
+        acted = await service.bulk.act("prune", ids)
     assert (acted.matched, acted.done) == (7, 6), "children are gone with those that started them"
     assert [refused.task_id for refused in acted.refused] == [waiting.id]
     assert [task.task_id for task in (await app.list())[0]] == [waiting.id]
@@ -208,7 +208,7 @@ async def test_all_that_match_are_forgotten_and_the_others_say_why(app: Onward) 
 
 async def test_pruning_all_the_time_strands_nobody(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees that grow and end while everything that has ended is forgotten at once: no parent misses a child, none is left over."""
-    monkeypatch.setattr("onward.service.pruning.LEAST", 0.0)
+    monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
 
     @app.task
     async def leaf(ctx: Any, n: int) -> int:
@@ -232,9 +232,9 @@ async def test_pruning_all_the_time_strands_nobody(app: Onward, monkeypatch: pyt
     async def prune() -> int:
         gone = 0
         while not stop.is_set():
-            gone += await app.service.prunes.old(0.0)
+            gone += await app.service.pruner.prune_old(0.0)
             await asyncio.sleep(0.01)
-        return gone + await app.service.prunes.old(0.0)
+        return gone + await app.service.pruner.prune_old(0.0)
 
     async with app.worker():
         pruning = asyncio.ensure_future(prune())

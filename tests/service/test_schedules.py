@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from onward import Onward
 from onward.core.ids import Ids
-from onward.core.schedule import LATE, MOST, Rhythm, due, stamp
+from onward.core.schedule import LATE_S, MAX_TICKS, Rhythm, due, stamp
 from onward.core.task import State
-from onward.engine.worker.ticker import EVERY, SOME, Ticker
+from onward.engine.worker.ticker import POLL_INTERVAL_S, SCHEDULES_PER_LOOK, Ticker
 from onward.errors import (
     BadSetting,
     InvalidInput,
@@ -182,15 +182,15 @@ def test_what_was_missed_is_skipped_done_once_or_all_done() -> None:
 def test_who_has_just_started_may_be_a_minute_late() -> None:
     nightly = cron("0 3 * * *")
     tick = moment("2026-07-01T03:00")
-    assert due(nightly, "skip", tick, tick + LATE - 1, tick + LATE - 1).ticks == [tick]
-    assert due(nightly, "skip", tick, tick + LATE + 1, tick + LATE + 1) == ([], tick + DAY)
+    assert due(nightly, "skip", tick, tick + LATE_S - 1, tick + LATE_S - 1).ticks == [tick]
+    assert due(nightly, "skip", tick, tick + LATE_S + 1, tick + LATE_S + 1) == ([], tick + DAY)
 
 
 def test_a_year_of_minutes_is_done_in_parts_and_found_at_once() -> None:
     minutely = cron("* * * * *", BERLIN)
     first = moment("2026-01-01T00:00")
     part = due(minutely, "all", first, first + 366 * DAY, first)
-    assert (len(part.ticks), part.next_at) == (MOST, first + 60 * MOST)
+    assert (len(part.ticks), part.next_at) == (MAX_TICKS, first + 60 * MAX_TICKS)
     assert due(minutely, "once", first, first + 366 * DAY, first).ticks == [first + 366 * DAY]
 
 
@@ -288,7 +288,7 @@ async def test_a_year_of_missed_minutes_comes_in_rounds(clock: HandClock) -> Non
 
 async def test_more_schedules_than_one_look_takes(clock: HandClock) -> None:
     app = app_on(clock)
-    for number in range(SOME * 2 + 1):
+    for number in range(SCHEDULES_PER_LOOK * 2 + 1):
         app.schedule(f"s{number:02}", "work", every="1h")
     async with app:
         await app.save_schedules()
@@ -297,13 +297,13 @@ async def test_more_schedules_than_one_look_takes(clock: HandClock) -> None:
         clock.jump(2 * 3600)
         assert [await chore.look(), await chore.look()] == [0.0, 0.0]
         assert await chore.look() > 0
-        assert len((await app.list(limit=1000))[0]) == SOME * 2 + 1, "none was taken for missed"
+        assert len((await app.list(limit=1000))[0]) == SCHEDULES_PER_LOOK * 2 + 1, "none was taken for missed"
 
 
 async def test_who_was_beaten_to_some_ticks_has_not_missed_the_others(clock: HandClock) -> None:
     """The store was away for an hour, and another worker turns all that we see at first."""
     app = app_on(clock)
-    for number in range(SOME + 1):
+    for number in range(SCHEDULES_PER_LOOK + 1):
         app.schedule(f"s{number:02}", "work", every="1h")
     beaten = True
 
@@ -320,7 +320,7 @@ async def test_who_was_beaten_to_some_ticks_has_not_missed_the_others(clock: Han
         beaten = False
         assert await other.look() == 0.0
         assert await chore.look() > 0
-        assert len((await app.list(limit=1000))[0]) == SOME + 1
+        assert len((await app.list(limit=1000))[0]) == SCHEDULES_PER_LOOK + 1
 
 
 async def test_the_next_look_is_in_time_for_the_next_tick(clock: HandClock) -> None:
@@ -330,11 +330,11 @@ async def test_the_next_look_is_in_time_for_the_next_tick(clock: HandClock) -> N
     async with app:
         await app.save_schedules()
         chore = ticker(app, clock)
-        assert await chore.look() == EVERY
+        assert await chore.look() == POLL_INTERVAL_S
         clock.time = 1_000_000_009.25
         assert await chore.look() == 0.75
         clock.jump(0.75)
-        assert await chore.look() == EVERY
+        assert await chore.look() == POLL_INTERVAL_S
         assert await fired(app) == [stamp(1_000_000_010)]
 
 
@@ -362,7 +362,7 @@ async def test_a_time_zone_that_this_machine_does_not_know_holds_up_nobody(clock
     async with app:
         await app.save_schedules()
         (good,) = (await app.store.schedules.list()).rows
-        for number in range(SOME + 1):
+        for number in range(SCHEDULES_PER_LOOK + 1):
             name = f"bad{number}"
             bad = good._replace(name=name, cron="0 * * * *", every=None, timezone="Mars/Phobos", next_at=1.0)
             await app.store.schedules.advance(name, None, bad)
@@ -434,7 +434,7 @@ async def test_a_worker_outlives_a_store_that_is_away(lab: Lab, caplog: Any) -> 
     away = False
     await lab.clock.until(lab.clock.sleep(5))
     assert len(await fired(lab.app)) in {2, 3}, "late, and each of them"
-    assert "cannot look after schedules" in caplog.text
+    assert "cannot read schedules" in caplog.text
 
 
 async def test_a_worker_does_not_start_with_a_schedule_that_cannot_work(lab: Lab) -> None:

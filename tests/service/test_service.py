@@ -50,8 +50,8 @@ def shop(app: Onward) -> Onward:
 
 
 async def count(app: Onward) -> int:
-    ((found,),) = await sql(app.store, "SELECT count(*) FROM onward_tasks")
-    return int(found)
+    ((count,),) = await sql(app.store, "SELECT count(*) FROM onward_tasks")
+    return int(count)
 
 
 # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -329,9 +329,9 @@ async def test_a_result_that_is_not_there_in_time(shop: Onward) -> None:
 async def test_results_that_are_errors(shop: Onward) -> None:
     async with shop.worker():
         failed = await shop.submit("broken", 7)
-        with pytest.raises(TaskFailed, match=rf"task {failed.id} \(broken\) failed: broken 7") as told:
+        with pytest.raises(TaskFailed, match=rf"task {failed.id} \(broken\) failed: broken 7") as caught:
             await failed.result(timeout=60)
-        assert told.value.error == {"type": "ValueError", "message": "broken 7", "attempts": 1}
+        assert caught.value.error == {"type": "ValueError", "message": "broken 7", "attempts": 1}
         cancelled = await shop.submit("patient")
         await cancelled.cancel()
         with pytest.raises(TaskCancelled, match=rf"task {cancelled.id} \(patient\) was cancelled"):
@@ -455,8 +455,8 @@ async def test_tail_gives_every_record_once_and_ends_with_the_task(shop: Onward)
                 assert record.value == {"message": "half", "step": 1, "total": 2}
                 gate.set()
     assert [record.seq for record in seen] == list(range(1, len(seen) + 1))
-    told = [(record.kind, record.key) for record in seen if record.kind != r.STEP_STARTED]
-    assert told == [
+    kinds = [(record.kind, record.key) for record in seen if record.kind != r.STEP_STARTED]
+    assert kinds == [
         (r.SUBMITTED, ""),
         (r.SHIFT, ""),
         (r.STEP_DONE, "one"),

@@ -16,8 +16,7 @@ from unittest import mock
 import apsw
 
 from onward.engine.shift import replay, shift
-from onward.engine.worker import maintenance as upkeep
-from onward.engine.worker import worker
+from onward.engine.worker import maintenance, worker
 from onward.store import writer
 from onward.store.port.core import Batch, Submitted
 from onward.store.sqlite import store as sqlite
@@ -193,8 +192,8 @@ def _lose_only(self: writer.Writer, holds: Any) -> None:
         pass
 
 
-async def _page_once(self: shift.Shift, after: int) -> Any:
-    return await self._desk.store.journal(self.task_id, after, shift.PAGE)
+async def _read_page_once(self: shift.Shift, task_id: str, after: int | None, limit: int) -> Any:
+    return await self._services.store.journal(task_id, after, limit)
 
 
 def _crash_is_attempt(self: SqliteStore, *args: Any, **kwargs: Any) -> Any:
@@ -226,7 +225,7 @@ def _stop_begins_shifts() -> Iterator[None]:
         return []
 
     with (
-        mock.patch.object(worker.Worker, "_kept", kept),
+        mock.patch.object(worker.Worker, "_keep_unless_stopping", kept),
         mock.patch.object(worker.Worker, "_until_idle", until_idle),
         mock.patch.object(worker, "end_tasks", end_once),
         mock.patch.object(writer.Writer, "close", _nothing),
@@ -245,12 +244,12 @@ def _stop_only_now(self: shift.Shift, why: Any, *, now: bool) -> None:
 
 plant("line-goes-on", patches=instead(writer.Writer, "lose", _lose_only))
 plant("pause-confirmed-and-ignored", patches=instead(shift.Shift, "stop", _stop_only_now))
-plant("strangers-stay", patches=instead(upkeep.Upkeep, "_give_back", _nothing_later))
-plant("stranger-too-soon", patches=never(worker.Worker, "_asked_then", 0))
+plant("strangers-stay", patches=instead(maintenance.Maintenance, "_give_back", _nothing_later))
+plant("stranger-too-soon", patches=never(worker.Worker, "_claims_sent_then", 0))
 plant("dead-and-deaf", patches=instead(worker.Worker, "_declared_dead", _nothing))
-plant("nobody-rescues", patches=instead(upkeep.Upkeep, "_rescue", _nothing_later))
+plant("nobody-rescues", patches=instead(maintenance.Maintenance, "_rescue", _nothing_later))
 plant("replay-forgets", patches=instead(replay.Replay, "next", _nothing))
-plant("outage-is-failure", patches=instead(shift.Shift, "_page", _page_once))
+plant("outage-is-failure", patches=instead(shift.Shift, "_read_page", _read_page_once))
 plant("crash-is-attempt", patches=instead(SqliteStore, "claim", _crash_is_attempt))
 plant("stop-begins-shifts", patches=_stop_begins_shifts)
 plant("restless-nap", patches=instead(worker.Worker, "_ring", lambda self, _alarm: self.wake()))

@@ -11,9 +11,9 @@ import pytest
 
 from onward import Onward
 from onward.core.ids import Ids
+from onward.core.views import Delivery
 from onward.engine.worker.relay import Relay
 from onward.service.submission import SubmitRequest
-from onward.service.subscriptions import Delivery
 from onward.store.port.core import Claimed, Store
 from tests.kit import SEEDS, Time, claim, completion, join
 from tests.sinks.receiver import Receiver

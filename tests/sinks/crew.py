@@ -9,7 +9,7 @@ from typing import Any
 
 from onward import Onward
 from onward.core import crash
-from onward.engine.worker import relay as relays
+from onward.engine.worker import relay as relay_module
 from onward.store.port.outbox import DELIVERED, Settled
 
 
@@ -26,17 +26,17 @@ def plant(fault: str, app: Onward) -> None:
 
         app.store.outbox.take = take_and_mark  # type: ignore[method-assign]
     if fault == "new bytes":
-        made, body = itertools.count(), relays.body
+        made, body = itertools.count(), relay_module.body
 
         async def forgets(holder: str, bodies: Any) -> None: ...
 
         app.store.outbox.keep_bodies = forgets  # type: ignore[method-assign]
-        relays.body = lambda event: body(event)[:-1] + b', "n":%d}' % next(made)  # type: ignore[assignment]
+        relay_module.body = lambda event: body(event)[:-1] + b', "n":%d}' % next(made)  # type: ignore[assignment]
 
 
 async def main(url: str, secret: str, fault: str) -> None:
-    relays.LEASE = 1.0
-    relays.GAP = 0.01
+    relay_module.LEASE_S = 1.0
+    relay_module.MIN_INTERVAL_S = 0.01
     app = Onward(url, webhook_secret=secret, webhook_allow_private="true", poll_s=0.05)
     plant(fault, app)
     async with app.relay():

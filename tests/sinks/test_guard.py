@@ -204,14 +204,14 @@ async def test_a_name_of_the_inside_is_never_connected_to(inside: Receiver, addr
         names = Names(answers)
         said = await hooks(names).send("hook:x", "s", "id", inside.url(host="hooks.example.com", scheme="https"), b"{}")
         assert not said.ok
-        assert "open internet" in said.words
+        assert "open internet" in said.detail
     assert inside.connections == 0
 
 
 async def test_a_name_without_an_address_is_a_failure() -> None:
     said = await hooks(Names([])).send("hook:x", "s", "id", "https://hooks.example.com/", b"{}")
     assert not said.ok
-    assert "no address" in said.words
+    assert "no address" in said.detail
 
 
 async def test_a_name_that_changes_between_the_look_and_the_connection_changes_nothing(inside: Receiver) -> None:

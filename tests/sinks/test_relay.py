@@ -13,7 +13,7 @@ from onward import Onward
 from onward.core import record as r
 from onward.core.caller import Caller
 from onward.core.event import Event
-from onward.engine.worker import relay as relays
+from onward.engine.worker import relay as relay_module
 from onward.errors import NotFound, UsageError
 from onward.server.access.service import AuthorizedService
 from onward.service.submission import SubmitRequest
@@ -126,13 +126,13 @@ async def test_what_a_dead_relay_had_is_sent_by_another_when_its_lease_ends(offi
     office.app.on(r.COMPLETED, name="ears")(ears)
     await office.app.save_subscriptions()
     await office.complete()
-    taken = await office.store.outbox.take("on:ears", 8, "somebody who died", relays.LEASE)
+    taken = await office.store.outbox.take("on:ears", 8, "somebody who died", relay_module.LEASE_S)
     assert [one.attempts for one in taken] == [1]
     await office.send_all()
     assert not ears.events
     (one,) = await office.deliveries()
     assert one.sending
-    office.time.move(relays.LEASE + 1)
+    office.time.move(relay_module.LEASE_S + 1)
     await office.send_all()
     assert len(ears.events) == 1
     from onward.store.port.outbox import FAILED, Settled
@@ -157,7 +157,7 @@ async def test_a_long_function_keeps_its_lease(office: Office) -> None:
     await eventually(lambda: _true(calls == 1))
     for _ in range(10):
         before = (await office.deliveries())[0].due_at
-        office.time.move(relays.LEASE / 2)
+        office.time.move(relay_module.LEASE_S / 2)
         await eventually(lambda before=before: _later(office, before))
         await office.send(other)
     assert calls == 1
@@ -232,7 +232,7 @@ async def test_after_a_week_it_is_given_up_by_strangers_and_by_nobody_else(
 async def test_too_many_are_dropped_and_counted(
     office: Office, store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relays, "MOST_WAITING", 5)
+    monkeypatch.setattr(relay_module, "MAX_WAITING", 5)
     office.app.on(r.COMPLETED, name="f")(lambda event: None)
     await office.app.save_subscriptions()
     stranger = Office(store, time)
@@ -256,7 +256,7 @@ async def test_what_was_told_is_forgotten_after_a_while_and_so_is_the_webhook(
     await office.complete(webhook=receiver.url())
     open_task = await office.submit(webhook=receiver.url())
     await office.send_all()
-    office.time.move(relays.KEEP_DELIVERED + 100)
+    office.time.move(relay_module.KEEP_DELIVERED_S + 100)
     office.app.on(r.SUBMITTED, name="other")(lambda event: None)
     await office.app.save_subscriptions()
     await office.submit()  # the relay sweeps when there is something to do at all

@@ -15,7 +15,7 @@ from onward.core import record as r
 from onward.core.audit import AuditEvent
 from onward.core.event import Event
 from onward.engine.context.secrets import learn
-from onward.engine.worker import relay as relays
+from onward.engine.worker import relay as relay_module
 from onward.errors import StoreUnavailable
 from onward.store.postgres import outbox as postgres_outbox
 from onward.store.shared import outbox as shared_outbox
@@ -28,11 +28,11 @@ NOBODY = "http://127.0.0.1:1/"
 async def test_a_receiver_that_is_down_for_days_is_still_left_alone_for_a_minute(office: Office) -> None:
     await office.complete(webhook=NOBODY)
     relay = office.relay()
-    pace = relay._paces.setdefault("hook:http://127.0.0.1:1", relays._Pace(down=5_000))
+    pace = relay._paces.setdefault("hook:http://127.0.0.1:1", relay_module._Pace(down=5_000))
     await office.send(relay)
     assert [one.attempts for one in await office.deliveries()] == [1]
     assert pace.down == 5_001
-    assert pace.rests_until - office.time._clock.monotonic() == pytest.approx(relays.LONGEST_REST)
+    assert pace.rests_until - office.time._clock.monotonic() == pytest.approx(relay_module.MAX_REST_S)
 
 
 async def test_what_is_old_goes_also_when_nothing_is_to_be_sent(office: Office) -> None:
@@ -40,7 +40,7 @@ async def test_what_is_old_goes_also_when_nothing_is_to_be_sent(office: Office) 
     await office.app.save_subscriptions()
     await office.complete()
     await office.send_all()
-    office.time.move(relays.KEEP_DELIVERED + 100)
+    office.time.move(relay_module.KEEP_DELIVERED_S + 100)
     await office.send()
     assert await office.deliveries() == []
     ((shown,), _) = await office.app.subscriptions.list()
@@ -54,11 +54,11 @@ async def test_what_is_old_goes_as_fast_as_it_comes(office: Office, monkeypatch:
     for _ in range(7):
         await office.complete()
     await office.send_all()
-    office.time.move(relays.KEEP_DELIVERED + 100)
+    office.time.move(relay_module.KEEP_DELIVERED_S + 100)
     relay = office.relays[0]
     looks = [await relay.look() for _ in range(5)]
     assert await office.deliveries() == []
-    assert max(looks[:3]) <= relays.GAP, "while there is more, it is not put off to the next minute"
+    assert max(looks[:3]) <= relay_module.MIN_INTERVAL_S, "while there is more, it is not put off to the next minute"
 
 
 async def test_what_a_function_says_as_it_fails_is_kept_without_secrets(office: Office) -> None:

@@ -13,7 +13,7 @@ from standardwebhooks import Webhook
 from onward.core import record as r
 from onward.core.event import BODY_LIMIT
 from onward.core.task import State
-from onward.engine.worker import relay as relays
+from onward.engine.worker import relay as relay_module
 from onward.errors import BadSetting, UsageError
 from onward.sinks import webhook as sink
 from onward.sinks.errors import BadWebhook
@@ -112,7 +112,7 @@ async def test_the_schedule_and_the_same_bytes_at_every_attempt(office: Office, 
     receiver.says = [answer(500)]
     await office.complete(webhook=receiver.url())
     await office.send()
-    for number, pause in enumerate(relays.SCHEDULE[1:], 2):
+    for number, pause in enumerate(relay_module.ATTEMPT_DELAYS_S[1:], 2):
         office.time.move(pause * 0.89)
         await office.send()
         assert len(receiver.got) == number - 1, "not before its time"
@@ -293,7 +293,7 @@ async def test_a_slow_receiver_delays_no_other(office: Office, receiver: Receive
         relay = office.relay()
         await relay.look()
         await eventually(lambda: _is_there(receiver))  # the others of the slow one are still under way
-        assert slow.connections <= relays.EACH, "and it is not asked by all at once"
+        assert slow.connections <= relay_module.MAX_ATTEMPTS_PER_LANE, "and it is not asked by all at once"
         assert not [one for one in await office.deliveries(state="delivered") if "slow" in (one.sink or "")]
         release.set()
         await office.send_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from onward.core.quota import CAP, FIRST
+from onward.core.quota import FIRST_PAUSE_S, MAX_PAUSE_S
 from onward.store.port.core import Store
 from tests.kit import Time, not_memory
 
@@ -53,16 +53,16 @@ async def test_where_nobody_says_when_the_pauses_grow(store: Store, time: Time) 
             assert (await store.quotas.shut("m", None, "429")).until == told.until
         pauses.append(round(told.left, 3))
         time.move(told.left + 0.01)
-    assert pauses == [min(FIRST * 2**number, CAP) for number in range(14)]
+    assert pauses == [min(FIRST_PAUSE_S * 2**number, MAX_PAUSE_S) for number in range(14)]
     found = await store.quotas.get("m")
     assert found is not None
     await store.quotas.reopen("m", found.until)
-    assert round((await store.quotas.shut("m", None, "429")).left, 3) == FIRST, "it had answered since"
+    assert round((await store.quotas.shut("m", None, "429")).left, 3) == FIRST_PAUSE_S, "it had answered since"
 
 
 @not_memory
 async def test_every_process_knows(store: Store, open_another: Any, time: Time) -> None:
     other: Store = await open_another()
-    told = await asyncio.gather(*[opened.quotas.shut("m", None, "429") for opened in (store, other) * 4])
-    assert len({item.until for item in told}) == 1
+    told = await asyncio.gather(*[one.quotas.shut("m", None, "429") for one in (store, other) * 4])
+    assert len({one.until for one in told}) == 1
     assert await other.quotas.get("m") == await store.quotas.get("m")

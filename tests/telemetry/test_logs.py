@@ -17,7 +17,7 @@ from onward import Onward, Retry
 from onward.config import load
 from onward.engine.context.secrets import learn
 from onward.errors import BadSetting
-from onward.logging import FIELDS, JsonLines, Where, where
+from onward.logging import FIELDS, JsonLines, LogContext, where
 from onward.service.submission import SubmitRequest
 from rig.processes import Child
 from tests.cli.conftest import ROOT
@@ -252,7 +252,7 @@ def test_whatever_is_logged_the_line_is_json(lines: Lines):
 async def test_a_format_of_your_own(lab: Lab):
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.addFilter(Where())
+    handler.addFilter(LogContext())
     handler.setFormatter(logging.Formatter("%(task)s %(step)s %(message)s"))
     user.addHandler(handler)
 

@@ -24,7 +24,7 @@ from onward.server.http import metrics as edge_metrics
 from onward.server.http.metrics import Metrics, bounded
 from onward.service.submission import SubmitRequest
 from onward.store.port.overview import QueueSnapshot, Unfinished
-from onward.telemetry import CLIENTS, ENDED, MOST, STEP_SECONDS, STEPS, Counters, counters
+from onward.telemetry import CLIENTS, ENDED, MAX_LABEL_VALUES, STEP_SECONDS, STEPS, Counters, counters
 from tests.kit import HandClock, Lab, only_memory, sql
 from tests.server.conftest import serving
 
@@ -280,27 +280,27 @@ async def test_a_store_that_is_away_is_told_and_the_rest_too():
 def test_labels_are_bounded():
     own = Counters()
     own.on = True
-    for n in range(5 * MOST):
+    for n in range(5 * MAX_LABEL_VALUES):
         own.add(STEPS, f"task {n}", "completed")
         own.time(STEP_SECONDS, 0.1, f"task {n}")
     own.add(STEPS, "task 1", "failed")
     own.request("/x", "BREW", 405, 0.1)
     counted, timed = own.snapshot()
     names = {labels[0] for name, labels in counted if name == STEPS}
-    assert len(names) == MOST + 1
-    assert counted[STEPS, ("other", "completed")] == 4 * MOST
+    assert len(names) == MAX_LABEL_VALUES + 1
+    assert counted[STEPS, ("other", "completed")] == 4 * MAX_LABEL_VALUES
     assert counted[STEPS, ("task 1", "failed")] == 1
-    assert len({labels for name, labels in timed if name == STEP_SECONDS}) == MOST + 1
+    assert len({labels for name, labels in timed if name == STEP_SECONDS}) == MAX_LABEL_VALUES + 1
     assert ("onward_http_requests_total", ("/x", "other", "405")) in counted
 
 
 def test_queues_beyond_the_bound_are_one():
-    many = [Unfinished(f"q{n}", "queued", n, float(n)) for n in range(1, 3 * MOST + 1)]
+    many = [Unfinished(f"q{n}", "queued", n, float(n)) for n in range(1, 3 * MAX_LABEL_VALUES + 1)]
     few = bounded([*many, Unfinished("q1", "asleep", 1, 5.0)])
-    assert len({one.queue for one in few}) == MOST + 1
+    assert len({one.queue for one in few}) == MAX_LABEL_VALUES + 1
     assert sum(one.tasks for one in few) == sum(one.tasks for one in many) + 1
     rest = {one.reason: one for one in few if one.queue == "other"}
-    assert rest["queued"].oldest == 2 * MOST
+    assert rest["queued"].oldest == 2 * MAX_LABEL_VALUES
     assert rest["asleep"].tasks == 1
 
 
@@ -457,7 +457,7 @@ def test_a_port_is_a_port(port: Any):
 
 
 def test_every_metric_has_a_sentence_and_a_plain_name():
-    tables = [edge_metrics.COUNTED, edge_metrics.LEVELS, edge_metrics.TIMED]
+    tables = [edge_metrics.COUNTER_METRICS, edge_metrics.GAUGE_METRICS, edge_metrics.HISTOGRAM_METRICS]
     for name, (help_, labels) in {k: v for table in tables for k, v in table.items()}.items():
         assert name.startswith("onward_")
         assert help_.endswith(".")

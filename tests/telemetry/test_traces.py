@@ -19,7 +19,7 @@ from onward.agent.model import Reply, ToolCall, Usage
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
 from onward.core import mask, wire
-from onward.engine.shift import traced as watched
+from onward.engine.shift import traced
 from onward.errors import StepFailed
 from onward.telemetry import incoming, outgoing, span_id_of, trace_id_of, tracer
 from tests.kit import Lab, only_memory
@@ -204,7 +204,7 @@ async def test_nothing_is_told_twice_and_every_shift_joins_the_trace(lab: Lab, s
 
 
 async def test_a_span_for_what_is_replayed_would_be_seen(lab: Lab, spans: Spans, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(watched, "replayed", lambda _replay, _scope: False)
+    monkeypatch.setattr(traced, "is_replayed", lambda _replay, _scope: False)
     await walk(lab)
     done = [key for key, outcome in spans.steps() if outcome == "completed"]
     assert sorted(done) != sorted(STEPS)
@@ -542,7 +542,7 @@ def test_off_imports_nothing_and_does_the_plain_shift():
 
 def test_opentelemetry_that_is_there_and_not_set_up_is_off(monkeypatch: pytest.MonkeyPatch):
     assert tracer() is None
-    assert not watched.watching()
+    assert not traced.watching()
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     provide(TracerProvider())
     try:
@@ -555,5 +555,5 @@ def test_while_another_thread_imports_it_nobody_traces(monkeypatch: pytest.Monke
     """As the SDK of MCP does, in a thread beside a worker."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", types.ModuleType("opentelemetry.trace"))
     assert telemetry.tracer() is None
-    assert telemetry.carried() is None
+    assert telemetry.current_trace() is None
     assert telemetry.span("a step", {}) is telemetry.NO_SPAN

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 from onward import Onward
-from onward.engine.shift import traced as watched
+from onward.engine.shift import traced
 
 provider = TracerProvider()
 file = open(os.environ["SPANS"], "a", buffering=1)  # noqa: SIM115 -- as long as the process
@@ -22,7 +22,7 @@ provider.add_span_processor(
 )
 trace.set_tracer_provider(provider)
 if os.environ.get("PLANT") == "replay":
-    watched.replayed = lambda _replay, _scope: False
+    traced.is_replayed = lambda _replay, _scope: False
 
 app = Onward(lease_s=1.0, heartbeat_s=0.2, poll_s=0.05)
 

@@ -1,12 +1,12 @@
-"""The account of one agent: what a model call may cost is reserved before it, and what it did cost is settled after it.
+"""The account of one agent: it reserves the most that a model call may cost before the call, and settles the real cost after it.
 
-A call reserves a step, and tokens: an estimate for its input (a token for every three bytes, where tokenizers make one of four or
-more of most texts) plus the `max_tokens` that it sends. Where there is no room for so much, the model is told a smaller
-`max_tokens`, but no less than `LEAST_OUTPUT`. What a provider reports is settled, also where that is more than the estimate: such
-an excess is written down, and the next call finds so much less.
+A call reserves one step, and tokens: an estimate for its input plus the `max_tokens` that it sends. The estimate is one token for
+every three bytes; tokenizers make one token of four or more bytes of most strings. Where the budget has less room, the request gets
+a smaller `max_tokens`, but no less than `MIN_OUTPUT_TOKENS`. The account settles the usage that a provider reports, also where it
+exceeds the estimate: the ledger records the excess, and the next call has that much less.
 
-What was settled before a crash is known by the name of the call, so that a replay charges nothing twice; what was not is settled
-with the next call.
+The ledger knows settled calls by their names, so a replay charges nothing twice. A call that a crash left unsettled is settled with
+the next call.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from onward.agent import tracing as traced
+from onward.agent import tracing
 from onward.agent.model import Emit, Model, Reply, Request
-from onward.agent.prices import cost, most
+from onward.agent.prices import cost, max_cost
 from onward.core import usage, wire
 from onward.core.budget import Amount, Budget
 from onward.engine.context.context import Context
@@ -25,95 +25,98 @@ from onward.engine.shift.spending import Spending
 from onward.errors import Fatal
 
 MAX_TOKENS = 4_096
-"""What a call may answer with at most, where tokens or money are counted and neither the agent nor the model says."""
+"""The limit for one reply where the budget counts tokens or money, and neither the agent nor the model sets one."""
 
-LEAST_OUTPUT = 128
-"""Tokens of an answer below which a call is not worth making: a reply that is cut off is of no use."""
+MIN_OUTPUT_TOKENS = 128
+"""With room for fewer tokens a call is not worth making: a reply that is cut off is of no use."""
 
-BYTES_OF_A_TOKEN = 3
+BYTES_PER_TOKEN = 3
 
 
 class Account:
-    """What an agent's model calls cost."""
+    """Reserves and settles the cost of an agent's model calls."""
 
     def __init__(self, ctx: Context, budget: Budget, max_tokens: int | None) -> None:
         self._ctx = ctx
         self.spending: Spending = ctx.spending(budget)
-        self._own_most = max_tokens
-        self._made = ""
+        self._agent_max_tokens = max_tokens
+        self._current_call = ""
         self._unsettled: dict[str, Amount] = {}
-        """Calls that the journal has: they may have been settled, or the worker died just before it."""
+        """Calls that the journal has. They may be settled, or the worker died just before that."""
         self.usage = usage.restored(ctx.restored, ctx.task_id) if ctx.restored is not None else usage.Usage()
         ctx.host.usage = self.usage
 
     def _max_tokens(self, model: Model) -> int | None:
-        """What an answer may have at most, by the limits as they are known now."""
-        limits = self.spending.budgets.values()
-        counted = any(one.max_llm_tokens is not None or one.max_cost_usd is not None for one in limits)
-        return self._own_most or ((getattr(model, "max_tokens", None) or MAX_TOKENS) if counted else None)
+        """The most tokens of a reply, by the limits that are known now."""
+        budgets = self.spending.budgets.values()
+        counted = any(budget.max_llm_tokens is not None or budget.max_cost_usd is not None for budget in budgets)
+        return self._agent_max_tokens or ((getattr(model, "max_tokens", None) or MAX_TOKENS) if counted else None)
 
     async def ask(self, model: Model, request: Request, emit: Emit) -> tuple[Reply, dict[str, Any]]:
-        """Inside a step: what the model replies, and what the record says about its price. Where there is not enough, the step
-        waits, or has failed for good."""
-        self._made = self._ctx.key
+        """Call the model, inside a step; return its reply, and what the step's record says about usage and price. Where the budget
+        has not enough left, the step waits or fails for good."""
+        self._current_call = self._ctx.key
         request = dataclasses.replace(request, max_tokens=self._max_tokens(model))
         key, pressed = "", False
         if self.spending:
             key, pressed, granted = await self._reserve(model, request)
-            if request.max_tokens != self._max_tokens(model):  # there is a limit that the task was not submitted with
+            if request.max_tokens != self._max_tokens(
+                model
+            ):  # the reservation found a limit that was added after the submit
                 await self.spending.settle({}, free=key)
                 request = dataclasses.replace(request, max_tokens=self._max_tokens(model))
                 key, pressed, granted = await self._reserve(model, request)
             request = dataclasses.replace(request, max_tokens=granted)
-        with traced.chat(model, request) as asked:
+        with tracing.chat_span(model, request) as span:
             try:
                 reply = await model.ask(request, emit)
             except Exception as error:
-                if not getattr(
-                    error, "began", False
-                ):  # it cost nothing; else it is charged like the one that takes its place
+                # A call that began may cost something: its reservation stays, and it is charged like the call that takes its place.
+                if not getattr(error, "began", False):
                     await self.spending.settle({}, free=key)
                 raise
             price = cost(model, reply.usage)
-            traced.answered(asked, model, reply, price)
-        paid = {"call": self._made, "usage": dataclasses.asdict(reply.usage), "cost": price}
-        return reply, paid | ({"pressed": pressed} if self.spending else {})
+            tracing.record_reply(span, model, reply, price)
+        payment = {"call": self._current_call, "usage": dataclasses.asdict(reply.usage), "cost": price}
+        return reply, payment | ({"pressed": pressed} if self.spending else {})
 
     async def _reserve(self, model: Model, request: Request) -> tuple[str, bool, int | None]:
-        """The name of this try, whether most is gone, and the `max_tokens` for which there is room."""
+        """Reserve the most that a request may cost; return the name of the reservation, whether the budget is nearly spent, and the
+        `max_tokens` for which there is room."""
         size, output = estimate(request), request.max_tokens or 0
-        low = min(output, LEAST_OUTPUT)
-        price, least_price = most(model, size, output), most(model, size, low)
+        low = min(output, MIN_OUTPUT_TOKENS)
+        price, least_price = max_cost(model, size, output), max_cost(model, size, low)
         if price is None and self.spending.counts_money:
             raise Fatal(
-                f"nobody knows what the model {model.name} costs, so max_cost_usd cannot be held; give the model prices, "
+                f"the price of the model {model.name} is not known, so max_cost_usd cannot be kept; give the model prices, "
                 "install 'onward[prices]', or leave that limit out"
             )
         whole, least = Amount(1, size + output, price), Amount(1, size + low, least_price)
-        key, granted = await self.spending.reserve(self._made, whole, self._unsettled, least)
+        key, granted = await self.spending.reserve(self._current_call, whole, self._unsettled, least)
         self._unsettled = {}
         room = (granted.amount.llm_tokens or 0) - size
         return key, granted.pressed, None if request.max_tokens is None else max(room, low)
 
-    async def close(self, told: Mapping[str, Any]) -> None:
-        """After the call: settled at once when it was made now, with the next one when the journal had it."""
-        self.usage = self._ctx.host.usage = self.usage + usage.of_call(told, self._ctx.task_id)
-        if not self.spending or "call" not in told:
+    async def close(self, result: Mapping[str, Any]) -> None:
+        """Account for a model call by the recorded result of its step. A call that was made now is settled at once; one from the
+        journal is settled with the next call."""
+        self.usage = self._ctx.host.usage = self.usage + usage.of_call(result, self._ctx.task_id)
+        if not self.spending or "call" not in result:
             return
-        taken, given = told["usage"]["input"], told["usage"]["output"]
-        tokens = None if taken is None or given is None else taken + given
-        self._unsettled[told["call"]] = Amount(1, tokens, told["cost"])
-        if told["call"] == self._made:
+        input_tokens, output_tokens = result["usage"]["input"], result["usage"]["output"]
+        tokens = None if input_tokens is None or output_tokens is None else input_tokens + output_tokens
+        self._unsettled[result["call"]] = Amount(1, tokens, result["cost"])
+        if result["call"] == self._current_call:
             await self.settle()
 
     async def settle(self) -> None:
-        """Settle what may not be."""
-        done, self._unsettled = self._unsettled, {}
-        await self.spending.settle(done)
+        """Settle the calls that may be unsettled."""
+        calls, self._unsettled = self._unsettled, {}
+        await self.spending.settle(calls)
 
 
 def estimate(request: Request) -> int:
-    """Tokens of what a model is sent, rather too many than too few."""
-    form = None if request.result is None else request.result.model_json_schema()
-    size = len(wire.encode([list(request.messages), list(request.tools), form]))
-    return -(-size // BYTES_OF_A_TOKEN)
+    """An upper estimate of the input tokens of a request."""
+    schema = None if request.result is None else request.result.model_json_schema()
+    size = len(wire.encode([list(request.messages), list(request.tools), schema]))
+    return -(-size // BYTES_PER_TOKEN)

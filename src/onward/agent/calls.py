@@ -1,7 +1,8 @@
-"""Tool calls: what a model asked for, done once, with a result that it can read whatever happens.
+"""Tool calls: each call that a model asks for runs once, and always has a result that the model can read.
 
-A call is checked (`Wanted`), approved where its risk asks for that (`Allowed`), and run as a step. Nothing that a model writes and nothing that a
-tool does ends the agent: a wrong name, wrong arguments, a no, a failure and a huge output all become text.
+`Calls` checks a call (`CheckedCall`), asks for approval where its risk needs one (`AllowedCall`), and runs it as a step. Nothing that
+a model writes and nothing that a tool does ends the agent: a wrong name, wrong arguments, a denial, a failure and a huge output all
+become results.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
-from onward.agent import tracing as traced
+from onward.agent import tracing
 from onward.agent.conversation import Ref, excerpt, result_message
 from onward.agent.model import Message, ToolCall
 from onward.agent.reader import binary
 from onward.agent.tools import READ, Tool
-from onward.artifacts.errors import ArtifactTooLarge
 from onward.artifacts.keeper import beside
 from onward.core import mask, secret, wire
 from onward.core.retry import Retry
@@ -32,33 +32,33 @@ from onward.engine.context.context import Context
 from onward.engine.context.host import takes_result
 from onward.engine.context.secrets import by_default
 from onward.engine.context.sync_context import PlainContext
-from onward.engine.shift.environment import LAST
+from onward.engine.shift.environment import LAST_ANSWER_SHARE
 from onward.engine.shift.scope import SCOPE
-from onward.errors import Denied, InvalidInput, StepFailed, TimeUp, TooDeep
+from onward.errors import ArtifactTooLarge, Denied, InvalidInput, StepFailed, TimeUp, TooDeep
 
-NOTHING = StatePatch()
-SHOWN = 4_000
-"""Bytes of an output that a model is shown; what is longer is an artifact, and it sees both ends."""
+NO_CHANGE = StatePatch()
+SHOWN_BYTES = 4_000
+"""Bytes of an output that a model is shown. A longer output becomes an artifact, and the model is shown both ends of it."""
 
-FOR_UNDO = 64_000
-"""Bytes of an output that the record keeps for an undo that asks for it."""
+MIN_SHOWN_BYTES = 1_000
+"""The least value of `shown_bytes`: with less there would be little room beside the notes on what was left out."""
 
-SMALLEST = 1_000
-"""The least of that: below it there would be little room beside the notes on what was left out."""
+MAX_UNDO_BYTES = 64_000
+"""Bytes of an output that the record keeps for an undo that takes the result."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Done:
-    """What a call came to: the message with its result, and how the state changes."""
+class CallResult:
+    """The message with the result of a call, and the change of the state."""
 
     call: ToolCall
     result: Ref
-    patch: StatePatch = NOTHING
+    patch: StatePatch = NO_CHANGE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
-    """A call and the tool that it names, with arguments that fit."""
+class CheckedCall:
+    """A call and the tool that it names, with arguments that fit the tool."""
 
     call: ToolCall
     tool: Tool
@@ -66,18 +66,18 @@ class Wanted:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Allowed(Wanted):
-    """A call that may run, with exactly these arguments. Only `Calls.allowed` makes one."""
+class AllowedCall(CheckedCall):
+    """A call that may run, with exactly these arguments. Only `Calls.allow` makes one."""
 
     note: str = ""
-    """What the model has to know about that: a person changed the arguments."""
-    lent: bool = False
-    """Whether the yes was for the task that this one is a fork of. It counts for what that task has done."""
+    """A sentence for the model: a person changed the arguments."""
+    inherited: bool = False
+    """Whether the approval was given to the task that this one is a fork of. It holds only for calls that that task has done."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Approvals:
-    """For which risks a person is asked, how long that one has, and what holds after that."""
+    """The risks that need a person's approval, the seconds that the person has, and the decision after that time."""
 
     risks: frozenset[str] = frozenset()
     timeout: float | None = None
@@ -85,7 +85,7 @@ class Approvals:
 
 
 class Calls:
-    """How the calls of one task are done."""
+    """Checks and runs the calls of one task."""
 
     def __init__(
         self,
@@ -93,161 +93,172 @@ class Calls:
         tools: Mapping[str, Tool],
         approvals: Approvals,
         write: Callable[[Message], Ref],
-        shown: int = SHOWN,
+        shown_bytes: int = SHOWN_BYTES,
         *,
         brief: bool = False,
         secrets: frozenset[str] = frozenset(),
         undoes: bool = False,
     ) -> None:
-        self._ctx, self._tools, self._approvals, self._write, self._shown = ctx, tools, approvals, write, shown
-        self._brief = brief
-        """Whether what shows a part of an artifact is also kept without it."""
-        self.always: set[str] = set()
-        """Tools of which a person said that they need no approval in this task any more."""
-        self.lent: set[str] = set()
-        """The same of the task that this one is a fork of: its calls of them were not asked for, those of the fork are."""
+        self._ctx, self._tools, self._approvals, self._write = ctx, tools, approvals, write
+        self._shown_bytes = shown_bytes
+        self._keeps_brief = brief
+        """Whether a result that shows a part of an artifact is also kept in a brief form without that part."""
+        self.always_allowed: set[str] = set()
+        """Tools that need no approval in this task any more, because a person said so."""
+        self.inherited_always: set[str] = set()
+        """The same set of the task that this one is a fork of: the calls of that task needed no approval, those of the fork do."""
         self.secrets = secrets
         """The secrets that the model may name."""
         self.undoes = undoes
         """Whether finished calls are undone when the task fails."""
-        self.made: dict[str, list[Any]] = {}
-        """Those that its tools made, with the tool, the arguments and the step: what it takes to make them again."""
+        self.made_secrets: dict[str, list[Any]] = {}
+        """Secrets that tools of this task made, each with the tool, its arguments and the step, to make it again."""
 
-    def check(self, call: ToolCall) -> Wanted | str:
-        """The tool and its arguments, or what the model is told instead."""
+    def check(self, call: ToolCall) -> CheckedCall | str:
+        """The call with its tool and arguments, or an error for the model."""
         tool = self._tools.get(call.name)
         if tool is None:
             return f"error: there is no tool {call.name!r}; there are {', '.join(sorted(self._tools))}"
         try:
             arguments = tool.arguments(call.arguments)
-            secret.check_known(arguments, {*self.secrets, *self.made})
+            secret.check_known(arguments, {*self.secrets, *self.made_secrets})
         except (InvalidInput, UnknownSecret) as error:
             return f"error: {error}"
-        return Wanted(call, tool, arguments)
+        return CheckedCall(call, tool, arguments)
 
-    def together(self, allowed: Sequence[Allowed | str]) -> bool:
-        """Whether they may run at once: where all of them only read."""
-        return all(isinstance(one, str) or one.tool.risk == READ for one in allowed)
+    def may_run_at_once(self, allowed: Sequence[AllowedCall | str]) -> bool:
+        """Whether these calls may run beside each other: only when all of them read."""
+        return all(isinstance(call, str) or call.tool.risk == READ for call in allowed)
 
-    async def do(self, call: ToolCall, allowed: Allowed | str) -> Done:
-        """The result of a call, whatever it is."""
-        if isinstance(allowed, Allowed) and self._is_stale(allowed):
-            wanted = self.check(call)
-            allowed = wanted if isinstance(wanted, str) else await self._decided(wanted)
+    async def run(self, call: ToolCall, allowed: AllowedCall | str) -> CallResult:
+        """Run a call and return its result. A string instead of an allowed call is the result itself."""
+        if isinstance(allowed, AllowedCall) and self._is_stale(allowed):
+            checked = self.check(call)
+            allowed = checked if isinstance(checked, str) else await self._ask_approval(checked)
         if isinstance(allowed, str):
-            return self._said(call, allowed)
+            return self._text_result(call, allowed)
         try:
             if allowed.tool.direct:
-                return await self._directly(allowed)
-            told = await self._run(allowed)
+                return await self._run_direct(allowed)
+            recorded = await self._run_step(allowed)
         except StepFailed as failed:
-            return self._said(call, f"{allowed.note}error: {failed.kind}: {failed.message}")
-        if not (isinstance(told, dict) and {"id", "bytes"} <= told.keys()):
-            return self._said(call, f"{allowed.note}{_word(told)}")
-        artifacts = tuple(ArtifactRef.model_validate(one) for one in told.get("artifacts", ()))
-        patch = StatePatch.model_validate(told.get("patch") or {})
+            return self._text_result(call, f"{allowed.note}error: {failed.kind}: {failed.message}")
+        if not (isinstance(recorded, dict) and {"id", "bytes"} <= recorded.keys()):
+            return self._text_result(call, f"{allowed.note}{_resolution_text(recorded)}")
+        artifacts = tuple(ArtifactRef.model_validate(artifact) for artifact in recorded.get("artifacts", ()))
+        patch = StatePatch.model_validate(recorded.get("patch") or {})
         patch = patch.model_copy(update={"add_artifacts": patch.add_artifacts + artifacts})
-        result = Ref(told["id"], told["bytes"], Ref(*told["brief"]) if "brief" in told else None)
-        return Done(call, await self._noted(result, allowed.note) if allowed.note else result, patch)
+        result = Ref(recorded["id"], recorded["bytes"], Ref(*recorded["brief"]) if "brief" in recorded else None)
+        return CallResult(call, await self._with_note(result, allowed.note) if allowed.note else result, patch)
 
-    # ── what a person has to approve ─────────────────────────────────────────────────────────────────────────────
+    # ── approvals ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def asks(self, tool: Tool) -> bool:
-        """Whether a person has to approve a call of it."""
-        if tool.name in self.always or (tool.name in self.lent and self._ctx.host.inherits(anywhere=True)):
+    def needs_approval(self, tool: Tool) -> bool:
+        """Whether a person has to approve a call of this tool."""
+        if tool.name in self.always_allowed:
+            return False
+        if tool.name in self.inherited_always and self._ctx.host.inherits(anywhere=True):
             return False
         return tool.risk in self._approvals.risks if tool.approve is None else tool.approve
 
-    async def allowed(self, wanted: Sequence[Wanted | str]) -> list[Allowed | str]:
-        """The calls of a turn as they may run, or what the model is told instead. People are asked for all of them at once."""
-        asked = {n: one for n, one in enumerate(wanted) if isinstance(one, Wanted) and self.asks(one.tool)}
-        open_ = [self._decided(one) for one in asked.values()]
-        decided = await self._ctx.gather(*open_) if len(open_) > 1 else [await one for one in open_]
-        said = dict(zip(asked, decided, strict=True))
-        return [said[n] if n in said else _free(one, self.lent) for n, one in enumerate(wanted)]
+    async def allow(self, calls: Sequence[CheckedCall | str]) -> list[AllowedCall | str]:
+        """The calls of a turn as they may run, or results for the model instead. Asks for all approvals of the turn at once."""
+        to_approve = {
+            number: call
+            for number, call in enumerate(calls)
+            if isinstance(call, CheckedCall) and self.needs_approval(call.tool)
+        }
+        requests = [self._ask_approval(call) for call in to_approve.values()]
+        results = await self._ctx.gather(*requests) if len(requests) > 1 else [await request for request in requests]
+        decided = dict(zip(to_approve, results, strict=True))
+        return [
+            decided[number] if number in decided else _without_approval(call, self.inherited_always)
+            for number, call in enumerate(calls)
+        ]
 
-    def _is_stale(self, allowed: Allowed) -> bool:
-        """Whether a call of a fork has nobody's yes but that for the task it came from, which has not done it."""
-        return allowed.lent and allowed.tool.name not in self.always and not self._ctx.host.inherits()
+    def _is_stale(self, allowed: AllowedCall) -> bool:
+        """Whether only the task that this one is a fork of has an approval for the call, and that task has not done the call."""
+        return allowed.inherited and allowed.tool.name not in self.always_allowed and not self._ctx.host.inherits()
 
-    async def _decided(self, wanted: Wanted) -> Allowed | str:
-        """What a person says to exactly this: the arguments are part of the request, and of what a replay compares."""
-        tool, people, lent = wanted.tool, self._approvals, self._ctx.host.inherits()
+    async def _ask_approval(self, checked: CheckedCall) -> AllowedCall | str:
+        """Ask a person to approve exactly this call: the arguments are part of the request, and a replay compares them."""
+        tool, approvals, inherited = checked.tool, self._approvals, self._ctx.host.inherits()
         try:
-            decided = await self._ctx.approve(
-                f"{tool.name}({_words(wanted.arguments)})",
+            decision = await self._ctx.approve(
+                f"{tool.name}({_format_arguments(checked.arguments)})",
                 risk=tool.risk,
-                data={"tool": tool.name, "call": wanted.call.id, "arguments": wanted.arguments},
-                timeout=people.timeout if tool.approval_timeout is None else tool.approval_timeout,
-                default=tool.approval_default or people.default,
+                data={"tool": tool.name, "call": checked.call.id, "arguments": checked.arguments},
+                timeout=approvals.timeout if tool.approval_timeout is None else tool.approval_timeout,
+                default=tool.approval_default or approvals.default,
             )
         except Denied as denied:
             return f"denied: {denied.reason or 'a person said no'}"
         except TimeUp as error:
             return f"error: it was not done, because nobody had decided in time; {error}"
-        if decided.get("always"):
-            (self.lent if lent else self.always).add(tool.name)
-        allowed = _with_changes(wanted, decided)
-        return dataclasses.replace(allowed, lent=lent) if isinstance(allowed, Allowed) else allowed
+        if decision.get("always"):
+            (self.inherited_always if inherited else self.always_allowed).add(tool.name)
+        allowed = _with_changes(checked, decision)
+        return dataclasses.replace(allowed, inherited=inherited) if isinstance(allowed, AllowedCall) else allowed
 
-    async def _noted(self, result: Ref, note: str) -> Ref:
-        """A result with what the model has to know about its call in front of it."""
+    async def _with_note(self, result: Ref, note: str) -> Ref:
+        """A result with a note about its call in front of it."""
         (data,) = await self._ctx.kept(result.id)
         message = wire.decode(data)
         noted = self._write({**message, "content": f"{note}{message['content']}"})
         return dataclasses.replace(noted, brief=result.brief)
 
-    # ── doing it ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── running a call ───────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _directly(self, wanted: Allowed) -> Done:
-        """A tool that waits, or starts tasks. All it says comes from records, so that a replay says the same."""
-        args, kwargs = wanted.tool.takes.by_name(wanted.arguments)
+    async def _run_direct(self, allowed: AllowedCall) -> CallResult:
+        """Run a tool that waits, or starts tasks, outside of a step. Its output comes from records, so a replay gives the same."""
+        args, kwargs = allowed.tool.takes.by_name(allowed.arguments)
         try:
-            output = await wanted.tool.function(self._ctx, *args, **kwargs)
+            output = await allowed.tool.function(self._ctx, *args, **kwargs)
         except (TooDeep, TimeUp) as error:
-            return self._said(wanted.call, f"{wanted.note}error: {error}")
-        patch, text = output if isinstance(output, tuple) else (NOTHING, output)
-        return dataclasses.replace(self._said(wanted.call, f"{wanted.note}{text}"), patch=patch)
+            return self._text_result(allowed.call, f"{allowed.note}error: {error}")
+        patch, text = output if isinstance(output, tuple) else (NO_CHANGE, output)
+        return dataclasses.replace(self._text_result(allowed.call, f"{allowed.note}{text}"), patch=patch)
 
-    def _said(self, call: ToolCall, text: str) -> Done:
-        """A result that no tool gave. The same call gets the same words, so nothing has to be recorded for it."""
-        return Done(call, self._write(result_message(call.id, excerpt(text, self._shown))))
+    def _text_result(self, call: ToolCall, text: str) -> CallResult:
+        """A result that no step recorded. A replay gives the same call the same text, so no record is needed."""
+        return CallResult(call, self._write(result_message(call.id, excerpt(text, self._shown_bytes))))
 
-    async def _run(self, wanted: Allowed) -> Any:
-        """What `_kept` told of its output; or, where a person said what became of an effect in doubt, their word."""
-        tool, ctx = wanted.tool, self._ctx
+    async def _run_step(self, allowed: AllowedCall) -> Any:
+        """Run the tool in a step. Returns the output as `_record_output` wrote it; or the value that a person gave when resolving
+        an effect in doubt."""
+        tool, ctx = allowed.tool, self._ctx
         options: dict[str, Any] = {
             "name": tool.name,
             "effect": tool.effect,
-            "retry": tool.retry or _PATIENCE[tool.effect],
+            "retry": tool.retry or _RETRIES[tool.effect],
         }
-        work = self._tool_step(wanted)
-        options["timeout"] = self._within_time(tool, work)
+        work = self._tool_step(allowed)
+        options["timeout"] = self._limit_time(tool, work)
         if tool.undo is not None:
-            options["undo"] = _by_name(self._revealing(tool.undo, wanted.arguments))
+            options["undo"] = _undo_by_name(self._reveal_secrets(tool.undo, allowed.arguments))
         if tool.reconcile is not None:
-            options["reconcile"] = self._reconcile_step(tool, tool.reconcile, wanted)
-        told = await ctx.step(work, wanted.arguments, **options)
+            options["reconcile"] = self._reconcile_step(tool, tool.reconcile, allowed)
+        recorded = await ctx.step(work, allowed.arguments, **options)
         if tool.makes is not None:
             scope = SCOPE.get()
-            self.remember({tool.makes: [tool.name, wanted.arguments, scope.prefix + scope.last]})
-        return told
+            self.remember_secrets({tool.makes: [tool.name, allowed.arguments, scope.prefix + scope.last_name]})
+        return recorded
 
-    def _within_time(self, tool: Tool, work: Any) -> float | None:
-        """See to it that the agent has time left for its answer, and give the timeout of an attempt. A call that may be repeated
-        is cut off for that. One that must not happen twice, or would have to be undone, is not: it ends with the deadline."""
-        left = self._ctx.host.time_left(LAST)
+    def _limit_time(self, tool: Tool, work: Any) -> float | None:
+        """Keep time for the agent's answer, and return the timeout of one attempt. A call that may be repeated is cut off when
+        that time begins. A call that must not happen twice, or would have to be undone, is not cut off: it ends with the deadline."""
+        left = self._ctx.host.time_left(LAST_ANSWER_SHARE)
         if left == math.inf:
             return tool.timeout
         work.until = self._ctx.host.now() + left
         work.cut = tool.effect != "once" and tool.reconcile is None and not (self.undoes and tool.undo is not None)
         return max(left, 1.0) if tool.timeout is None and work.cut else tool.timeout
 
-    def _tool_step(self, wanted: Allowed) -> Callable[[dict[str, Any]], Any]:
-        """The function that the step runs, of the same colour as the tool's, so that a plain one gets a thread."""
-        tool, call_id = wanted.tool, wanted.call.id
-        if tool.makes is not None or tool.takes.secrets or _has_secrets(wanted.arguments):
-            return self._secret_step(wanted)
+    def _tool_step(self, allowed: AllowedCall) -> Callable[[dict[str, Any]], Any]:
+        """The function that the step runs. It is async only if the tool's function is, so that a plain one gets a thread."""
+        tool, call_id = allowed.tool, allowed.call.id
+        if tool.makes is not None or tool.takes.secrets or _has_secrets(allowed.arguments):
+            return self._secret_step(allowed)
         plain = PlainContext(self._ctx, asyncio.get_running_loop())
 
         def bound(arguments: dict[str, Any], ctx: Context | PlainContext) -> tuple[list[Any], dict[str, Any]]:
@@ -256,33 +267,39 @@ class Calls:
 
         async def run(arguments: dict[str, Any]) -> dict[str, Any]:
             args, kwargs = bound(arguments, self._ctx)
-            with traced.tool(tool.name, call_id, arguments) as called:
+            with tracing.tool_span(tool.name, call_id, arguments) as span:
                 output = await tool.function(*args, **kwargs)
-                traced.returned(called, output)
-            return await self._kept(call_id, tool.name, tool.observed(output), whole=self._undo_reads(tool))
+                tracing.record_output(span, output)
+            return await self._record_output(
+                call_id, tool.name, tool.observed(output), whole=self._undo_takes_result(tool)
+            )
 
-        def run_plainly(arguments: dict[str, Any]) -> _Later:
+        def run_plain(arguments: dict[str, Any]) -> _Deferred:
             args, kwargs = bound(arguments, plain)
-            with traced.tool(tool.name, call_id, arguments) as called:
+            with tracing.tool_span(tool.name, call_id, arguments) as span:
                 output = tool.function(*args, **kwargs)
-                traced.returned(called, output)
-            return _Later(self._kept, call_id, tool.name, tool.observed(output), self._undo_reads(tool))
+                tracing.record_output(span, output)
+            return _Deferred(
+                self._record_output, call_id, tool.name, tool.observed(output), self._undo_takes_result(tool)
+            )
 
-        return run if is_async(tool.function) else run_plainly
+        return run if is_async(tool.function) else run_plain
 
-    def _secret_step(self, wanted: Allowed) -> Callable[[dict[str, Any]], Any]:
-        """The same with secrets, which are put in right before the call."""
-        tool, call_id = wanted.tool, wanted.call.id
+    def _secret_step(self, allowed: AllowedCall) -> Callable[[dict[str, Any]], Any]:
+        """The same for a call with secrets: the worker puts their values in right before the call."""
+        tool, call_id = allowed.tool, allowed.call.id
 
         async def run(arguments: dict[str, Any]) -> dict[str, Any]:
-            with traced.tool(tool.name, call_id, arguments) as called:
-                output = await self._with_secrets(tool, arguments)
-                traced.returned(called, output)
-            return await self._kept(call_id, tool.name, tool.observed(output), whole=self._undo_reads(tool))
+            with tracing.tool_span(tool.name, call_id, arguments) as span:
+                output = await self._call_with_secrets(tool, arguments)
+                tracing.record_output(span, output)
+            return await self._record_output(
+                call_id, tool.name, tool.observed(output), whole=self._undo_takes_result(tool)
+            )
 
         return run
 
-    async def _with_secrets(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+    async def _call_with_secrets(self, tool: Tool, arguments: dict[str, Any]) -> Any:
         keyring, function = self._ctx.host.keyring, tool.function
         args, kwargs = tool.takes.by_name(await keyring.given(arguments))
         if tool.wants_context:
@@ -292,16 +309,16 @@ class Calls:
             function = keyring.making(function, tool.makes)
         return await keyring.call(function, *args, **kwargs)
 
-    def remember(self, made: Mapping[str, list[Any]]) -> None:
-        """Tools of this task made these secrets, now or before the last checkpoint."""
+    def remember_secrets(self, made: Mapping[str, list[Any]]) -> None:
+        """Register secrets that tools of this task made, now or before the last checkpoint."""
         for name, (tool, arguments, key) in made.items():
             if tool in self._tools:
-                again = functools.partial(self._with_secrets, self._tools[tool], arguments)
-                self._ctx.host.keyring.remember(name, key, again)
-                self.made[name] = [tool, arguments, key]
+                remake = functools.partial(self._call_with_secrets, self._tools[tool], arguments)
+                self._ctx.host.keyring.remember(name, key, remake)
+                self.made_secrets[name] = [tool, arguments, key]
 
-    def _revealing(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:
-        """An undo or a reconcile that is called with the arguments of its tool, and with the secrets in them."""
+    def _reveal_secrets(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:
+        """An undo or a reconcile that gets the arguments of its tool with the values of secrets in them."""
         if not _has_secrets(arguments) and not by_default(function):
             return function
         keyring = self._ctx.host.keyring
@@ -313,48 +330,53 @@ class Calls:
         return call
 
     def _reconcile_step(
-        self, tool: Tool, reconcile: Callable[..., Any], wanted: Allowed
+        self, tool: Tool, reconcile: Callable[..., Any], allowed: AllowedCall
     ) -> Callable[[dict[str, Any]], Any]:
-        """The same for the function that asks whether it happened; None means that it did not."""
-        call_id, reconcile = wanted.call.id, self._revealing(reconcile, wanted.arguments)
+        """The same for `reconcile`, which finds out whether the call happened; None means that it did not."""
+        call_id, reconcile = allowed.call.id, self._reveal_secrets(reconcile, allowed.arguments)
 
-        async def told(found: Any) -> Any:
-            whole = self._undo_reads(tool)
-            return None if found is None else await self._kept(call_id, "reconciled", tool.observed(found), whole)
+        async def record(output: Any) -> Any:
+            if output is None:
+                return None
+            return await self._record_output(
+                call_id, "reconciled", tool.observed(output), self._undo_takes_result(tool)
+            )
 
-        async def ask(arguments: dict[str, Any]) -> Any:
-            return await told(await reconcile(**arguments))
+        async def run(arguments: dict[str, Any]) -> Any:
+            return await record(await reconcile(**arguments))
 
-        def ask_plainly(arguments: dict[str, Any]) -> _Later:
-            return _Later(told, reconcile(**arguments))
+        def run_plain(arguments: dict[str, Any]) -> _Deferred:
+            return _Deferred(record, reconcile(**arguments))
 
-        return ask if is_async(reconcile) else ask_plainly
+        return run if is_async(reconcile) else run_plain
 
-    def _undo_reads(self, tool: Tool) -> bool:
-        """Whether the undo of this tool will ask for what the tool returned."""
+    def _undo_takes_result(self, tool: Tool) -> bool:
+        """Whether the undo of this tool will take the output of the tool."""
         return self.undoes and tool.undo is not None and takes_result(tool.undo)
 
-    async def _kept(self, call_id: str, tool: str, output: Any, whole: bool = False) -> dict[str, Any]:
-        """An output as the record has it: the message by its name, and what is too large as an artifact. With `whole` the record
-        has the output itself as well, for an undo; of a large or binary one, what the model is shown."""
+    async def _record_output(self, call_id: str, tool: str, output: Any, whole: bool = False) -> dict[str, Any]:
+        """An output as the step records it: the name of the result message, and an artifact for a large output. With `whole` the
+        record also has the output itself, for an undo; of a large or binary output, the part that the model is shown."""
         patch, output = output if isinstance(output, tuple) and isinstance(output[0], StatePatch) else (None, output)
-        data, kind = _bytes(output)
-        large = len(data) > self._shown or kind == "binary"
-        text = await self._left(tool, data, kind) if large else data.decode()
+        data, kind = _encode_output(output)
+        large = len(data) > self._shown_bytes or kind == "binary"
+        text = await self._leave_artifact(tool, data, kind) if large else data.decode()
         message = wire.encode(result_message(call_id, text))
-        told: dict[str, Any] = {"id": self._ctx.keep(message), "bytes": len(message)}
+        recorded: dict[str, Any] = {"id": self._ctx.keep(message), "bytes": len(message)}
         if whole:
-            told["output"] = wire.decode(data) if kind == "json" and len(data) <= FOR_UNDO else text
+            recorded["output"] = wire.decode(data) if kind == "json" and len(data) <= MAX_UNDO_BYTES else text
         if artifacts := taken(self._ctx):
-            told["artifacts"] = [one.model_dump(mode="json") for one in artifacts]
-        if self._brief and (large or tool == "read_artifact"):
+            recorded["artifacts"] = [artifact.model_dump(mode="json") for artifact in artifacts]
+        if self._keeps_brief and (large or tool == "read_artifact"):
             where = f", kept as {artifacts[-1].artifact_id}" if large and artifacts else " of an artifact"
             short = wire.encode(result_message(call_id, f"({len(data):,} bytes{where}; there is no room to show them)"))
-            told["brief"] = [self._ctx.keep(short), len(short)]
-        return told if patch is None else {**told, "patch": patch.model_dump(mode="json", exclude_defaults=True)}
+            recorded["brief"] = [self._ctx.keep(short), len(short)]
+        return (
+            recorded if patch is None else {**recorded, "patch": patch.model_dump(mode="json", exclude_defaults=True)}
+        )
 
-    async def _left(self, tool: str, data: bytes, kind: str) -> str:
-        """Leave an output behind as an artifact; what the model is told instead."""
+    async def _leave_artifact(self, tool: str, data: bytes, kind: str) -> str:
+        """Leave an output behind as an artifact; return the text that the model is shown instead."""
         lines = data.count(b"\n") + 1
         summary = f"output of {tool}" if kind == "binary" else f"output of {tool}, {lines:,} lines"
         about = {"type": f"tool_result.{kind}", "summary": summary, "step": tool}
@@ -364,11 +386,11 @@ class Calls:
             return f"error: {tool} has run, but its output is lost: {type(refused).__name__}: {refused}"
         if kind == "binary":
             return f"({len(data):,} bytes, binary, kept as {ref.artifact_id})"
-        return await beside(len(data), lambda: excerpt(data.decode(), self._shown, ref.artifact_id))
+        return await beside(len(data), lambda: excerpt(data.decode(), self._shown_bytes, ref.artifact_id))
 
 
-class _Later:
-    """What a thread leaves for the loop to do. A coroutine would complain when nobody waits for the thread any more."""
+class _Deferred:
+    """Work that a thread leaves for the event loop. A coroutine would warn when nothing awaits the thread any more."""
 
     def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
         self._function, self._args = function, args
@@ -377,22 +399,21 @@ class _Later:
         return self._function(*self._args).__await__()
 
 
-_PATIENCE = {"read": Retry(attempts=3), "idempotent": Retry(attempts=3), "once": Retry(attempts=1)}
-"""A call that may be repeated is; one that may not fails once, and the model decides what then."""
+_RETRIES = {"read": Retry(attempts=3), "idempotent": Retry(attempts=3), "once": Retry(attempts=1)}
+"""The step retries a call that may be repeated. A call that may not be fails once, and the model decides what to do."""
 
 
-def _bytes(output: Any) -> tuple[bytes, str]:
+def _encode_output(output: Any) -> tuple[bytes, str]:
     if isinstance(output, bytes | bytearray | memoryview):
         data = mask.data(bytes(output))
-        return data, "text" if _readable(data) else "binary"
+        return data, "text" if _is_text(data) else "binary"
     if isinstance(output, str):
         return mask.text(output).encode("utf-8", "backslashreplace"), "text"
-    return wire.encode(
-        output, "its output", most=sys.maxsize
-    ), "json"  # a record holds less of it, an artifact has its own limit
+    # No limit here: a record holds only a part of a large output, and artifacts have a limit of their own.
+    return wire.encode(output, "its output", most=sys.maxsize), "json"
 
 
-def _readable(data: bytes) -> bool:
+def _is_text(data: bytes) -> bool:
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -400,50 +421,50 @@ def _readable(data: bytes) -> bool:
     return not binary(data)
 
 
-def _word(value: Any) -> str:
-    """What a person told, as a model reads it."""
-    return (
-        "it happened; nobody knows with what result" if value is None else _bytes(value)[0].decode("utf-8", "replace")
-    )
+def _resolution_text(value: Any) -> str:
+    """The result that a person gave for a call in doubt, for the model."""
+    if value is None:
+        return "it happened; nobody knows with what result"
+    return _encode_output(value)[0].decode("utf-8", "replace")
 
 
 def _has_secrets(arguments: dict[str, Any]) -> bool:
     return any(secret.names(arguments))
 
 
-def _by_name(undo: Callable[..., Any]) -> Callable[..., Any]:
-    """An undo that a tool's author wrote for the tool's own arguments."""
+def _undo_by_name(undo: Callable[..., Any]) -> Callable[..., Any]:
+    """An undo for a step, from an undo that takes the tool's own arguments by name."""
 
     @functools.wraps(undo)
-    def take_back(arguments: dict[str, Any], **result: Any) -> Any:
-        kept = result.get("result")
-        if isinstance(kept, dict) and {"id", "bytes", "output"} <= kept.keys():
-            result = {"result": kept["output"]}
+    def undo_call(arguments: dict[str, Any], **result: Any) -> Any:
+        recorded = result.get("result")
+        if isinstance(recorded, dict) and {"id", "bytes", "output"} <= recorded.keys():
+            result = {"result": recorded["output"]}
         return undo(**arguments, **result)
 
-    return take_back
+    return undo_call
 
 
-def _free(wanted: Wanted | str, lent: set[str]) -> Allowed | str:
-    """A call that needs nobody's yes, or has that of the task which this one is a fork of."""
-    if isinstance(wanted, str):
-        return wanted
-    return Allowed(wanted.call, wanted.tool, wanted.arguments, lent=wanted.tool.name in lent)
+def _without_approval(checked: CheckedCall | str, inherited: set[str]) -> AllowedCall | str:
+    """A call that needs no approval, or has one of the task that this one is a fork of."""
+    if isinstance(checked, str):
+        return checked
+    return AllowedCall(checked.call, checked.tool, checked.arguments, inherited=checked.tool.name in inherited)
 
 
-def _with_changes(wanted: Wanted, decided: Mapping[str, Any]) -> Allowed | str:
-    """An approved call, with the arguments that the decision names. They came past the model, so they are checked here too."""
-    given = decided.get("arguments", wanted.arguments)
-    if wire.fingerprint(given) == wire.fingerprint(wanted.arguments):
-        return Allowed(wanted.call, wanted.tool, wanted.arguments)
-    why = f", because: {decided['reason']}" if decided.get("reason") else ""
-    note = f"(a person approved this with other arguments, {excerpt(json.dumps(given), SHOWN)}{why})\n"
+def _with_changes(checked: CheckedCall, decision: Mapping[str, Any]) -> AllowedCall | str:
+    """An approved call with the arguments of the decision. They did not come from the model, so they are checked here too."""
+    arguments = decision.get("arguments", checked.arguments)
+    if wire.fingerprint(arguments) == wire.fingerprint(checked.arguments):
+        return AllowedCall(checked.call, checked.tool, checked.arguments)
+    why = f", because: {decision['reason']}" if decision.get("reason") else ""
+    note = f"(a person approved this with other arguments, {excerpt(json.dumps(arguments), SHOWN_BYTES)}{why})\n"
     try:
-        return Allowed(wanted.call, wanted.tool, wanted.tool.check(given), note)
+        return AllowedCall(checked.call, checked.tool, checked.tool.check(arguments), note)
     except InvalidInput as error:
         return f"{note}error: nothing was done, they do not fit: {error}"
 
 
-def _words(arguments: Mapping[str, Any]) -> str:
-    said = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
-    return said if len(said) <= 200 else f"{said[:197]}…"
+def _format_arguments(arguments: Mapping[str, Any]) -> str:
+    text = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+    return text if len(text) <= 200 else f"{text[:197]}…"

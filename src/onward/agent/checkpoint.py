@@ -1,4 +1,4 @@
-"""What an agent's checkpoint holds, and whether this code can go on from it."""
+"""The value of an agent's checkpoint: how it is built, and whether this code can go on from it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from onward.core.state import VERSION, AgentState
 from onward.errors import UnfitCheckpoint
 
 PARTS = frozenset({"state", "pages", "steps", "counts", "always"})
-"""The state, where the conversation is kept, how often the model was asked, what the loop counts, and the tools that need no
+"""The state, the pages of the conversation, the number of model calls, the counters of the loop, and the tools that need no
 approval any more."""
 
 
-def saved(state: AgentState, **parts: Any) -> dict[str, Any]:
-    """A checkpoint."""
+def checkpoint_value(state: AgentState, **parts: Any) -> dict[str, Any]:
+    """The value of a checkpoint."""
     return {"version": VERSION, "state": state.model_dump(mode="json", exclude_defaults=True), **parts}
 
 
-def saved_state(value: Any) -> AgentState:
-    """The state in a checkpoint. Raises UnfitCheckpoint when it is of another version, or not to be read."""
+def state_of_checkpoint(value: Any) -> AgentState:
+    """The state in a checkpoint. Raises UnfitCheckpoint when it has another version, or cannot be read."""
     if not isinstance(value, dict) or not value.keys() >= PARTS:
         raise UnfitCheckpoint(
             None, "it is not an agent's", "the handler of this name was no agent then; bring that back"
@@ -41,19 +41,22 @@ def saved_state(value: Any) -> AgentState:
         ) from None
 
 
-def with_state(handler: Callable[..., Any]) -> inspect.Signature:
-    """The signature of an agent's handler, which takes what an AgentState has in place of `**state`."""
+def signature_with_state(handler: Callable[..., Any]) -> inspect.Signature:
+    """The signature of an agent's handler, with the fields of an AgentState in place of `**state`."""
     signature = inspect.signature(handler)
-    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    own = [one.replace(annotation=_TYPES.get(one.name, one.annotation)) for one in own]
-    more = [
+    named = [
+        parameter.replace(annotation=_TYPES.get(parameter.name, parameter.annotation))
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    fields = [
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=field.get_default(), annotation=field.annotation
         )
         for name, field in AgentState.model_fields.items()
         if name != "goal"
     ]
-    return signature.replace(parameters=[*own, *more])
+    return signature.replace(parameters=[*named, *fields])
 
 
 _TYPES: dict[str, Any] = {"goal": str, "after": str | None, "depth": int}

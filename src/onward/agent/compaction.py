@@ -1,9 +1,9 @@
-"""Compaction: when a conversation no longer fits, its older turns are told by a summary.
+"""Compaction: when a conversation no longer fits, a summary takes the place of its older turns.
 
     turns 1 … 40 ─► transcript (an artifact, which the model can still search) ─► model (a step) ─► summary ─► turns 31 … 40
 
-Half of the room is kept for the latest turns, and at most a quarter goes to the summary, so that the next compaction is some
-turns away. A transcript is a text, not messages: any model can read it, and no provider finds a call without its result in it.
+Half of the room is for the latest turns, and at most a quarter is for the summary, so that the next compaction is some turns away. A
+transcript is one string, not messages: any model can read it, and no provider can refuse it for a call without a result.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from onward.agent.conversation import excerpt
 from onward.agent.model import Message
 from onward.core.slice import cut
 
-PAUSE = 10
-"""Turns before a compaction that failed is tried again."""
+RETRY_AFTER_TURNS = 10
+"""Turns until a compaction that failed is tried again."""
 
 SUMMARISE = (
     "You are given the older part of a conversation of an agent that works towards a goal with tools. The agent will go on with "
@@ -27,24 +27,24 @@ SUMMARISE = (
 
 
 def transcript(messages: Iterable[Message]) -> str:
-    """What was said, as a text."""
+    """Messages as one string."""
     return "\n".join(line for message in messages for line in _lines(message))
 
 
 def _lines(message: Message) -> Iterable[str]:
-    who = "result" if message["role"] == "tool" else message["role"]
+    role = "result" if message["role"] == "tool" else message["role"]
     if text := str(message.get("content") or ""):
-        yield f"[{who}] {text}"
+        yield f"[{role}] {text}"
     for call in message.get("tool_calls", ()):
-        yield f"[{who} calls] {call['function']['name']}({call['function']['arguments']})"
+        yield f"[{role} calls] {call['function']['name']}({call['function']['arguments']})"
 
 
-def question(text: str, most: int) -> dict[str, Any]:
-    """The transcript as a model is asked to sum it up: both ends of it, where it is too long."""
-    return {"role": "user", "content": excerpt(text, most)}
+def transcript_message(text: str, max_bytes: int) -> dict[str, Any]:
+    """The message with the transcript for the model that sums it up: both ends of it, where it is too long."""
+    return {"role": "user", "content": excerpt(text, max_bytes)}
 
 
-def summary(text: str, most: int, turns: int, artifact: str) -> dict[str, Any]:
-    """What stands in the conversation from now on."""
+def summary_message(text: str, max_bytes: int, turns: int, artifact: str) -> dict[str, Any]:
+    """The message that takes the place of the older turns."""
     where = f"{turns} earlier turns were summed up; read_artifact({artifact!r}) has them to the letter"
-    return {"role": "user", "content": f"({where}.)\n{cut(text.strip(), most)}"}
+    return {"role": "user", "content": f"({where}.)\n{cut(text.strip(), max_bytes)}"}

@@ -1,8 +1,8 @@
-"""A conversation: turns in order, each of them whole. What a model asked for always has its results beside it.
+"""A conversation: turns in order, each of them whole. The calls of a model always have their results beside them.
 
-A conversation holds no text of its own, only where each message is and how large: a message is written once, and a
-conversation of three hundred turns is a list of references. Strict providers refuse a history in which a call has no result
-or a result no call; here such a history cannot be built.
+A conversation holds references to messages and their sizes, not the messages: each message is written once, and a conversation of
+three hundred turns is a list of references. Strict providers refuse a history in which a call has no result or a result no call;
+a `Conversation` cannot hold such a history.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from onward.agent.model import Message, ToolCall
 from onward.core import wire
-from onward.core.slice import Said, conversation_slice, cut
+from onward.core.slice import MessageSize, conversation_slice, cut
 from onward.errors import UsageError
 
 
@@ -24,14 +24,14 @@ class Ref:
     id: str
     bytes: int
     brief: Ref | None = None
-    """For what shows a part of an artifact: the same without it, for when there is no room for so much of artifacts."""
+    """Of a result that shows a part of an artifact: a short form without that part, for a request without room for it."""
 
 
 @dataclasses.dataclass(slots=True)
 class Turn:
-    """What one side said: a person, or the model together with the results of all calls that it asked for."""
+    """One message of a person, or one reply of the model with the results of all its calls."""
 
-    said: Ref
+    message: Ref
     calls: tuple[str, ...] = ()
     """The ids of the calls, in order."""
     results: dict[str, Ref] = dataclasses.field(default_factory=dict)
@@ -43,17 +43,17 @@ class Turn:
 
     @property
     def messages(self) -> tuple[Ref, ...]:
-        """What was said, and the results in the order of the calls."""
-        return (self.said, *(self.results[call] for call in self.calls if call in self.results))
+        """The message, and the results in the order of the calls."""
+        return (self.message, *(self.results[call] for call in self.calls if call in self.results))
 
     @property
     def bytes(self) -> int:
-        """What it costs to show it."""
-        return self.said.bytes + sum(ref.bytes for ref in self.results.values())
+        """Bytes that a model call spends on it."""
+        return self.message.bytes + sum(ref.bytes for ref in self.results.values())
 
 
 class Conversation:
-    """The turns so far, but for those that a summary has taken the place of."""
+    """The turns so far, without those that a summary has replaced."""
 
     def __init__(self, turns: Iterable[Turn] = ()) -> None:
         self.turns: list[Turn] = list(turns)
@@ -63,78 +63,76 @@ class Conversation:
         """The size of all turns."""
         return sum(turn.bytes for turn in self.turns)
 
-    def say(self, said: Ref, calls: Sequence[ToolCall] = ()) -> None:
-        """Somebody said something. What was still open before it is closed first, by whoever knows how."""
+    def add(self, message: Ref, calls: Sequence[ToolCall] = ()) -> None:
+        """Begin a turn with a message, and the calls in it. The caller first gives a result to each open call."""
         if self.turns and self.turns[-1].open:
             raise UsageError(f"the calls {', '.join(self.turns[-1].open)} have no result yet")
-        self.turns.append(Turn(said, tuple(call.id for call in calls)))
+        self.turns.append(Turn(message, tuple(call.id for call in calls)))
 
-    def answer(self, call_id: str, result: Ref) -> None:
-        """The result of a call of the last turn; the first one counts."""
+    def add_result(self, call_id: str, result: Ref) -> None:
+        """Add the result of a call of the last turn. A second result of a call is ignored."""
         if not self.turns or call_id not in self.turns[-1].calls:
             raise UsageError(f"there is no call {call_id!r} in the last turn")
         self.turns[-1].results.setdefault(call_id, result)
 
-    def shown(self, most: int, artifacts: int | None = None) -> tuple[list[Ref], int]:
-        """The latest turns that fit into so many bytes, whole, and how many turns before them are left out. Of artifacts there
-        are at most `artifacts` bytes in them, the latest; the others are told briefly."""
-        brief = self._brief(artifacts) if artifacts is not None else {}
+    def shown(self, max_bytes: int, max_artifact_bytes: int | None = None) -> tuple[list[Ref], int]:
+        """The messages of the latest turns that fit into `max_bytes`, in whole turns, and the number of turns before them. At most
+        `max_artifact_bytes` of them show artifacts, the latest; the other results with artifacts come in their brief form."""
+        brief = self._brief(max_artifact_bytes) if max_artifact_bytes is not None else {}
         refs = [(brief.get(ref, ref), number) for number, turn in enumerate(self.turns) for ref in turn.messages]
-        said = [Said(ref, ref.bytes, number) for ref, number in refs]
-        found = conversation_slice(said, most)
-        return [one.ref for one in found.messages], found.turns_left_out
+        shown = conversation_slice([MessageSize(ref, ref.bytes, number) for ref, number in refs], max_bytes)
+        return [message.ref for message in shown.messages], shown.turns_left_out
 
     def _brief(self, room: int) -> dict[Ref, Ref]:
-        """What takes the place of those parts of artifacts for which there is no room."""
-        told: dict[Ref, Ref] = {}
+        """The brief forms of the results with artifacts for which there is no room, by the result that each replaces."""
+        brief: dict[Ref, Ref] = {}
         for ref in (ref for turn in reversed(self.turns) for ref in reversed(turn.messages)):
-            if ref.brief is not None and ref not in told:
+            if ref.brief is not None and ref not in brief:
                 room -= ref.bytes
                 if room < 0:
-                    told[ref] = ref.brief
-        return told
+                    brief[ref] = ref.brief
+        return brief
 
-    def lately(self, most: int) -> int:
-        """How many of the latest turns fit into so many bytes; one at least, however large it is."""
-        return len(self.turns) - self.shown(most)[1]
+    def count_fitting(self, max_bytes: int) -> int:
+        """How many of the latest turns fit into `max_bytes`; at least one, however large it is."""
+        return len(self.turns) - self.shown(max_bytes)[1]
 
-    def sum_up(self, latest: int, summary: Ref) -> None:
-        """All but the latest turns are told by a summary from now on."""
+    def replace_older(self, latest: int, summary: Ref) -> None:
+        """Replace all but the `latest` turns by a summary."""
         self.turns = [Turn(summary), *self.turns[len(self.turns) - latest :]]
 
 
 # ── pages: turns as they are stored ──────────────────────────────────────────────────────────────────────────────────
 
 
-def page_of(turns: Iterable[Turn]) -> bytes:
+def encode_page(turns: Iterable[Turn]) -> bytes:
     """Turns as one page."""
-    return wire.encode([_told(turn) for turn in turns])
+    return wire.encode([_turn_to_json(turn) for turn in turns])
 
 
-def turns_on(page: bytes) -> list[Turn]:
+def decode_page(page: bytes) -> list[Turn]:
     """The turns of a page."""
     return [
-        Turn(Ref(name, size), tuple(calls), {call: _ref(*ref) for call, ref in results.items()})
+        Turn(Ref(name, size), tuple(calls), {call: _ref_from_json(*ref) for call, ref in results.items()})
         for name, size, calls, results in wire.decode(page)
     ]
 
 
-def _told(turn: Turn) -> list[Any]:
-    results = {call: told_ref(ref) for call, ref in turn.results.items()}
-    return [turn.said.id, turn.said.bytes, list(turn.calls), results]
+def _turn_to_json(turn: Turn) -> list[Any]:
+    results = {call: _ref_to_json(ref) for call, ref in turn.results.items()}
+    return [turn.message.id, turn.message.bytes, list(turn.calls), results]
 
 
-def told_ref(ref: Ref) -> list[Any]:
-    """A reference as it is stored."""
+def _ref_to_json(ref: Ref) -> list[Any]:
     return [ref.id, ref.bytes] if ref.brief is None else [ref.id, ref.bytes, ref.brief.id, ref.brief.bytes]
 
 
-def _ref(name: str, size: int, *brief: Any) -> Ref:
+def _ref_from_json(name: str, size: int, *brief: Any) -> Ref:
     return Ref(name, size, Ref(*brief) if brief else None)
 
 
-def turns_of(messages: Iterable[tuple[Ref, Message]]) -> list[Turn]:
-    """Messages that are well formed, as turns."""
+def turns_from_messages(messages: Iterable[tuple[Ref, Message]]) -> list[Turn]:
+    """Well-formed messages as turns."""
     turns: list[Turn] = []
     for ref, message in messages:
         if message["role"] == "tool":
@@ -144,22 +142,22 @@ def turns_of(messages: Iterable[tuple[Ref, Message]]) -> list[Turn]:
     return turns
 
 
-# ── what goes over the wire ──────────────────────────────────────────────────────────────────────────────────────────
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def result_message(call_id: str, text: str) -> dict[str, Any]:
-    """The result of a call."""
+    """The message with the result of a call."""
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
 def unpaired(messages: Iterable[Message]) -> list[str]:
-    """What a strict provider would refuse: calls without a result right after them, and results without a call."""
+    """The faults for which a strict provider refuses a history: calls without a result right after them, results without a call."""
     faults: list[str] = []
     waiting: dict[str, None] = {}
     for message in messages:
         if message["role"] == "tool":
             if message.get("tool_call_id") not in waiting:
-                faults.append(f"a result for {message.get('tool_call_id')!r}, which nobody asked for here")
+                faults.append(f"a result for {message.get('tool_call_id')!r}, which no call here asked for")
             waiting.pop(message.get("tool_call_id", ""), None)
             continue
         faults += [f"no result for {call!r}" for call in waiting]
@@ -167,20 +165,20 @@ def unpaired(messages: Iterable[Message]) -> list[str]:
     return faults + [f"no result for {call!r}" for call in waiting]
 
 
-def excerpt(text: str, most: int, artifact: str | None = None) -> str:
-    """The beginning and the end of a text that is too long to be shown, in whole lines where they fit, and where the rest is."""
+def excerpt(text: str, max_bytes: int, artifact: str | None = None) -> str:
+    """A string in at most `max_bytes`: whole, or its beginning and its end (in whole lines where they fit) and a note where the rest is."""
     data = text.encode("utf-8", "replace")
-    if len(data) <= most:
+    if len(data) <= max_bytes:
         return data.decode()
     lines = text.count("\n") + 1
     where = "" if artifact is None else f"; read more of it with read_artifact({artifact!r})"
     note = f"\n… ({len(data):,} bytes in {lines:,} lines{where}) …\n"
-    room = max(most - len(note.encode()), 0)
+    room = max(max_bytes - len(note.encode()), 0)
     head = _whole_lines(cut(text, room * 2 // 3), "\n")
     tail_room = room - len(head.encode())
     tail = data[len(data) - tail_room :].decode("utf-8", "ignore") if tail_room > 0 else ""
     first, newline, rest = tail.partition("\n")
-    return cut(head + note + (rest if newline and rest else first), most)
+    return cut(head + note + (rest if newline and rest else first), max_bytes)
 
 
 def _whole_lines(text: str, end: str) -> str:

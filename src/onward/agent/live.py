@@ -1,11 +1,11 @@
-"""Live text: what a model says, as it comes, for those who watch.
+"""Live text: the reply of a model as it comes, for those who follow a task.
 
-It is told a few times a second and not for each word, because every telling is a record. A quick reply is not told at all:
-its record comes as soon. Nothing depends on it; a replay tells nothing. A reader puts the pieces of one turn and one attempt
-together; text that is withdrawn, or was told before another shift began, is void.
+The agent reports it a few times a second and not for each word, because every report is a record. A quick reply is not reported: its
+own record comes as soon. Nothing depends on live text, and a replay reports none. A reader joins the pieces of one turn and one
+attempt; text that was withdrawn, or was reported before another shift began, is void.
 
-The number of an attempt is the number of the record that tells its first piece. So numbers grow over the whole task, and no
-attempt after a crash, a pause or a failure gets a number that a reader has seen withdrawn.
+The number of an attempt is the number of the record with its first piece. So numbers grow over the whole task, and no attempt
+after a crash, a pause or a failure gets a number that a reader has seen withdrawn.
 """
 
 from __future__ import annotations
@@ -14,32 +14,31 @@ from typing import Any
 
 from onward.engine.context.context import Context
 
-EVERY = 0.5
-"""Seconds between two tellings."""
+REPORT_INTERVAL_S = 0.5
 
 
-class Live:
-    """The text of one attempt to get one reply. Called with each piece of it."""
+class LiveText:
+    """Reports the text of one attempt to get one reply. The model calls it with each piece."""
 
     def __init__(self, ctx: Context, turn: int) -> None:
         self._ctx, self._turn = ctx, turn
         self._pieces: list[str] = []
         self._last = ctx.host.now()
         self._attempt = 0
-        """Its number; 0 as long as nothing was told of it."""
+        """Its number; 0 until the first report."""
 
     def __call__(self, piece: str) -> None:
         self._pieces.append(piece)
-        if (now := self._ctx.host.now()) - self._last >= EVERY:
+        if (now := self._ctx.host.now()) - self._last >= REPORT_INTERVAL_S:
             self._last, text = now, "".join(self._pieces).encode("utf-8", "replace").decode()
             self._pieces.clear()
             self._attempt = self._attempt or self._ctx.host.last_record() + 1
-            self._tell(text=text)
+            self._report(text=text)
 
     def withdraw(self) -> None:
-        """Nothing came of this attempt: what was told of it is void."""
+        """The attempt failed: its reported text is void."""
         if self._attempt:
-            self._tell(text="", withdrawn=True)
+            self._report(text="", withdrawn=True)
 
-    def _tell(self, **more: Any) -> None:
-        self._ctx.progress(step=self._turn, turn=self._turn, attempt=self._attempt, **more)
+    def _report(self, **fields: Any) -> None:
+        self._ctx.progress(step=self._turn, turn=self._turn, attempt=self._attempt, **fields)

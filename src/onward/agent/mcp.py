@@ -1,12 +1,12 @@
-"""Tools of other MCP servers, for an agent.
+"""Tools of MCP servers, for an agent.
 
     app.agent("devops", model=…, tools=[check_disk, McpServer("github", "https://mcp.example.com/mcp", risk={"get_*": "read"})])
 
-What a server offers (names, descriptions, schemas) is asked once, when a task begins, and kept with the task: a replay, a crash and a
-new worker see the same tools. A call is a recorded step like that of any other tool, with the risk that *you* give it: what a server
-says of its own tools is not believed. A tool that is not what it was when the task began is refused, with the reason.
+A task lists the tools of a server (names, descriptions, schemas) once, when it begins, and keeps the list: after a crash, another
+worker sees the same tools. A call is a recorded step like that of any other tool, with the risk that *you* give it: the server's own
+claims about its tools are ignored. A call of a tool that has changed since the task began is refused, with the reason.
 
-The SDK (`onward[mcp]`) is imported when a server is first asked.
+The SDK (`onward[mcp]`) is imported when a server is first used.
 """
 
 from __future__ import annotations
@@ -34,28 +34,30 @@ from onward.errors import BadSetting, Fatal, InvalidInput, OnwardError, UsageErr
 
 T = TypeVar("T")
 
-FRESH = 10.0
-"""Seconds for which we believe that a server still offers what it offered."""
+LIST_MAX_AGE_S = 10.0
+"""Seconds for which a list of tools counts as current."""
 
-CONNECT = 30.0
-"""Seconds until a server has introduced itself."""
+CONNECT_TIMEOUT_S = 30.0
+"""For the connection and the handshake."""
 
-PAGES, TOOLS = 20, 500
-"""Pages on which a server may tell what it offers, and tools that an agent may use of one server."""
+CLOSE_TIMEOUT_S = 5.0
 
-LONGEST_NAME, LARGEST, ALL = 128, 65_536, 1 << 20
-"""Characters of the name of a tool, and bytes of what a server says of one tool, and of all that are used."""
+MAX_PAGES, MAX_TOOLS = 20, 500
+"""Pages of a server's list of tools, and tools that an agent may use of one server."""
 
-MOST, LINE = 4 << 20, 4 << 20
-"""Bytes of one answer over HTTP, and of one line that a command writes."""
+MAX_NAME_CHARS, MAX_TOOL_BYTES, MAX_LIST_BYTES = 128, 65_536, 1 << 20
+"""The size of a tool's name; of the name, description and schema of one tool; and of all tools that are used."""
 
-OPENED = 10_000
-"""Lists and objects in one answer: the SDK takes its time with each of them, and a worker does nothing else meanwhile."""
+MAX_RESPONSE_BYTES, MAX_LINE_CHARS = 4 << 20, 4 << 20
+"""The size of one response over HTTP, and of one line that a command writes."""
 
-AGAIN = 1.0
-"""Seconds between two requests to go on with a stream that was cut."""
+MAX_CONTAINERS = 10_000
+"""Lists and objects in one response: the SDK is slow with each of them, and blocks the event loop of the worker."""
 
-PATIENCE = Retry(attempts=4, first=1.0, cap=20.0)
+RECONNECT_INTERVAL_S = 1.0
+"""Between two requests that reconnect to a stream that was cut."""
+
+LIST_RETRY = Retry(attempts=4, first=1.0, cap=20.0)
 """For a server that cannot be reached when a task begins."""
 
 EXTERNAL = RISKS[-1]
@@ -64,7 +66,7 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class ServerAway(OnwardError):
-    """An MCP server could not be reached, and nothing was asked of it."""
+    """An MCP server could not be reached. No tool was called."""
 
     code = "mcp_away"
 
@@ -76,51 +78,51 @@ class ToolChanged(Fatal):
 
 
 class ToolSaidNo(Fatal):
-    """A tool of an MCP server has run, and come to an error."""
+    """A tool of an MCP server has run, and returned an error."""
 
     code = "mcp_error"
 
 
 class OffersTooMuch(Fatal):
-    """An MCP server offers more than an agent can be told of."""
+    """An MCP server offers more tools than an agent can use."""
 
     code = "mcp_too_much"
 
 
 @dataclasses.dataclass(frozen=True)
 class RemoteTool(Tool):
-    """A tool whose schema somebody else wrote."""
+    """A tool of an MCP server, with the schema that the server gave it."""
 
     schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def takes(self) -> Any:
         """Its arguments, all by name."""
-        return _ByName()
+        return _NamedArguments()
 
     def spec(self, secrets: Iterable[str] = ()) -> dict[str, Any]:  # noqa: ARG002 -- it takes none
-        """As a model is told of it."""
+        """The description of the tool for a model."""
         about = {"name": self.name, "description": self.description, "parameters": dict(self.schema)}
         return {"type": "function", "function": about}
 
     def check(self, arguments: Any) -> dict[str, Any]:
-        """The same arguments, where they fit the schema; raises InvalidInput where not."""
+        """The same arguments. Raises InvalidInput where they do not fit the schema."""
         checked = super().check(arguments)
         if any(secret.names(checked)):
             raise InvalidInput(
                 f"{self.name!r} is a tool of another program, and is given no secrets; leave {{'$secret': …}} out"
             )
-        if wrong := schemas.misfit(self.schema, checked):
-            raise InvalidInput(f"the arguments of {self.name!r} do not fit: {wrong}")
+        if errors := schemas.schema_errors(self.schema, checked):
+            raise InvalidInput(f"the arguments of {self.name!r} do not fit: {errors}")
         return checked
 
 
 class McpServer:
     """An MCP server whose tools an agent may use: at a URL, or started as a command.
 
-    `risk` is that of all its tools, or by name (`{"get_*": "read", "*": "external_action"}`, the first that fits); what is not named
-    is an "external_action". `only` names the tools that are used at all, `idempotent` those that may be repeated after a crash. With
-    `pin`, a server that offers anything else than what had this hash is not used. `headers` (a key, as in
+    `risk` is that of all its tools, or by name (`{"get_*": "read", "*": "external_action"}`, the first match counts); a tool without a
+    match is an "external_action". `only` names the tools that the agent may use, `idempotent` those that may be repeated after a crash.
+    With `pin`, the agent refuses the server unless its tools have this hash. `headers` (a key, as in
     `{"Authorization": "Bearer …"}`) and `env` are never recorded; a value may be a secret of the app (`app.secret(…)`).
     """
 
@@ -147,9 +149,9 @@ class McpServer:
         self._risks = {"*": risk} if isinstance(risk, str) else dict(risk)
         self._only, self._idempotent = tuple(only), tuple(idempotent)
         self._timeout = seconds(timeout, "timeout")
-        self._link = _Link(functools.partial(_client, target, headers, env))
-        self._offered: tuple[float, Any, dict[str, Any]] = (0.0, None, {})
-        """When it was asked, over which connection, and what it said."""
+        self._link = _Link(functools.partial(_open_client, target, headers, env))
+        self._listed: tuple[float, Any, dict[str, Any]] = (0.0, None, {})
+        """The last list of tools: its time, its connection, and the tools by name."""
 
     @property
     def risks(self) -> frozenset[str]:
@@ -157,205 +159,205 @@ class McpServer:
         return frozenset({*self._risks.values(), EXTERNAL})
 
     async def close(self) -> None:
-        """Hang up, where it was used. It may be used again."""
+        """Close the connection. The server may be used again."""
         await self._link.close()
 
-    # ── what it offers ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── listing tools ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def manifest(self) -> list[dict[str, Any]]:
-        """What it offers now, by name. Raises ServerAway, and ToolChanged where it is not what was pinned."""
-        offered = await self._link.use(self._ask_offered)
-        found = [offered[name] for name in sorted(offered) if _fits(name, self._only)]
-        if self._pin is not None and (now := wire.fingerprint(found)) != self._pin:
+        """The tools that it offers now, in the order of their names. Raises ServerAway, and ToolChanged where they do not have the
+        pinned hash."""
+        by_name = await self._link.use(self._list_tools)
+        tools = [by_name[name] for name in sorted(by_name) if _matches(name, self._only)]
+        if self._pin is not None and (now := wire.fingerprint(tools)) != self._pin:
             raise ToolChanged(
                 f"the MCP server {self.name!r} offers something else than what was pinned: its hash is {now}, and not {self._pin}; "
                 "look at what it offers, then pin that"
             )
-        return found
+        return tools
 
-    async def _ask_offered(self, client: Any) -> dict[str, Any]:
-        at, over, offered = self._offered
-        if over is client and asyncio.get_running_loop().time() - at < FRESH:
-            return offered
+    async def _list_tools(self, client: Any) -> dict[str, Any]:
+        listed_at, listed_by, tools = self._listed
+        if listed_by is client and asyncio.get_running_loop().time() - listed_at < LIST_MAX_AGE_S:
+            return tools
         try:
             async with asyncio.timeout(self._timeout):
-                offered = await self._pages(client)
+                tools = await self._read_pages(client)
         except OffersTooMuch:
             raise
         except Exception as error:
             raise ServerAway(
                 f"the MCP server {self.name!r} does not say what it offers: {_innermost(error)}"
             ) from error
-        self._offered = asyncio.get_running_loop().time(), client, offered
-        return offered
+        self._listed = asyncio.get_running_loop().time(), client, tools
+        return tools
 
-    async def _pages(self, client: Any) -> dict[str, Any]:
-        """What it offers of what is used, page after page. Raises OffersTooMuch."""
-        offered: dict[str, Any] = {}
+    async def _read_pages(self, client: Any) -> dict[str, Any]:
+        """The tools that `only` names, by name, from all pages of the list. Raises OffersTooMuch."""
+        tools: dict[str, Any] = {}
         cursor, size = None, 0
-        for _ in range(PAGES):
+        for _ in range(MAX_PAGES):
             page = await client.list_tools(cursor=cursor, cache_mode="refresh")
-            for tool in page.tools:
-                if len(tool.name) > LONGEST_NAME or not _fits(tool.name, self._only):
+            for listed in page.tools:
+                if len(listed.name) > MAX_NAME_CHARS or not _matches(listed.name, self._only):
                     continue
-                one = {"name": tool.name, "description": tool.description or "", "schema": tool.input_schema}
-                length = self._measured(one)
-                size += length
-                offered[tool.name] = one
-                if len(offered) > TOOLS or size > ALL:
+                tool = {"name": listed.name, "description": listed.description or "", "schema": listed.input_schema}
+                size += self._size(tool)
+                tools[listed.name] = tool
+                if len(tools) > MAX_TOOLS or size > MAX_LIST_BYTES:
                     raise self._too_much(
-                        f"more than {TOOLS} tools, or {ALL:,} bytes of names, descriptions and schemas"
+                        f"more than {MAX_TOOLS} tools, or {MAX_LIST_BYTES:,} bytes of names, descriptions and schemas"
                     )
             if (cursor := page.next_cursor) is None:
-                return offered
-        raise self._too_much(f"more than {PAGES} pages")
+                return tools
+        raise self._too_much(f"more than {MAX_PAGES} pages")
 
-    def _measured(self, offered: dict[str, Any]) -> int:
+    def _size(self, tool: dict[str, Any]) -> int:
         try:
-            return len(wire.encode(offered, "a tool", most=LARGEST))
+            return len(wire.encode(tool, "a tool", most=MAX_TOOL_BYTES))
         except InvalidInput as error:
-            raise self._too_much(f"a tool {offered['name']!r:.80} that cannot be told to a model: {error}") from None
+            raise self._too_much(f"a tool {tool['name']!r:.80} that cannot be told to a model: {error}") from None
 
     def _too_much(self, what: str) -> OffersTooMuch:
         return OffersTooMuch(f"the MCP server {self.name!r} offers {what}; name those that you need with only=[…]")
 
     def tools(self, manifest: Sequence[Mapping[str, Any]]) -> dict[str, Tool]:
-        """The tools that a manifest tells of, as an agent calls them."""
-        made = [self._tool(offered) for offered in manifest]
+        """The tools of a manifest, by the names under which the agent calls them."""
+        made = [self._make_tool(listed) for listed in manifest]
         return {tool.name: tool for tool in made}
 
-    def _tool(self, offered: Mapping[str, Any]) -> Tool:
-        own = str(offered["name"])
+    def _make_tool(self, listed: Mapping[str, Any]) -> Tool:
+        name = str(listed["name"])
 
         async def call(ctx: Context, /, **arguments: Any) -> Any:
-            return await self._call(offered, arguments, ctx.key)
+            return await self._call(listed, arguments, ctx.key)
 
         return RemoteTool(
             call,
-            f"{self.name}_{_NOT_IN_A_NAME.sub('_', own)}"[:64],
-            str(offered["description"]),
-            risk=next((risk for names, risk in self._risks.items() if fnmatch.fnmatchcase(own, names)), EXTERNAL),
-            idempotent=_fits(own, self._idempotent),
+            f"{self.name}_{_NOT_IN_A_NAME.sub('_', name)}"[:64],
+            str(listed["description"]),
+            risk=next((risk for names, risk in self._risks.items() if fnmatch.fnmatchcase(name, names)), EXTERNAL),
+            idempotent=_matches(name, self._idempotent),
             timeout=self._timeout,
-            schema=offered["schema"],
+            schema=listed["schema"],
         )
 
-    # ── calling it ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calling a tool ───────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _call(self, offered: Mapping[str, Any], arguments: dict[str, Any], key: str) -> Any:
-        name = offered["name"]
+    async def _call(self, listed: Mapping[str, Any], arguments: dict[str, Any], key: str) -> Any:
+        name = listed["name"]
 
-        async def ask(client: Any) -> Any:
-            now = (await self._ask_offered(client)).get(name)
-            if now != offered:
+        async def call(client: Any) -> Any:
+            now = (await self._list_tools(client)).get(name)
+            if now != listed:
                 gone = "is no longer there" if now is None else "has another description or other arguments now"
                 raise ToolChanged(
                     f"the tool {name!r} of the MCP server {self.name!r} {gone} than when this task began, so it was not called; "
                     "tasks that are submitted from now on see what it is now"
                 )
-            return await _asked(lambda: client.call_tool(name, arguments, meta={"onward/key": key}))
+            return await _translate_errors(lambda: client.call_tool(name, arguments, meta={"onward/key": key}))
 
-        return _output(await self._link.use(ask))
+        return _output(await self._link.use(call))
 
 
-async def learn(
+async def add_server_tools(
     ctx: Context, servers: Sequence[McpServer], tools: dict[str, Tool], restored: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """Add to `tools` those of these servers, as this task knows them; the names under which it keeps what they offered. At the beginning
-    of a task they are asked; a checkpoint (`restored`) has the names, and nobody is asked again. A task that began before an agent had
-    a server goes on without it."""
+    """Add the tools of these servers to `tools`, as this task knows them; return the name under which the task keeps each server's list.
+    A task lists the tools when it begins; a checkpoint (`restored`) has the names of the lists. A task that began before the agent had a
+    server goes on without it."""
     names: dict[str, str] = {} if restored is None else dict(restored.get("servers", {}))
     for server in servers:
         if restored is None and await ctx.version(f"mcp {server.name}"):
-            work = functools.partial(_kept_manifest, ctx, server)
-            told = await ctx.step(work, name=f"tools of {server.name}", effect="read", retry=PATIENCE)
-            names[server.name] = told["id"]
+            work = functools.partial(_keep_manifest, ctx, server)
+            kept = await ctx.step(work, name=f"tools of {server.name}", effect="read", retry=LIST_RETRY)
+            names[server.name] = kept["id"]
         if (name := names.get(server.name)) is None:
             continue
         await asyncio.to_thread(_load)
         (data,) = await ctx.kept(name)
-        found = server.tools(wire.decode(data))
-        if twice := sorted(found.keys() & tools.keys()):
+        server_tools = server.tools(wire.decode(data))
+        if twice := sorted(server_tools.keys() & tools.keys()):
             raise UsageError(f"two tools are named {twice[0]!r}; give the MCP server another name")
-        tools.update(found)
+        tools.update(server_tools)
     return names
 
 
-async def _kept_manifest(ctx: Context, server: McpServer) -> dict[str, Any]:
-    found = await server.manifest()
-    name = ctx.keep(wire.encode(found, f"what the MCP server {server.name!r} offers"))
-    return {"id": name, "hash": wire.fingerprint(found), "tools": len(found)}
+async def _keep_manifest(ctx: Context, server: McpServer) -> dict[str, Any]:
+    manifest = await server.manifest()
+    name = ctx.keep(wire.encode(manifest, f"what the MCP server {server.name!r} offers"))
+    return {"id": name, "hash": wire.fingerprint(manifest), "tools": len(manifest)}
 
 
 # ── the connection ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Line:
-    """One connection under way: a task of its own holds it, because what the SDK opens in one task it wants closed in the same."""
+class _Connection:
+    """One open connection. A task of its own holds it, because the SDK wants a connection closed in the task that opened it."""
 
     holder: asyncio.Task[None]
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.client: asyncio.Future[Any] = loop.create_future()
-        self.over = asyncio.Event()
+        self.closing = asyncio.Event()
         self.users, self.lost = 0, False
 
     async def hold(self, connect: Callable[[], contextlib.AbstractAsyncContextManager[Any]]) -> None:
-        """Keep it open until it is over."""
+        """Keep the connection open until `closing` is set."""
         try:
-            async with asyncio.timeout(CONNECT) as introduced, connect() as client:
-                introduced.reschedule(None)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S) as connect_timeout, connect() as client:
+                connect_timeout.reschedule(None)
                 if not self.client.done():
                     self.client.set_result(client)
-                await self.over.wait()
+                await self.closing.wait()
         except Exception as error:
             if not self.client.done():
                 self.client.set_exception(error)
-                self.client.exception()  # whoever waits is told; nobody else has to be
+                self.client.exception()  # so that asyncio logs no warning when nothing awaits the future
 
 
 class _Link:
-    """One connection, opened when it is first needed, and again when it was lost. A call that fails does not hang up on those
-    that are under way beside it: their answers would be lost, and their effects in doubt."""
+    """The connection to a server: opened when it is first needed, and again after it was lost. A call that fails does not close it under
+    the calls beside it: their results would be lost, and their effects in doubt."""
 
     def __init__(self, connect: Callable[[], contextlib.AbstractAsyncContextManager[Any]]) -> None:
         self._connect = connect
-        self._line: _Line | None = None
+        self._connection: _Connection | None = None
 
-    async def use(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """The answer of whoever is at the other end. Raises ServerAway when nobody is."""
-        line = self._opened()
-        line.users += 1
+    async def use(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        """Call a function with the client of the connection. Raises ServerAway when the server cannot be reached."""
+        connection = self._open()
+        connection.users += 1
         try:
-            return await ask(await _client_of(line))
+            return await call(await _client_of(connection))
         except Exception as error:
             if isinstance(error, ServerAway) or not isinstance(error, OnwardError):
-                line.lost = True
-                self._line = None if self._line is line else self._line
+                connection.lost = True
+                self._connection = None if self._connection is connection else self._connection
             raise
         finally:
-            line.users -= 1
-            if line.lost and not line.users:
-                line.over.set()
+            connection.users -= 1
+            if connection.lost and not connection.users:
+                connection.closing.set()
 
-    def _opened(self) -> _Line:
-        loop, line = asyncio.get_running_loop(), self._line
-        if line is None or line.client.get_loop() is not loop or line.holder.done():
-            self._line = line = _Line(loop)
-            line.holder = spawn(line.hold(self._connect), "onward-mcp-client")
-        return line
+    def _open(self) -> _Connection:
+        loop, connection = asyncio.get_running_loop(), self._connection
+        if connection is None or connection.client.get_loop() is not loop or connection.holder.done():
+            self._connection = connection = _Connection(loop)
+            connection.holder = spawn(connection.hold(self._connect), "onward-mcp-client")
+        return connection
 
     async def close(self) -> None:
-        line, self._line = self._line, None
-        if line is not None and line.client.get_loop() is asyncio.get_running_loop():
-            line.over.set()
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.client.get_loop() is asyncio.get_running_loop():
+            connection.closing.set()
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(line.holder, 5)
+                await asyncio.wait_for(connection.holder, CLOSE_TIMEOUT_S)
 
 
-async def _client_of(line: _Line) -> Any:
+async def _client_of(connection: _Connection) -> Any:
     try:
-        return await asyncio.shield(line.client)
+        return await asyncio.shield(connection.client)
     except UsageError:
         raise
     except Exception as error:
@@ -363,7 +365,9 @@ async def _client_of(line: _Line) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def _client(target: str | Sequence[str], headers: Mapping[str, Any] | None, env: Mapping[str, Any] | None) -> Any:
+async def _open_client(
+    target: str | Sequence[str], headers: Mapping[str, Any] | None, env: Mapping[str, Any] | None
+) -> Any:
     await asyncio.to_thread(_load)
     import httpx2  # noqa: PLC0415 -- an extra
     from mcp import Client, StdioServerParameters  # noqa: PLC0415 -- an extra
@@ -371,63 +375,65 @@ async def _client(target: str | Sequence[str], headers: Mapping[str, Any] | None
 
     async with contextlib.AsyncExitStack() as stack:
         if isinstance(target, str) and target.startswith(("http://", "https://")):
-            from onward.agent import http_limits as bounded  # noqa: PLC0415 -- an extra
+            from onward.agent import http_limits  # noqa: PLC0415 -- an extra
 
             http = await stack.enter_async_context(
                 httpx2.AsyncClient(
-                    headers={**bounded.HEADERS, **_revealed(headers)},
+                    headers={**http_limits.HEADERS, **_reveal(headers)},
                     timeout=httpx2.Timeout(30, read=300),
-                    event_hooks=bounded.hooks(MOST, opened=OPENED, again=AGAIN),
+                    event_hooks=http_limits.hooks(
+                        MAX_RESPONSE_BYTES, max_containers=MAX_CONTAINERS, get_interval_s=RECONNECT_INTERVAL_S
+                    ),
                 )
             )
-            reached: Any = streamable_http_client(target, http_client=http)
+            transport: Any = streamable_http_client(target, http_client=http)
         else:
             words = shlex.split(target) if isinstance(target, str) else list(target)
-            reached = StdioServerParameters(command=words[0], args=words[1:], env=_revealed(env) or None)
-            _bound_lines()
-        client = await stack.enter_async_context(Client(reached))
-        # The SDK would judge what a tool gives by the schema that its server wrote, with Python's `re`, in this loop.
-        setattr(client.session, "validate_tool_result", _not_judged)  # noqa: B010 -- for mypy it is a method
+            transport = StdioServerParameters(command=words[0], args=words[1:], env=_reveal(env) or None)
+            _limit_lines()
+        client = await stack.enter_async_context(Client(transport))
+        # The SDK would validate results by the schema of the server, with Python's `re`, in this event loop.
+        setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010 -- for mypy it is a method
         yield client
 
 
-async def _not_judged(_name: str, _result: Any) -> None:
-    """A tool's output is text for a model, which judges it."""
+async def _accept_result(_name: str, _result: Any) -> None:
+    """Accept any result: the model reads it and judges it."""
 
 
-def _bound_lines() -> None:
-    """The SDK keeps what a command has written until a line ends, however long that takes: let it be lost when it is too much."""
+def _limit_lines() -> None:
+    """Limit the lines that a command writes: the SDK would buffer a line of any length. A line that is too long ends the connection."""
     import anyio  # noqa: PLC0415 -- an extra
     from anyio.streams.text import TextReceiveStream  # noqa: PLC0415 -- an extra
     from mcp.client import stdio  # noqa: PLC0415 -- an extra
 
-    class Lines(TextReceiveStream):
-        length = marks = 0
+    class LimitedLines(TextReceiveStream):
+        chars = values = 0
 
         async def receive(self) -> str:
             chunk = await super().receive()
             tail = chunk.rpartition("\n")[2]
             if len(tail) < len(chunk):
-                self.length = self.marks = 0
-            self.length += len(tail)
-            self.marks += sum(map(tail.count, "[{,"))
-            if self.length > LINE or self.marks > 2 * wire.PARTS:
+                self.chars = self.values = 0
+            self.chars += len(tail)
+            self.values += sum(map(tail.count, "[{,"))
+            if self.chars > MAX_LINE_CHARS or self.values > 2 * wire.MAX_VALUES:
                 raise anyio.BrokenResourceError
             return chunk
 
-    setattr(stdio, "TextReceiveStream", Lines)  # noqa: B010 -- it is theirs
+    setattr(stdio, "TextReceiveStream", LimitedLines)  # noqa: B010 -- a name of the SDK
 
 
-def _revealed(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Texts as they are, and secrets by what they are now."""
+def _reveal(values: Mapping[str, Any] | None) -> dict[str, str]:
+    """Strings as they are, and the current values of secrets."""
     return {
         name: value.get_secret_value() if hasattr(value, "get_secret_value") else str(value)
-        for name, value in (given or {}).items()
+        for name, value in (values or {}).items()
     }
 
 
 def _load() -> None:
-    """Import what takes a second or more: in a thread, so that the loop of a worker, and its heartbeat, go on."""
+    """Import the SDK, which takes a second or more. Callers do so in a thread, so that the worker's event loop and heartbeat go on."""
     try:
         for module in ("mcp.client.streamable_http", "httpx2"):
             importlib.import_module(module)
@@ -435,9 +441,9 @@ def _load() -> None:
         raise UsageError(f"{error.name} is not installed; pip install 'onward[mcp]'") from None
 
 
-async def _asked(call: Callable[[], Awaitable[Any]]) -> Any:
-    """The answer to a call. What leaves open whether the tool ran is a lost connection: the step is then in doubt, if it may not be
-    repeated."""
+async def _translate_errors(call: Callable[[], Awaitable[Any]]) -> Any:
+    """The result of a call. Raises ToolSaidNo where the tool refused, and ConnectionError where it is open whether the tool ran: a step
+    that may not be repeated is then in doubt."""
     from mcp.shared.exceptions import MCPError  # noqa: PLC0415 -- an extra
     from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, REQUEST_TIMEOUT  # noqa: PLC0415 -- an extra
 
@@ -454,7 +460,7 @@ async def _asked(call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def _output(result: Any) -> Any:
-    """What a tool gave, as the output of any other: text, bytes, or JSON."""
+    """The output of a tool, from the SDK's result: a string, bytes, or JSON."""
     texts = [part.text for part in result.content if part.type == "text"]
     others = [part for part in result.content if part.type != "text"]
     if result.is_error:
@@ -468,7 +474,7 @@ def _output(result: Any) -> Any:
 
 
 def _data(part: Any) -> bytes | None:
-    """The bytes of a picture, a sound, or a resource."""
+    """The bytes of an image, a sound, or a resource."""
     if part.type in {"image", "audio"}:
         return base64.b64decode(part.data)
     resource = getattr(part, "resource", None)
@@ -477,22 +483,22 @@ def _data(part: Any) -> bytes | None:
     return resource.text.encode() if hasattr(resource, "text") else base64.b64decode(resource.blob)
 
 
-class _ByName:
-    """Arguments that go on as they came."""
+class _NamedArguments:
+    """Arguments that are passed on as they are."""
 
     secrets: frozenset[str] = frozenset()
 
     def by_name(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """All by name."""
+        """All arguments by name, none by position."""
         return [], values
 
 
-def _fits(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, one) for one in patterns)
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _innermost(error: BaseException) -> str:
-    """The reason at the bottom of what task groups wrap."""
+    """The first error inside the exception groups of task groups, as a string."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,7 +1,7 @@
-"""A model: one question, one answer. Small, so that another provider is one file.
+"""A model: one request, one reply. The interface is small, so that another provider is one file.
 
-Messages have the form of OpenAI's chat completions, because everybody speaks it and it is plain JSON. What a provider does
-wrong (no answer, a cut stream, a refusal) is raised here in our words, and the step's policy decides what to do about it.
+Messages have the form of OpenAI's chat completions, because most providers accept it and it is plain JSON. A model raises the errors
+of this module when a provider fails (no answer, a cut stream, a refusal), and the retry policy of the step decides what to do.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ Message = Mapping[str, Any]
 """{"role": "system" | "user" | "assistant" | "tool", "content": …, "tool_calls": […], "tool_call_id": …}"""
 
 _REMAINING = "x-ratelimit-remaining-"
-LONGEST_TIME = 64
-"""Characters of a header that tells a time: what is longer tells none, and would be looked at for long."""
-_SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s|$)")
+MAX_TIME_CHARS = 64
+"""At most so many characters of a header with a time are parsed: parsing more would take long."""
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s|$)")
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "": 1.0, "ms": 0.001}
 
 Emit = Callable[[str], None]
-"""Told each piece of text as it comes. Nothing depends on it."""
+"""A model calls it with each piece of text as it comes. Nothing depends on it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What a model is asked."""
+    """One request to a model."""
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
     max_tokens: int | None = None
     temperature: float | None = None
     result: type[BaseModel] | None = None
-    """The form that a final answer has to have, where one was promised."""
+    """The form that a final answer must have, where the agent has a `result`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool that the model wants called. `arguments` is what it wrote, and may be anything."""
+    """A call of a tool that the model asks for. `arguments` is the string that the model wrote, and may be anything."""
 
     id: str
     name: str
@@ -54,7 +54,7 @@ class ToolCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the provider counts them; None where it does not say."""
+    """Tokens as the provider counts them; None where it does not report them."""
 
     input: int | None = None
     output: int | None = None
@@ -62,13 +62,13 @@ class Usage:
 
     @property
     def total(self) -> int | None:
-        """All of them, where both are known."""
+        """The sum of input and output, where both are known."""
         return None if self.input is None or self.output is None else self.input + self.output
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reply:
-    """What it answered: text, or calls, or both. `finish` is the provider's word for why it stopped: "stop", "tool_calls",
+    """The reply of a model: text, or calls, or both. `finish` is the provider's word for why it stopped: "stop", "tool_calls",
     "length" (there was no room: the text, or the arguments of the last call, may be cut off), "content_filter", or "refusal"
     (the text says why)."""
 
@@ -79,36 +79,36 @@ class Reply:
     model: str = ""
 
     def __post_init__(self) -> None:
-        """Results are matched by the ids of calls: one that is empty, or was there before, becomes another."""
-        if len({one.id for one in self.calls} - {""}) < len(self.calls):
-            apart: dict[str, ToolCall] = {}
-            for number, one in enumerate(self.calls):
-                own = one.id or f"call_{number}"
-                while own in apart:
-                    own = f"{own}_{number}"
-                apart[own] = dataclasses.replace(one, id=own)
-            object.__setattr__(self, "calls", tuple(apart.values()))
+        """Replace empty and repeated ids of calls: results are matched to calls by their ids."""
+        if len({call.id for call in self.calls} - {""}) < len(self.calls):
+            by_id: dict[str, ToolCall] = {}
+            for number, call in enumerate(self.calls):
+                unique = call.id or f"call_{number}"
+                while unique in by_id:
+                    unique = f"{unique}_{number}"
+                by_id[unique] = dataclasses.replace(call, id=unique)
+            object.__setattr__(self, "calls", tuple(by_id.values()))
 
     @property
     def message(self) -> dict[str, Any]:
-        """As it goes back into the conversation."""
-        said: dict[str, Any] = {"role": "assistant", "content": self.text}
+        """The reply as a message of the conversation."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.calls:
-            said["tool_calls"] = [
-                {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
-                for one in self.calls
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in self.calls
             ]
-        return said
+        return message
 
 
 class Model(Protocol):
-    """Something that answers. It may also have `prices`, `max_tokens` (the most tokens of one answer), a `quota` (the name of what it uses up, where that is more than its
-    own; see `quota_of`) and an async `close`, which is awaited when the app closes."""
+    """A model. It may also have `prices`, `max_tokens` (the most tokens of one reply), a `quota` (the name of the quota that it shares with
+    other models; see `quota_of`) and an async `close`, which the app awaits when it closes."""
 
     name: str
 
     async def ask(self, request: Request, emit: Emit) -> Reply:
-        """Its answer. Raises ModelBusy, ModelUnavailable or ModelRefused."""
+        """The reply to a request. Raises ModelBusy, ModelUnavailable or ModelRefused."""
         ...
 
 
@@ -117,7 +117,7 @@ def quota_of(model: Model) -> str:
     return str(getattr(model, "quota", "") or model.name)
 
 
-# ── what providers do wrong ──────────────────────────────────────────────────────────────────────────────────────────
+# ── errors of providers ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ModelError(OnwardError):
@@ -126,13 +126,13 @@ class ModelError(OnwardError):
     code = "model_error"
     status = 502
     began = False
-    """Whether it may have worked all the same, and be paid for that: a budget counts such a call like the one after it."""
+    """Whether the provider may have begun a reply, and may bill it: a budget counts such a call like the one that takes its place."""
 
 
 class ModelBusy(ModelError):
-    """Not now: too many requests, or overloaded. With `retry_after` (seconds, where the provider said when to come back) all
-    tasks that need this model wait until then. With `quota` they wait too, longer each time, as long as it says so: it is used
-    up, and nobody said until when. With neither, only this task comes back, by its policy."""
+    """The provider refuses for now: too many requests, or overloaded. With `retry_after` (the seconds that the provider names) all tasks
+    that need this model wait until then. With `quota` the quota is used up until an unknown time: they wait too, longer each time, as
+    long as the provider says so. With neither, only this task tries again, by its retry policy."""
 
     code = "model_busy"
     status = 503
@@ -144,7 +144,7 @@ class ModelBusy(ModelError):
 
 
 class ModelUnavailable(ModelError):
-    """It could not be reached, broke off, or kept silent. Another attempt may go through."""
+    """The provider could not be reached, broke off, or sent nothing. Another attempt may succeed."""
 
     code = "model_unavailable"
 
@@ -153,7 +153,7 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRefused(ModelError, Fatal):
-    """It will not answer this, ever: a wrong key, an unknown model, a request that it does not take."""
+    """The provider will never answer this: a wrong key, an unknown model, a request that it does not accept."""
 
     code = "model_refused"
 
@@ -162,32 +162,32 @@ class ModelRefused(ModelError, Fatal):
 
 
 def seconds_to_wait(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
-    """When to come back: from `retry-after-ms`, `Retry-After` in either of its forms, or the reset of a limit of which nothing
-    remains (`x-ratelimit-reset-tokens: 6m0s`); None when nothing is said."""
+    """The seconds until the next attempt makes sense: from `retry-after-ms`, `Retry-After` in either of its forms, or the reset of a limit
+    of which nothing remains (`x-ratelimit-reset-tokens: 6m0s`); None when the headers do not say."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        text = headers.get(name, "").strip()[:LONGEST_TIME]
+        text = headers.get(name, "").strip()[:MAX_TIME_CHARS]
         if text.isascii() and text.replace(".", "", 1).isdigit():
             return float(text) * scale
-    at = _date(headers.get("retry-after", ""))
+    at = _parse_date(headers.get("retry-after", ""))
     if at is not None:
         return max(0.0, at.timestamp() - now())
     kinds = [name.removeprefix(_REMAINING) for name in headers if name.startswith(_REMAINING)]
     spent = [kind for kind in kinds if headers[_REMAINING + kind].strip() == "0"]
-    resets = [_span(headers.get(f"x-ratelimit-reset-{kind}", "")) for kind in spent]
+    resets = [_parse_duration(headers.get(f"x-ratelimit-reset-{kind}", "")) for kind in spent]
     return max((reset for reset in resets if reset is not None), default=None)
 
 
-def _span(text: str) -> float | None:
+def _parse_duration(text: str) -> float | None:
     """`6m0s`, `1h2m3.5s`, `20ms`, or plain seconds."""
     text = text.strip()
-    parts = _SPAN.findall(text) if len(text) <= LONGEST_TIME else []
+    parts = _DURATION.findall(text) if len(text) <= MAX_TIME_CHARS else []
     whole = bool(parts) and "".join(number + unit for number, unit in parts) == text
     return sum(float(number) * _UNITS[unit] for number, unit in parts) if whole else None
 
 
-def _date(text: str) -> datetime.datetime | None:
+def _parse_date(text: str) -> datetime.datetime | None:
     try:
-        at = email.utils.parsedate_to_datetime(text[:LONGEST_TIME])
+        at = email.utils.parsedate_to_datetime(text[:MAX_TIME_CHARS])
     except ValueError:
         return None
     return at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)

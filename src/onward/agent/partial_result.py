@@ -1,7 +1,7 @@
-"""The best result so far: what is left of an agent's work when it ends before its answer.
+"""The partial result of an agent: the best that it has when it ends before its answer.
 
-It is the last thing that the model said, and what the agents that it called have answered, unless the model has answered since
-then with all of it before its eyes.
+It consists of the last text of the model, and of the answers of the agents that it called. A later final reply of the model replaces
+those answers, because the model had seen them.
 """
 
 from __future__ import annotations
@@ -11,45 +11,47 @@ import dataclasses
 from onward.core import wire
 from onward.core.slice import cut
 
-LONGEST = 32_000
-"""Bytes of the model's words, and of the answers of other agents together."""
+MAX_BYTES = 32_000
+"""For the model's text, and for the answers of other agents together."""
 
 
 @dataclasses.dataclass(slots=True)
-class Best:
-    """What an agent has by now."""
+class PartialResult:
+    """The best result of an agent so far."""
 
-    said: str = ""
+    model_text: str = ""
     answers: list[str] = dataclasses.field(default_factory=list)
-    """What other agents answered, each with the agent's name."""
+    """The answers of other agents, each with the agent's name."""
     left_out: int = 0
-    """Answers for which there was no room, the oldest."""
+    """The number of answers, the oldest, for which there was no room."""
 
-    def say(self, text: str, *, final: bool) -> None:
-        """The model said something; `final` when it asked for nothing further."""
-        self.said = cut(text, LONGEST)
+    def add_reply(self, text: str, *, final: bool) -> None:
+        """Add a reply of the model; `final` when it has no calls."""
+        self.model_text = cut(text, MAX_BYTES)
         if final:
             self.answers, self.left_out = [], 0
 
-    def hear(self, agent: str, text: str) -> None:
-        """Another agent answered."""
-        self.answers.append(f"{agent} {cut(text, LONGEST)}")
-        while len(self.answers) > 1 and sum(len(one.encode("utf-8", "replace")) for one in self.answers) > LONGEST:
+    def add_answer(self, agent: str, text: str) -> None:
+        """Add the answer of another agent."""
+        self.answers.append(f"{agent} {cut(text, MAX_BYTES)}")
+        while len(self.answers) > 1 and self._answer_bytes() > MAX_BYTES:
             del self.answers[0]
             self.left_out += 1
 
+    def _answer_bytes(self) -> int:
+        return sum(len(answer.encode("utf-8", "replace")) for answer in self.answers)
+
     @property
     def text(self) -> str | None:
-        """All of it; None when there is nothing."""
+        """The whole partial result; None when it is empty."""
         note = [f"({self.left_out} earlier answers are left out; the journal has them.)"] if self.left_out else []
-        return "\n\n".join([*([self.said] if self.said.strip() else []), *note, *self.answers]) or None
+        return "\n\n".join([*([self.model_text] if self.model_text.strip() else []), *note, *self.answers]) or None
 
-    @property
-    def written(self) -> bytes:
-        """As a task keeps it."""
-        return wire.encode([self.said, self.answers, self.left_out])
+    def encode(self) -> bytes:
+        """The form in which a task keeps it."""
+        return wire.encode([self.model_text, self.answers, self.left_out])
 
     @classmethod
-    def read(cls, data: bytes) -> Best:
-        """What `written` gave."""
+    def decode(cls, data: bytes) -> PartialResult:
+        """The opposite of `encode`."""
         return cls(*wire.decode(data))

@@ -1,7 +1,7 @@
-"""The policy: what an agent does next, from what it has seen. Pure, and replaceable.
+"""The policy: it decides what an agent does next. Pure, and replaceable.
 
-The loop does what the policy says and decides nothing itself. A policy is asked again in every replay, so the same `Seen` has
-to give the same action: no clock, no chance, no world. It may act without the model: `Do` some calls first, `Answer` from the
+The loop carries out the policy's actions and decides nothing itself. A replay calls the policy again, so the same `Seen` must give
+the same action: no clock, no random numbers, no I/O. A policy may act without the model: `Do` some calls first, `Answer` from the
 state, `Stop` when a flag is set.
 """
 
@@ -14,62 +14,61 @@ from typing import Any
 from onward.agent.model import Reply, ToolCall
 from onward.core.state import AgentState
 
-REPEATS = 3
-"""Turns in a row with the very same calls after which the model is told so."""
+MAX_REPEATED_TURNS = 3
+"""After so many turns in a row with the very same calls, the policy tells the model so."""
 
-USELESS = 3
-"""Replies in a row that are of no use, after which the agent gives up."""
+MAX_USELESS_REPLIES = 3
+"""After so many useless replies in a row, the agent gives up."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What there is to decide on."""
+    """The facts on which a policy decides."""
 
     state: AgentState
     steps: int = 0
-    """How often a model was asked."""
+    """The number of model calls so far."""
     reply: Reply | None = None
-    """What the model said, as long as nothing was done about it."""
+    """The model's last reply, until an action has dealt with it."""
     answer: Any = None
-    """What it said as the task's result, in the form that was promised."""
+    """The reply as the task's result, in the form that the agent's `result` asks for."""
     wrong: str = ""
-    """Why what it said does not have that form."""
+    """Why the reply does not have that form."""
     useless: int = 0
-    """Replies in a row, before this one, of which nothing was made."""
+    """The number of useless replies in a row before this one."""
     repeated: int = 0
-    """Turns in a row that asked for the very same calls."""
+    """The number of turns in a row with the very same calls."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask the model."""
+    """Call the model."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Say:
-    """Tell the model something, before it is asked again. A reply that was not used is over with this; its calls are not
-    done."""
+    """Add a message for the model, before it is called again. This drops the last reply: its calls are not run."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Do:
-    """Do these calls: those of the reply (what is left out of them is not done), or some of the policy's own."""
+    """Run these calls: those of the reply (calls of it that are not among them are not run), or calls of the policy's own."""
 
     calls: tuple[ToolCall, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """The task is done, and this is its result."""
+    """End the task with this result."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stop:
-    """The task fails, for a reason that says what to do about it."""
+    """Fail the task. The reason says what to do about it."""
 
     why: str
 
@@ -77,11 +76,11 @@ class Stop:
 Action = Ask | Say | Do | Answer | Stop
 Policy = Callable[[Seen], Action]
 
-_AGAIN = (
+_REPEATED = (
     "You have asked for the very same calls {count} times in a row, and their results did not help. Do something else, or "
     "answer with what you have."
 )
-_CUT = (
+_CUT_OFF = (
     "Your last reply was longer than it may be and was cut off; nothing of it was done. Reply again, and shorter.",
     "allow it longer replies, ask for less at once, or use another model",
 )
@@ -89,32 +88,34 @@ _WITHHELD = (
     "Your last reply was withheld by the provider's content filter. Put it another way.",
     "change the goal or the instructions, or use another model",
 )
-_SILENT = (
+_EMPTY = (
     "Your last reply was empty. Call a tool, or answer.",
     "check the instructions, or use another model",
 )
-_FORM = "promise a simpler form, or use a model that keeps to it"
+_FORM_ADVICE = "promise a simpler form, or use a model that keeps to it"
 
 
 def usual(seen: Seen) -> Action:
-    """Ask the model, do what it asks for, until it answers. A reply that is of no use is not used, and the model is told why;
-    after a few of them in a row the agent gives up."""
+    """Call the model and run its calls, until it answers. A useless reply is dropped, and the model is told why; after a few of them in
+    a row the agent gives up."""
     reply = seen.reply
     if reply is None:
-        return Say(_AGAIN.format(count=seen.repeated)) if seen.repeated >= REPEATS else Ask()
-    why, advice = _useless(reply) or ((seen.wrong, _FORM) if seen.wrong and not reply.calls else ("", ""))
-    if not why:
+        return Say(_REPEATED.format(count=seen.repeated)) if seen.repeated >= MAX_REPEATED_TURNS else Ask()
+    message, advice = _useless(reply) or ((seen.wrong, _FORM_ADVICE) if seen.wrong and not reply.calls else ("", ""))
+    if not message:
         return Do(reply.calls) if reply.calls else Answer(seen.answer)
-    if seen.useless + 1 < USELESS:
-        return Say(why)
-    return Stop(f"the model gave {USELESS} replies in a row that are of no use; it was told: {why} Now {advice}")
+    if seen.useless + 1 < MAX_USELESS_REPLIES:
+        return Say(message)
+    return Stop(
+        f"the model gave {MAX_USELESS_REPLIES} replies in a row that are of no use; it was told: {message} Now {advice}"
+    )
 
 
 def _useless(reply: Reply) -> tuple[str, str] | None:
-    """What to tell the model of a reply that cannot be used, and a person when it keeps coming. What was cut off is never
-    done, whole as it may look: a call without its last arguments is another call."""
+    """The message for the model and the advice for a person about a reply that cannot be used; None for one that can. The calls of a
+    reply that was cut off never run, even if they look whole: a call without its last arguments is another call."""
     if reply.finish == "length":
-        return _CUT
+        return _CUT_OFF
     if reply.finish == "content_filter":
         return _WITHHELD
-    return None if reply.calls or reply.text.strip() else _SILENT
+    return None if reply.calls or reply.text.strip() else _EMPTY

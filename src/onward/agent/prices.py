@@ -1,7 +1,7 @@
-"""What a model call costs, and what it can cost at most, in US dollars. None means that nobody knows, which is never nothing.
+"""The cost of a model call, and the most that it can cost, in US dollars. None means that the price is not known; it never means 0.
 
-The prices are your own (`Prices`, on a model of yours), else those that the package `genai-prices` brings along (`pip install
-'onward[prices]'`). Its list is as old as the package: nothing is fetched from anywhere.
+The prices are your own (`Prices`, on a model of yours), else those of the package `genai-prices` (`pip install 'onward[prices]'`). Its
+list is as old as the package: nothing is fetched.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MILLION = 1_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prices:
-    """Your own prices, in dollars for a million tokens. Input from the provider's cache costs as much as any other, unless you
-    say what it costs."""
+    """Your own prices, in dollars for a million tokens. Input from the provider's cache costs as much as other input, unless you
+    give its price."""
 
     input_per_mtok: float
     output_per_mtok: float
@@ -35,14 +35,14 @@ class Prices:
                 raise BadSetting(f"Prices.{field.name}", price, "dollars for a million tokens, 0 or more")
 
     def of(self, fresh: int, cached: int, output: int) -> float:
-        """What so many tokens cost."""
-        cheap = self.input_per_mtok if self.cached_per_mtok is None else self.cached_per_mtok
-        return (fresh * self.input_per_mtok + cached * cheap + output * self.output_per_mtok) / MILLION
+        """The cost of so many tokens."""
+        cached_price = self.input_per_mtok if self.cached_per_mtok is None else self.cached_per_mtok
+        return (fresh * self.input_per_mtok + cached * cached_price + output * self.output_per_mtok) / MILLION
 
 
 def cost(model: Model | str, usage: Usage) -> float | None:
-    """What a call did cost. Give the model itself where there is one: it may have prices of its own, and it knows whom it asks.
-    A name alone ("gpt-5-mini", "openai:gpt-5-mini") is looked up."""
+    """The cost of a call. Pass the model itself where there is one: it may have prices of its own, and it knows its provider. A name
+    alone ("gpt-5-mini", "openai:gpt-5-mini") is looked up."""
     if usage.input is None or usage.output is None or min(usage.input, usage.output) < 0:
         return None
     cached = min(max(usage.cached or 0, 0), usage.input)
@@ -52,8 +52,8 @@ def cost(model: Model | str, usage: Usage) -> float | None:
     return _listed(model, usage.input, cached, usage.output)
 
 
-def most(model: Model | str, input: int, output: int) -> float | None:  # noqa: A002 -- the word of Usage
-    """What a call of so many tokens can cost at most: as if nothing came from a cache."""
+def max_cost(model: Model | str, input: int, output: int) -> float | None:  # noqa: A002 -- the word of Usage
+    """The most that a call of so many tokens can cost: all input counts at the dearer input price."""
     own = None if isinstance(model, str) else getattr(model, "prices", None)
     if isinstance(own, Prices):
         dearer = dataclasses.replace(own, input_per_mtok=max(own.input_per_mtok, own.cached_per_mtok or 0.0))
@@ -71,17 +71,17 @@ def _listed(model: Model | str, input_tokens: int, cached: int, output_tokens: i
     try:
         if isinstance(model, str):
             provider, _, name = model.rpartition(":")
-            found = calc_price(tokens, name, provider_id=provider or None)
+            calculation = calc_price(tokens, name, provider_id=provider or None)
         elif url := getattr(model, "base_url", ""):  # the same name elsewhere is another model, at another price
-            found = calc_price(tokens, model.name, provider_api_url=url)
+            calculation = calc_price(tokens, model.name, provider_api_url=url)
         else:
-            found = calc_price(tokens, model.name)
+            calculation = calc_price(tokens, model.name)
     except (LookupError, ValueError):
         return None
-    return float(found.total_price) if _known(found) else None
+    return float(calculation.total_price) if _is_known(calculation) else None
 
 
-def _known(found: PriceCalculation) -> bool:
-    """A model that is listed without a price is not free: nobody has written down what it costs."""
-    price = found.model_price
+def _is_known(calculation: PriceCalculation) -> bool:
+    """Whether the list has a price. A model that it lists without one is not free."""
+    price = calculation.model_price
     return price.input_mtok is not None and price.output_mtok is not None

@@ -1,13 +1,13 @@
-"""Arguments of a call, judged by a schema that another program wrote.
+"""Validates the arguments of a call by a JSON schema that another program wrote.
 
-The schema is not trusted, and it is judged in the event loop of a worker, at every replay again. So this judges by the keywords that
-tools use (types, names, lengths, ranges, alternatives, patterns, references within the schema) and knows no others; and the work is
-counted: after `STEPS` of it the arguments go on as they are. Whatever is not judged here, the program that wrote the schema judges.
-The count is the same wherever a schema is judged; a clock would tell a replay something else than the first run.
+The schema is not trusted, and validation runs in the event loop of a worker, again at every replay. So the validator knows only the
+keywords that tools use (types, names, lengths, ranges, alternatives, patterns, references within the schema), and counts its work: after
+`MAX_WORK` units it accepts the arguments as they are. The program that wrote the schema checks the rest. The count is the same on every
+machine; a time limit could give a replay another result than the first run.
 
-A pattern is matched by the regular expressions of pydantic (Rust's `regex`, which take a time that is linear in the text), never by
-Python's `re`. Patterns that it does not know (look-around, back references), that are too large, or that meet a text of more than
-`TEXT` characters are not judged. No reference is fetched.
+Pydantic matches the patterns (Rust's `regex`, which takes time linear in the string), never Python's `re`. A pattern is ignored if
+`regex` does not know it (look-around, back references), if it is too large, or if the string has more than `MAX_STRING_CHARS`
+characters. No reference is fetched.
 """
 
 from __future__ import annotations
@@ -22,74 +22,75 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from onward.core import wire
 
-STEPS = 20_000
-"""Work for one call: keywords that are looked at, and values that they look at."""
+MAX_WORK = 20_000
+"""Units of work for one call: each keyword, and each value that a keyword looks at, is one unit or more."""
 
-DEEPEST = 100
-"""Schemas within schemas, references followed."""
+MAX_DEPTH = 100
+"""Schemas within schemas, with references followed."""
 
-TEXT = 10_000
-"""Characters of a text that is held against a pattern."""
+MAX_STRING_CHARS = 10_000
+"""Characters of a string that is matched against a pattern."""
 
-LONGEST, HEAVIEST = 1_000, 3_000
-"""Characters of a pattern, and what its repetitions come to: `x{9}` weighs nine, and a class of all letters a hundred."""
+MAX_PATTERN_CHARS, MAX_PATTERN_WEIGHT = 1_000, 3_000
+"""The size of a pattern: its characters, and its `weight` with repetitions written out (`x{9}` weighs nine, a class of all letters a
+hundred)."""
 
-TOLD, SHOWN = 3, 80
-"""Errors that are told, and characters that are shown of a value."""
+MAX_ERRORS, MAX_VALUE_CHARS = 3, 80
+"""Errors in one message, and characters of a value in it."""
 
 
-def misfit(schema: Mapping[str, Any], arguments: dict[str, Any]) -> str:
-    """What of the arguments does not fit a schema; nothing when too much would have to be looked at."""
-    judge = _Judge(schema)
+def schema_errors(schema: Mapping[str, Any], arguments: dict[str, Any]) -> str:
+    """Why the arguments do not fit a schema; empty when they fit, or when the check would be too much work."""
+    validator = _Validator(schema)
     try:
-        return "; ".join(itertools.islice(judge.errors(schema, arguments, "", 0), TOLD))
-    except (_Spent, RecursionError):
+        return "; ".join(itertools.islice(validator.errors(schema, arguments, "", 0), MAX_ERRORS))
+    except (_TooMuchWork, RecursionError):
         return ""
 
 
-class _Spent(Exception):
-    """Too much work."""
+class _TooMuchWork(Exception):
+    """The units of work are spent."""
 
 
-class _Judge:
-    """One schema, and what is left to spend on one call."""
+class _Validator:
+    """One schema, and the work that is left for one call."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root, self._left, self._patterns = root, STEPS, set[str]()
+        self._root, self._work_left, self._patterns = root, MAX_WORK, set[str]()
 
-    def spend(self, steps: int = 1) -> None:
-        self._left -= steps
-        if self._left < 0:
-            raise _Spent
+    def spend(self, units: int = 1) -> None:
+        self._work_left -= units
+        if self._work_left < 0:
+            raise _TooMuchWork
 
     def errors(self, schema: Any, value: Any, path: str, depth: int) -> Iterator[str]:
-        """Sentences about what does not fit, in the order of the schema."""
+        """A sentence for each value that does not fit, in the order of the schema."""
         self.spend()
-        if depth > DEEPEST:
-            raise _Spent
+        if depth > MAX_DEPTH:
+            raise _TooMuchWork
         if schema is False:
             yield f"{path or 'they'}: nothing is allowed here"
         if not isinstance(schema, Mapping):
             return
-        for name, wanted in schema.items():
+        for keyword, operand in schema.items():
             self.spend()
-            if name in _BELOW:
-                yield from _BELOW[name](self, wanted, value, path, depth + 1, schema)
-            elif (why := _HERE[name](self, wanted, value) if name in _HERE else None) is not None:
+            if keyword in _NESTED_KEYWORDS:
+                yield from _NESTED_KEYWORDS[keyword](self, operand, value, path, depth + 1, schema)
+            elif (why := _KEYWORDS[keyword](self, operand, value) if keyword in _KEYWORDS else None) is not None:
                 yield f"{path or 'they'}: {why}"
 
     def fits(self, schema: Any, value: Any, path: str, depth: int) -> bool:
         return next(self.errors(schema, value, path, depth), None) is None
 
-    def size(self, value: Any) -> None:
+    def spend_for(self, value: Any) -> None:
         """Count a value that is compared as a whole."""
         self.spend()
         if isinstance(value, dict | list):
-            for one in value.values() if isinstance(value, dict) else value:
-                self.size(one)
+            for item in value.values() if isinstance(value, dict) else value:
+                self.spend_for(item)
 
-    def found(self, pointer: Any) -> Any:
-        """The part of the schema that a reference names; everything fits one that is not in it."""
+    def resolve(self, pointer: Any) -> Any:
+        """The part of the schema that a reference names; for an unknown reference the schema `True`, which everything fits."""
         part: Any = self._root
         if not isinstance(pointer, str) or not pointer.startswith("#"):
             return True
@@ -105,14 +106,14 @@ class _Judge:
         return part
 
     def matches(self, pattern: Any, text: str) -> bool | None:
-        """Whether a pattern is found in a text; None where that is not judged."""
-        if not isinstance(pattern, str) or len(pattern) > LONGEST or len(text) > TEXT:
+        """Whether a string matches a pattern; None where the pattern is ignored."""
+        if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN_CHARS or len(text) > MAX_STRING_CHARS:
             return None
         if pattern not in self._patterns:
-            heavy = weight(pattern)
-            # As if it were compiled now, whether it was or not: the count must not depend on what was judged before.
-            self.spend(100 + 3 * min(heavy, HEAVIEST))
-            if heavy > HEAVIEST:
+            pattern_weight = weight(pattern)
+            # Count the compilation even if the cache has the pattern: the count must not depend on earlier calls.
+            self.spend(100 + 3 * min(pattern_weight, MAX_PATTERN_WEIGHT))
+            if pattern_weight > MAX_PATTERN_WEIGHT:
                 return None
             self._patterns.add(pattern)
         self.spend(1 + len(text) // 50)
@@ -125,16 +126,16 @@ class _Judge:
         return True
 
 
-# ── keywords that look at one value ──────────────────────────────────────────────────────────────────────────────────
+# ── keywords about the value itself ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, str):
-        return repr(value[:SHOWN]) if len(value) <= SHOWN else f"{value[:SHOWN]!r}…"
-    return f"a {_name(value)}" if isinstance(value, dict | list) else repr(value)[:SHOWN]
+        return repr(value) if len(value) <= MAX_VALUE_CHARS else f"{value[:MAX_VALUE_CHARS]!r}…"
+    return f"a {_type_name(value)}" if isinstance(value, dict | list) else repr(value)[:MAX_VALUE_CHARS]
 
 
-def _name(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return next((name for name, fits in _TYPES.items() if fits(value)), type(value).__name__)
 
 
@@ -153,139 +154,151 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _type(judge: _Judge, wanted: Any, value: Any) -> str | None:
-    names = [wanted] if isinstance(wanted, str) else wanted if isinstance(wanted, list) else []
-    judge.spend(len(names))
+def _type(validator: _Validator, operand: Any, value: Any) -> str | None:
+    names = [operand] if isinstance(operand, str) else operand if isinstance(operand, list) else []
+    validator.spend(len(names))
     known = [_TYPES[name] for name in names if isinstance(name, str) and name in _TYPES]
     if len(known) < len(names) or not known or any(fits(value) for fits in known):
         return None
-    return f"{_shown(value)} is not of type {' or '.join(map(repr, names))}"
+    return f"{_format(value)} is not of type {' or '.join(map(repr, names))}"
 
 
-def _enum(judge: _Judge, wanted: Any, value: Any) -> str | None:
-    if not isinstance(wanted, list):
+def _enum(validator: _Validator, operand: Any, value: Any) -> str | None:
+    if not isinstance(operand, list):
         return None
-    judge.size(wanted)
-    judge.size(value)
-    same = _same(value)
-    return None if any(_same(one) == same for one in wanted) else f"{_shown(value)} is not one of {_few(wanted)}"
+    validator.spend_for(operand)
+    validator.spend_for(value)
+    identity = _json_identity(value)
+    if any(_json_identity(item) == identity for item in operand):
+        return None
+    return f"{_format(value)} is not one of {_format_list(operand)}"
 
 
-def _few(values: list[Any]) -> str:
-    return ", ".join(map(_shown, values[:10])) + ("…" if len(values) > 10 else "")
+def _format_list(values: list[Any]) -> str:
+    return ", ".join(map(_format, values[:10])) + ("…" if len(values) > 10 else "")
 
 
-def _same(value: Any) -> Any:
+def _json_identity(value: Any) -> Any:
     """Equal for values that are equal in JSON: 1 and 1.0 are, 1 and true are not."""
     return wire.fingerprint(value) if isinstance(value, dict | list) else (isinstance(value, bool), value)
 
 
-def _unique(judge: _Judge, wanted: Any, value: Any) -> str | None:
-    if wanted is not True or not isinstance(value, list):
+def _unique(validator: _Validator, operand: Any, value: Any) -> str | None:
+    if operand is not True or not isinstance(value, list):
         return None
-    judge.size(value)
-    return "an item is there twice" if len({_same(one) for one in value}) != len(value) else None
+    validator.spend_for(value)
+    return "an item is there twice" if len({_json_identity(item) for item in value}) != len(value) else None
 
 
-def _required(judge: _Judge, wanted: Any, value: Any) -> str | None:
-    if not isinstance(wanted, list) or not isinstance(value, dict):
+def _required(validator: _Validator, operand: Any, value: Any) -> str | None:
+    if not isinstance(operand, list) or not isinstance(value, dict):
         return None
-    judge.spend(len(wanted))
-    missing = [name for name in wanted if isinstance(name, str) and name not in value]
-    return f"{missing[0][:SHOWN]!r} is a required property" if missing else None
+    validator.spend(len(operand))
+    missing = [name for name in operand if isinstance(name, str) and name not in value]
+    return f"{missing[0][:MAX_VALUE_CHARS]!r} is a required property" if missing else None
 
 
-def _pattern(judge: _Judge, wanted: Any, value: Any) -> str | None:
-    wrong = isinstance(value, str) and judge.matches(wanted, value) is False
-    return f"{_shown(value)} does not match {_shown(wanted)}" if wrong else None
+def _pattern(validator: _Validator, operand: Any, value: Any) -> str | None:
+    wrong = isinstance(value, str) and validator.matches(operand, value) is False
+    return f"{_format(value)} does not match {_format(operand)}" if wrong else None
 
 
 def _bound(
-    kinds: Callable[[Any], bool], measure: Callable[[Any], Any], bad: Callable[[Any, Any], bool], says: str
+    applies_to: Callable[[Any], bool],
+    measure: Callable[[Any], Any],
+    exceeds: Callable[[Any, Any], bool],
+    complaint: str,
 ) -> Any:
-    def keyword(_judge: _Judge, wanted: Any, value: Any) -> str | None:
-        wrong = _is_number(wanted) and kinds(value) and bad(measure(value), wanted)
-        return f"{_shown(value)} {says} {repr(wanted)[:SHOWN]}" if wrong else None
+    """A keyword that compares the measure of a value with a number."""
+
+    def keyword(_validator: _Validator, bound: Any, value: Any) -> str | None:
+        wrong = _is_number(bound) and applies_to(value) and exceeds(measure(value), bound)
+        return f"{_format(value)} {complaint} {repr(bound)[:MAX_VALUE_CHARS]}" if wrong else None
 
     return keyword
 
 
-def _as_it_is(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-_HERE: dict[str, Callable[[_Judge, Any, Any], str | None]] = {
+_KEYWORDS: dict[str, Callable[[_Validator, Any, Any], str | None]] = {
     "type": _type,
     "enum": _enum,
-    "const": lambda judge, wanted, value: _enum(judge, [wanted], value),
+    "const": lambda validator, operand, value: _enum(validator, [operand], value),
     "uniqueItems": _unique,
     "required": _required,
     "pattern": _pattern,
-    "minLength": _bound(_TYPES["string"], len, lambda has, wanted: has < wanted, "is shorter than"),
-    "maxLength": _bound(_TYPES["string"], len, lambda has, wanted: has > wanted, "is longer than"),
-    "minItems": _bound(_TYPES["array"], len, lambda has, wanted: has < wanted, "has fewer items than"),
-    "maxItems": _bound(_TYPES["array"], len, lambda has, wanted: has > wanted, "has more items than"),
-    "minProperties": _bound(_TYPES["object"], len, lambda has, wanted: has < wanted, "has fewer names than"),
-    "maxProperties": _bound(_TYPES["object"], len, lambda has, wanted: has > wanted, "has more names than"),
-    "minimum": _bound(_is_number, _as_it_is, lambda has, wanted: has < wanted, "is less than"),
-    "maximum": _bound(_is_number, _as_it_is, lambda has, wanted: has > wanted, "is more than"),
-    "exclusiveMinimum": _bound(_is_number, _as_it_is, lambda has, wanted: has <= wanted, "is not more than"),
-    "exclusiveMaximum": _bound(_is_number, _as_it_is, lambda has, wanted: has >= wanted, "is not less than"),
+    "minLength": _bound(_TYPES["string"], len, lambda size, bound: size < bound, "is shorter than"),
+    "maxLength": _bound(_TYPES["string"], len, lambda size, bound: size > bound, "is longer than"),
+    "minItems": _bound(_TYPES["array"], len, lambda size, bound: size < bound, "has fewer items than"),
+    "maxItems": _bound(_TYPES["array"], len, lambda size, bound: size > bound, "has more items than"),
+    "minProperties": _bound(_TYPES["object"], len, lambda size, bound: size < bound, "has fewer names than"),
+    "maxProperties": _bound(_TYPES["object"], len, lambda size, bound: size > bound, "has more names than"),
+    "minimum": _bound(_is_number, _identity, lambda size, bound: size < bound, "is less than"),
+    "maximum": _bound(_is_number, _identity, lambda size, bound: size > bound, "is more than"),
+    "exclusiveMinimum": _bound(_is_number, _identity, lambda size, bound: size <= bound, "is not more than"),
+    "exclusiveMaximum": _bound(_is_number, _identity, lambda size, bound: size >= bound, "is not less than"),
 }
 
 
-# ── keywords that look further ───────────────────────────────────────────────────────────────────────────────────────
+# ── keywords with schemas of their own ───────────────────────────────────────────────────────────────────────────────
 
 
-def _joined(path: str, name: object) -> str:
-    return f"{path}.{str(name)[:SHOWN]}" if path else str(name)[:SHOWN]
+def _join_path(path: str, name: object) -> str:
+    return f"{path}.{str(name)[:MAX_VALUE_CHARS]}" if path else str(name)[:MAX_VALUE_CHARS]
 
 
-def _properties(judge: _Judge, wanted: Any, value: Any, path: str, depth: int, _schema: Any) -> Iterator[str]:
-    if isinstance(wanted, Mapping) and isinstance(value, dict):
+def _properties(validator: _Validator, operand: Any, value: Any, path: str, depth: int, _schema: Any) -> Iterator[str]:
+    if isinstance(operand, Mapping) and isinstance(value, dict):
         for name, item in value.items():
-            judge.spend()
-            if name in wanted:
-                yield from judge.errors(wanted[name], item, _joined(path, name), depth)
+            validator.spend()
+            if name in operand:
+                yield from validator.errors(operand[name], item, _join_path(path, name), depth)
 
 
-def _additional(judge: _Judge, wanted: Any, value: Any, path: str, depth: int, schema: Any) -> Iterator[str]:
+def _additional(validator: _Validator, operand: Any, value: Any, path: str, depth: int, schema: Any) -> Iterator[str]:
     named = schema.get("properties", {})
     if not isinstance(value, dict) or not isinstance(named, Mapping) or "patternProperties" in schema:
         return
     for name, item in value.items():
-        judge.spend()
+        validator.spend()
         if name in named:
             continue
-        if wanted is False:
-            yield f"{path or 'they'}: there is no property {name[:SHOWN]!r}"
+        if operand is False:
+            yield f"{path or 'they'}: there is no property {name[:MAX_VALUE_CHARS]!r}"
         else:
-            yield from judge.errors(wanted, item, _joined(path, name), depth)
+            yield from validator.errors(operand, item, _join_path(path, name), depth)
 
 
-def _items(judge: _Judge, wanted: Any, value: Any, path: str, depth: int, schema: Any) -> Iterator[str]:
-    if isinstance(wanted, Mapping) and isinstance(value, list) and "prefixItems" not in schema:
+def _items(validator: _Validator, operand: Any, value: Any, path: str, depth: int, schema: Any) -> Iterator[str]:
+    if isinstance(operand, Mapping) and isinstance(value, list) and "prefixItems" not in schema:
         for number, item in enumerate(value):
-            yield from judge.errors(wanted, item, _joined(path, number), depth)
+            yield from validator.errors(operand, item, _join_path(path, number), depth)
 
 
-def _all(judge: _Judge, wanted: Any, value: Any, path: str, depth: int, _schema: Any) -> Iterator[str]:
-    for one in wanted if isinstance(wanted, list) else ():
-        yield from judge.errors(one, value, path, depth)
+def _all(validator: _Validator, operand: Any, value: Any, path: str, depth: int, _schema: Any) -> Iterator[str]:
+    for schema in operand if isinstance(operand, list) else ():
+        yield from validator.errors(schema, value, path, depth)
 
 
-def _any(judge: _Judge, wanted: Any, value: Any, path: str, depth: int, _schema: Any) -> Iterator[str]:
-    """Also for `oneOf`, as far as at least one has to fit."""
-    if isinstance(wanted, list) and wanted and not any(judge.fits(one, value, path, depth) for one in wanted):
-        told = next(judge.errors(wanted[0], value, path, depth), "")
-        yield told if len(wanted) == 1 else f"{path or 'they'}: {_shown(value)} fits none of {len(wanted)} alternatives"
+def _any(validator: _Validator, operand: Any, value: Any, path: str, depth: int, _schema: Any) -> Iterator[str]:
+    """For `anyOf`, and for `oneOf`, of which only "at least one fits" is checked."""
+    if (
+        isinstance(operand, list)
+        and operand
+        and not any(validator.fits(schema, value, path, depth) for schema in operand)
+    ):
+        first = next(validator.errors(operand[0], value, path, depth), "")
+        none = f"{path or 'they'}: {_format(value)} fits none of {len(operand)} alternatives"
+        yield first if len(operand) == 1 else none
 
 
-def _reference(judge: _Judge, wanted: Any, value: Any, path: str, depth: int, _schema: Any) -> Iterator[str]:
-    yield from judge.errors(judge.found(wanted), value, path, depth)
+def _reference(validator: _Validator, operand: Any, value: Any, path: str, depth: int, _schema: Any) -> Iterator[str]:
+    yield from validator.errors(validator.resolve(operand), value, path, depth)
 
 
-_BELOW: dict[str, Callable[[_Judge, Any, Any, str, int, Any], Iterator[str]]] = {
+_NESTED_KEYWORDS: dict[str, Callable[[_Validator, Any, Any, str, int, Any], Iterator[str]]] = {
     "properties": _properties,
     "additionalProperties": _additional,
     "items": _items,
@@ -303,21 +316,21 @@ _BELOW: dict[str, Callable[[_Judge, Any, Any, str, int, Any], Iterator[str]]] = 
 def _compiled(pattern: str) -> TypeAdapter[str] | None:
     try:
         return TypeAdapter(Annotated[str, StringConstraints(pattern=pattern)])
-    except Exception:  # what it does not know, and what is larger than it allows
+    except Exception:  # a pattern that `regex` does not know, or that is larger than it allows
         return None
 
 
-_SIGN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]?|\{(\d{1,9})(?:,(\d{0,9}))?\}|.", re.DOTALL)
-_LARGE, _SMALL = re.compile(r"\\[wWpPbB]|[^\x00-\x7f]"), re.compile(r"\\[dDsS]|\[\^|\A\.\Z")
+_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]?|\{(\d{1,9})(?:,(\d{0,9}))?\}|.", re.DOTALL)
+_LARGE_CLASS, _SMALL_CLASS = re.compile(r"\\[wWpPbB]|[^\x00-\x7f]"), re.compile(r"\\[dDsS]|\[\^|\A\.\Z")
 
 
 def weight(pattern: str) -> int:
-    """How large a pattern is once its repetitions are written out, roughly."""
+    """The rough size of a pattern with its repetitions written out."""
     groups, last = [0], 0
-    for sign in _SIGN.finditer(pattern):
-        text = sign[0]
-        if sign[1] is not None:
-            repeated = last * max(1, int(sign[1]), int(sign[2] or 0))
+    for token in _TOKEN.finditer(pattern):
+        text = token[0]
+        if token[1] is not None:
+            repeated = last * max(1, int(token[1]), int(token[2] or 0))
             groups[-1] += repeated - last
             last = repeated
         elif text == "(":
@@ -326,6 +339,6 @@ def weight(pattern: str) -> int:
             last = groups.pop()
             groups[-1] += last
         else:
-            last = 100 if _LARGE.search(text) else 10 if _SMALL.search(text) else 1
+            last = 100 if _LARGE_CLASS.search(text) else 10 if _SMALL_CLASS.search(text) else 1
             groups[-1] += last
     return sum(groups)

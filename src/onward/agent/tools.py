@@ -1,8 +1,8 @@
-"""Tools: functions that a model may call, and what they are to the world.
+"""Tools: functions that a model may call, with their risk and their effect.
 
-A tool says how risky it is. What only reads may be repeated and run beside others. Anything else is an effect: it says that
-it is idempotent, how to learn whether it happened (`reconcile`), how to take it back (`undo`), or none of these, and then it
-is announced before it starts and never repeated silently.
+A tool that only reads may be repeated and run beside others. Any other tool has an effect. It declares that it is idempotent, how to
+find out whether it happened (`reconcile`), or how to take it back (`undo`). A tool that declares none of these is announced before it
+starts, and never repeated silently.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 READ = "read"
 RISKS = (READ, "write_local", "external_action")
-"""The usual ones, from harmless to not. A tool may have a word of its own."""
+"""The usual ones, from harmless to dangerous. A tool may have a word of its own."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What providers take for the name of a function."""
+"""Names of functions that providers accept."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tool:
-    """A function that a model may call. Call it yourself as before."""
+    """A function that a model may call. Your code calls it like the function."""
 
     function: Callable[..., Any]
     name: str
@@ -47,16 +47,16 @@ class Tool:
     timeout: float | None = None
     retry: Retry | int | None = None
     approve: bool | None = None
-    """Whether a person has to approve it; None leaves that to the agent's risk levels."""
+    """Whether a person has to approve a call; None leaves that to the agent's risk levels."""
     normalize: Callable[[Any], StatePatch | None] | None = None
-    """How its output changes the state; pure."""
+    """A pure function from the output to a change of the state."""
     direct: bool = False
-    """Whether it runs in the agent's own line instead of in a step: it waits or starts tasks, and those are recorded."""
+    """Whether it runs in the agent's handler instead of in a step: it waits or starts tasks, and those have records of their own."""
     approval_timeout: float | None = None
     approval_default: str | None = None
-    """How long a person has, and what holds after that; None leaves it to the agent."""
+    """How long a person has, and the decision after that time; None leaves it to the agent."""
     makes: str | None = None
-    """The name of the secret that it returns: the model sees this and no more."""
+    """The name of the secret that it returns: the model sees only the name."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -66,10 +66,10 @@ class Tool:
         if self.approval_default is not None:
             check_default(self.approval_default)
         if self.makes is not None:
-            self._check_maker(check_name(self.makes))
+            self._check_makes_secret(check_name(self.makes))
         self.__dict__.update(__doc__=self.description, __name__=self.name, __wrapped__=self.function)
 
-    def _check_maker(self, name: str) -> None:
+    def _check_makes_secret(self, name: str) -> None:
         if self.effect == "once" or self.undo is not None or self.reconcile is not None or self.normalize is not None:
             raise UsageError(
                 f"tool {self.name!r} makes the secret {name!r}, which is not recorded: after a crash it is called again, so it "
@@ -86,19 +86,19 @@ class Tool:
 
     @functools.cached_property
     def takes(self) -> Arguments:
-        """Its arguments, but for the context."""
+        """Its arguments, without the context."""
         return Arguments(self.function, f"tool {self.name!r}", skipped=int(self.wants_context))
 
     @property
     def effect(self) -> str:
-        """What `ctx.step` has to know: whether it may be repeated when nobody knows how it ended."""
+        """The `effect` of its step: whether a call whose end is unknown may be repeated."""
         if self.risk == READ:
             return "read"
         return "idempotent" if self.idempotent or self.reconcile is not None else "once"
 
     def observed(self, output: Any) -> Any:
-        """An output, with the patch that its normaliser makes of it. A normaliser that fails is flagged and no more: what the
-        tool did is done."""
+        """An output, with the patch that `normalize` makes of it. A `normalize` that fails only sets a risk flag: the tool has
+        already run."""
         if self.normalize is None:
             return output
         try:
@@ -109,8 +109,8 @@ class Tool:
             return StatePatch(flag_risks=(why,)), output
 
     def spec(self, secrets: Iterable[str] = ()) -> dict[str, Any]:
-        """As a model is told of it, and of the secrets that it may name."""
-        parameters = {name: part for name, part in self.takes.schema().items() if name != "description"}
+        """The description of the tool for a model, with the secrets that the model may name."""
+        parameters = {name: value for name, value in self.takes.schema().items() if name != "description"}
         return {
             "type": "function",
             "function": {
@@ -121,44 +121,46 @@ class Tool:
         }
 
     def arguments(self, text: str) -> dict[str, Any]:
-        """What a model wrote as arguments, as an object that fits; raises InvalidInput with what to do better."""
-        return self.check(parsed(text, self.name))
+        """The arguments that a model wrote, parsed and checked. Raises InvalidInput with a sentence for the model."""
+        return self.check(parse_arguments(text, self.name))
 
     def check(self, arguments: Any) -> dict[str, Any]:
-        """The same arguments, where they fit; raises InvalidInput where not."""
+        """The same arguments. Raises InvalidInput where they do not fit."""
         if not isinstance(arguments, dict):
             raise InvalidInput(f"the arguments of {self.name!r} are an object, not {type(arguments).__name__}")
-        data = wire.encode(arguments, f"what {self.name!r} was given")  # half a character, which no record can hold
+        # This refuses lone surrogates, which no record can hold.
+        data = wire.encode(arguments, f"what {self.name!r} was given")
         self.takes.by_name(standing_in(arguments) if secret.MARK in data else arguments)
         return arguments
 
 
 def check_default(word: str) -> str:
-    """What holds when nobody decides. Raises BadSetting."""
+    """The decision when no person decides in time. Raises BadSetting."""
     if word not in {"approve", "deny"}:
         raise BadSetting("approval_default", word, "'approve' or 'deny'")
     return word
 
 
 def risk_levels(approve: Iterable[str], tools: Mapping[str, Tool], *others: Iterable[str]) -> frozenset[str]:
-    """The risk levels that need a person's yes. Raises BadSetting for one that no tool can have: a slip of the pen there would let
-    everything through."""
-    known = {*RISKS, *(one.risk for one in tools.values()), *(risk for risks in others for risk in risks)}
-    levels = frozenset(listed("approve", approve))
-    if unknown := sorted(str(one) for one in levels - known):
+    """The risk levels that need approval. Raises BadSetting for a level that no tool can have: with a misspelt level all calls would
+    run without approval."""
+    known = {*RISKS, *(tool.risk for tool in tools.values()), *(risk for risks in others for risk in risks)}
+    levels = frozenset(check_list("approve", approve))
+    if unknown := sorted(str(level) for level in levels - known):
         raise BadSetting("approve", unknown[0], f"a risk level: one of {', '.join(sorted(known))}")
     return levels
 
 
-def listed(name: str, given: Any) -> list[Any]:
-    """A list of things, where one thing is an easy mistake: a text would be taken for its letters. Raises BadSetting."""
-    if isinstance(given, str | Tool) or not isinstance(given, Iterable):
-        raise BadSetting(name, given, f"a list, such as {name}=[{given!r:.80}]")
-    return list(given)
+def check_list(name: str, value: Any) -> list[Any]:
+    """The value of a setting that is a list. Raises BadSetting for a single string or tool, an easy mistake: a string would count as
+    a list of its letters."""
+    if isinstance(value, str | Tool) or not isinstance(value, Iterable):
+        raise BadSetting(name, value, f"a list, such as {name}=[{value!r:.80}]")
+    return list(value)
 
 
-def parsed(text: str, name: str) -> dict[str, Any]:
-    """The arguments of a call, which are untrusted text: a JSON object, or a sentence that a model can read."""
+def parse_arguments(text: str, name: str) -> dict[str, Any]:
+    """The arguments of a call, from a string that is not trusted. Raises InvalidInput with a sentence for the model."""
     if not text.strip():
         return {}
     try:
@@ -209,18 +211,17 @@ def tool(
     approval_default: str | None = None,
     makes: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a function a tool. Its name, docstring and annotations are what the model is told; `ctx`, as its first parameter,
-    gets the context.
+    """Make a function a tool. The model sees its name, docstring and annotations; a first parameter named `ctx` gets the context.
 
-    `risk` is "read" (may be repeated, and run beside others), "write_local", "external_action" or a word of your own. What does
-    more than read says how it bears a crash: `idempotent`, `reconcile` (asked whether it happened), or neither: then it is
-    announced first, and never repeated silently. `undo` takes it back.
+    `risk` is "read" (may be repeated, and run beside others), "write_local", "external_action" or a word of your own. A tool that does
+    more than read declares what happens after a crash: `idempotent` repeats the call, `reconcile` finds out whether it happened. A tool
+    with neither is announced before it starts, and never repeated silently. `undo` takes it back.
 
-    `approve` says whether a person has to allow it, whatever the agent says of its risk; `approval_timeout` and
-    `approval_default` are as for `app.agent`. `normalize` makes a patch of the state of what it returns.
+    `approve` says whether a person has to approve a call, whatever the agent says about its risk; `approval_timeout` and
+    `approval_default` are as for `app.agent`. `normalize` makes a patch of the state from the output.
 
-    A parameter with a secret as its default (`key: SecretStr = app.secret("STRIPE_KEY")`) is not shown to the model. `makes` says
-    that what it returns is a secret, and names it: the model gets the name, and can pass that on to other tools.
+    A parameter with a secret as its default (`key: SecretStr = app.secret("STRIPE_KEY")`) is not shown to the model. `makes` says that
+    the output is a secret, and names it: the model gets the name, and can pass it on to other tools.
     """
 
     def make(function: Callable[..., Any]) -> Tool:
@@ -244,14 +245,14 @@ def tool(
     return make if function is None else make(function)
 
 
-def toolbox(tools: Iterable[Tool | Callable[..., Any]]) -> Mapping[str, Tool]:
-    """Tools by name; a plain function among them is one that only reads."""
-    box: dict[str, Tool] = {}
-    for one in tools:
-        if not callable(one):
-            raise BadSetting("tools", one, "functions, agents, or the names of agents")
-        made = one if isinstance(one, Tool) else tool(one)
-        if made.name in box:
+def tools_by_name(functions: Iterable[Tool | Callable[..., Any]]) -> Mapping[str, Tool]:
+    """Tools by name; a plain function becomes a tool that only reads."""
+    tools: dict[str, Tool] = {}
+    for function in functions:
+        if not callable(function):
+            raise BadSetting("tools", function, "functions, agents, or the names of agents")
+        made = function if isinstance(function, Tool) else tool(function)
+        if made.name in tools:
             raise UsageError(f"two tools are named {made.name!r}; give one of them another name")
-        box[made.name] = made
-    return box
+        tools[made.name] = made
+    return tools

@@ -18,7 +18,7 @@ from onward.app.mcp import McpDoor
 from onward.app.queries import Verbs
 from onward.app.registry import Registry
 from onward.artifacts.keeper import Artifacts, Shelf
-from onward.config import APART, CONNECTIONS, Settings, load, shown
+from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, to_display
 from onward.core.budget import Budget
 from onward.core.caller import KEYLESS
 from onward.core.clock import Clock, SystemClock
@@ -26,20 +26,17 @@ from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
-from onward.core.task import Task
+from onward.core.task import SAME, Task
+from onward.core.views import Ask, Doubt, Schedule, Spent
 from onward.engine.background import Spawn, spawn
-from onward.engine.check.deploy_check import PATIENCE, Checker, Finding, Progress, Replayed, quietly
+from onward.engine.check.deploy_check import HANDLER_TIMEOUT_S, Checker, Finding, Progress, Replayed, show_no_progress
 from onward.engine.context.secrets import Source
 from onward.engine.worker.ticker import Ticker
 from onward.engine.worker.worker import Worker
 from onward.errors import BadSetting, UsageError
 from onward.server.http.metrics import exposed
 from onward.service.audit import Entries
-from onward.service.budgets import Spent
-from onward.service.forks import SAME
 from onward.service.keys import Keys
-from onward.service.messages import Ask, Doubt
-from onward.service.schedules import Schedule
 from onward.service.service import Service
 from onward.service.submission import SubmitRequest
 from onward.store.port.core import Store
@@ -166,7 +163,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
 
     def _forgets(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
         after = self.settings.prune_after_s
-        return functools.partial(self.service.prunes.forever, after, self._rng) if after else None
+        return functools.partial(self.service.pruner.run, after, self._rng) if after else None
 
     def asgi(self, *, hosts: Collection[str] | None = None, keyless: bool = False) -> Any:
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
@@ -192,7 +189,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
             version=VERSION,
             body_limit=self.settings.body_limit,
             now=self._clock.now,
-            settings=shown(self.settings, self.store.where),
+            settings=to_display(self.settings, self.store.where),
             hooks=self.hooks,
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
@@ -242,7 +239,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
             self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, **more
         )
         if after is not None:
-            wish = await self.service.states.after(after, wish)
+            wish = await self.service.agent_states.after(after, wish)
         (task_id,) = await self.service.submit([wish], connection=connection)
         return Handle(self, task_id)
 
@@ -263,7 +260,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
 
     async def state(self, task_id: str) -> AgentState:
         """What an agent knows: the state of its task as it is now. Raises NoState for a task that has none."""
-        return await self.service.states.get(task_id)
+        return await self.service.agent_states.get(task_id)
 
     async def cancel(self, task_id: str) -> Task:
         """End the task wherever it stands."""
@@ -357,12 +354,12 @@ class Onward(Events, McpDoor, Registry, Verbs):
         """The bytes of an artifact of this task. Raises ArtifactNotFound."""
         return await self.service.artifacts.read(task_id, artifact_id)
 
-    async def check(self, progress: Progress = quietly, *, patience: Duration = PATIENCE) -> Findings:
+    async def check(self, progress: Progress = show_no_progress, *, patience: Duration = HANDLER_TIMEOUT_S) -> Findings:
         """What would become of each unfinished task if the code of this app were deployed. No step is run, nothing is
         written. `patience` is for the code of one handler, which has nothing to wait for."""
         return await self._checker(patience).check(progress)
 
-    async def replay(self, task_id: str, *, patience: Duration = PATIENCE) -> Replayed:
+    async def replay(self, task_id: str, *, patience: Duration = HANDLER_TIMEOUT_S) -> Replayed:
         """Whether the code of this app, run over the journal of a task with no effects, does what the journal says."""
         return await self._checker(patience).replay(task_id)
 
@@ -428,7 +425,7 @@ class Handle:
         return self._app.service.tail(self.id, after)
 
 
-def open_store(url: str, clock: Clock | None = None, connections: int = CONNECTIONS) -> Store:
+def open_store(url: str, clock: Clock | None = None, connections: int = DEFAULT_CONNECTIONS) -> Store:
     """The store that a URL names; not opened yet. `connections` are the most that this process opens to a PostgreSQL server."""
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
@@ -442,7 +439,7 @@ def open_store(url: str, clock: Clock | None = None, connections: int = CONNECTI
             raise BadSetting(
                 "db", url.rpartition("@")[2], "reached with asyncpg: pip install 'onward[postgres]'"
             ) from None
-        return PostgresStore(url, connections=connections - APART)
+        return PostgresStore(url, connections=connections - RESERVED_CONNECTIONS)
     raise BadSetting(
         "db",
         f"{scheme}://…" if rest else url,

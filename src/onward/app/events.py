@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from onward.config import Settings
 from onward.core.clock import Clock
 from onward.core.ids import Ids
+from onward.core.views import Delivery
 from onward.engine.background import Spawn, spawn
 from onward.engine.worker.relay import Relay
 from onward.service.service import Service
-from onward.service.subscriptions import Declared, Deliveries, Delivery, Subscriptions
+from onward.service.subscriptions import Declared, Deliveries, Subscriptions
 from onward.store.port.core import Store
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.core.durations import Moment
 from onward.core.task import State, Task, Tasks
-from onward.service.cluster import Queue, Stats, WorkerView
+from onward.core.views import Queue, Stats, WorkerView
 from onward.service.service import Service
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Verbs:
     async def patch(self, task_id: str, change: StatePatch | dict[str, Any], *, by: str = "") -> None:
         """Change what an agent knows, while it works: whoever reads its state sees it at once, and the task takes it in at its next turn,
         or where its handler calls `ctx.patch`. Raises StateConflict when it has ended, NoState when it works without one."""
-        await self.service.states.patch(task_id, change, by=by)
+        await self.service.agent_states.patch(task_id, change, by=by)
 
     async def message(self, task_id: str, text: str, *, id: str | None = None) -> None:  # noqa: A002
         """Say something to a task while it is under way. With `id`, twice is once.
@@ -87,28 +87,28 @@ class Verbs:
         on a shelf goes too. Its key may be used again, and then starts a new task. Raises StateConflict while anything of the tree
         has not ended, or only just, or somebody has yet to be told of it; for a child, which goes with its root; and TaskNotFound.
         `prune_after_s` does it by itself."""
-        return await self.service.prunes.prune(task_id)
+        return await self.service.pruner.prune(task_id)
 
     async def queues(self) -> Queues:
         """All queues with what is unfinished in them, by name."""
-        return await self.service.place.queues()
+        return await self.service.cluster.queues()
 
     async def pause_queue(self, name: str) -> Queue:
         """Let nobody start anything of a queue until `unpause_queue`, over all workers and restarts; what runs goes on. Every
         claim that begins after this has returned keeps it."""
-        return await self.service.place.pause_queue(name)
+        return await self.service.cluster.pause_queue(name)
 
     async def unpause_queue(self, name: str) -> Queue:
         """Let a queue go on."""
-        return await self.service.place.unpause_queue(name)
+        return await self.service.cluster.unpause_queue(name)
 
     async def workers(self) -> Workers:
         """All workers that were not declared dead."""
-        return await self.service.place.workers()
+        return await self.service.cluster.workers()
 
     async def stats(self) -> Stats:
         """How many tasks there are, by state and reason, and what the workers manage."""
-        return await self.service.place.stats()
+        return await self.service.cluster.stats()
 
 
 def _seconds(moment: Moment | None) -> float | None:

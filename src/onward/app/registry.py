@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from onward.agent.mcp import McpServer
     from onward.agent.model import Model
-    from onward.agent.models import Chosen
+    from onward.agent.models import LazyModel
     from onward.agent.policy import Policy
     from onward.agent.tools import Tool
     from onward.core.budget import Budget
@@ -43,7 +43,7 @@ class Registry:
         self._queue_limits: dict[str, Limit | None] = {}
         self._agents: dict[str, str] = {}
         """The agents, and what each is for."""
-        self._models: list[Chosen | McpServer] = []
+        self._models: list[LazyModel | McpServer] = []
         self.secrets = Secrets()
         self._listeners: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {}
         """The functions that are called with events, and with which."""
@@ -101,7 +101,7 @@ class Registry:
             offer = HandlerSpec(
                 handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets
             )
-            self._offers[title] = dataclasses.replace(offer, said=handler.said)
+            self._offers[title] = dataclasses.replace(offer, registration=handler.said)
             self.handlers[title] = handler
             return function
 
@@ -145,31 +145,31 @@ class Registry:
         ends and can read more. A conversation that outgrows `context_bytes` is summed up by the same model, by the one that
         `compact` names, or (False) shown as far as it fits.
 
-        A `McpServer` among the tools (`onward.agent.mcp`) brings those of another program. An agent among them (what this returned, or its
+        A `McpServer` among the tools (`onward.agents`) brings those of another program. An agent among them (what this returned, or its
         name) is called as a child task; `description` is what others are told of this one. `secrets` are those of the app that the
         model may name in arguments of its tools. With `undo`, a task that fails, is cancelled or passes its deadline takes back what its
         tools did: the `undo` of each finished call is run, the last first. Such a task has no checkpoints. `policy` decides what to do next instead of the usual one. `checkpoint` is "every_step",
         "every_iteration" or "on_state_change", and says what may have to be read again after a crash, or a `Checkpoints`,
         which also says which are kept.
         """
-        from onward.agent.calls import SHOWN, SMALLEST  # noqa: PLC0415 -- pydantic, which most programs do not need
-        from onward.agent.checkpoint import with_state  # noqa: PLC0415
+        from onward.agent.calls import MIN_SHOWN_BYTES, SHOWN_BYTES  # noqa: PLC0415 -- pydantic, which most programs do not need
+        from onward.agent.checkpoint import signature_with_state  # noqa: PLC0415
         from onward.agent.loop import CONTEXT_BYTES, NO_LIMITS, Agent  # noqa: PLC0415
         from onward.agent.mcp import McpServer  # noqa: PLC0415
-        from onward.agent.models import Chosen  # noqa: PLC0415
+        from onward.agent.models import LazyModel  # noqa: PLC0415
         from onward.agent.policy import usual  # noqa: PLC0415
-        from onward.agent.tools import check_default, listed, risk_levels, toolbox  # noqa: PLC0415
+        from onward.agent.tools import check_default, check_list, risk_levels, tools_by_name  # noqa: PLC0415
 
-        if shown_bytes is not None and shown_bytes < SMALLEST:
-            raise BadSetting("shown_bytes", shown_bytes, f"{SMALLEST} or more")
+        if shown_bytes is not None and shown_bytes < MIN_SHOWN_BYTES:
+            raise BadSetting("shown_bytes", shown_bytes, f"{MIN_SHOWN_BYTES} or more")
         if budget is not None and not isinstance(budget, type(NO_LIMITS)):
             raise BadSetting("budget", budget, "a Budget, such as Budget(max_steps=20)")
-        given = listed("tools", tools)
+        given = check_list("tools", tools)
         servers = tuple(one for one in given if isinstance(one, McpServer))
         known = [(one, self._agent_named(one)) for one in given if not isinstance(one, McpServer)]
-        box = toolbox(one for one, named in known if named is None)
-        asked = Chosen(model)
-        summing = None if compact is False else asked if compact is True else Chosen(compact)
+        box = tools_by_name(one for one, named in known if named is None)
+        asked = LazyModel(model)
+        summing = None if compact is False else asked if compact is True else LazyModel(compact)
         self._models += {asked} if summing is None else {asked, summing}
         self._models += servers
         made = Agent(
@@ -187,9 +187,9 @@ class Registry:
             {named: self._agents.get(named, "") for _, named in known if named is not None},
             None if approval_timeout is None else seconds(approval_timeout, "approval_timeout"),
             check_default(approval_default),
-            shown_bytes or SHOWN,
+            shown_bytes or SHOWN_BYTES,
             checkpoints(checkpoint).strategy,
-            frozenset(self.secrets.known(one) for one in listed("secrets", secrets)),
+            frozenset(self.secrets.known(one) for one in check_list("secrets", secrets)),
             servers,
             undo,
         )
@@ -197,13 +197,13 @@ class Registry:
         async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0, **state: Any) -> Any:
             return await made.handler(ctx, goal, after, depth, **state)
 
-        handler.__signature__ = taken = with_state(handler)  # type: ignore[attr-defined]
+        handler.__signature__ = taken = signature_with_state(handler)  # type: ignore[attr-defined]
         handler.__annotations__ = {one.name: one.annotation for one in taken.parameters.values()}
         self._agents[name] = description or instructions
         self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
         self.handlers[name] = agent = dataclasses.replace(self.handlers[name], agent=True, doc=description)
         checks = {one.name: one.check for one in made.tools.values()}
-        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks, agent=True, said=agent.said)
+        self._offers[name] = dataclasses.replace(self._offers[name], tools=checks, agent=True, registration=agent.said)
         return handler
 
     def secret(self, name: str) -> Any:

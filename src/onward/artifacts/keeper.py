@@ -11,12 +11,12 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from onward.artifacts.errors import ArtifactDamaged, ArtifactNotFound, ArtifactTooLarge
 from onward.core import record as r
 from onward.core import wire
 from onward.core.record import Record
-from onward.errors import TaskNotFound
+from onward.errors import ArtifactDamaged, ArtifactNotFound, ArtifactTooLarge, TaskNotFound
 from onward.store.port.core import Batch, Content, Store
+from onward.store.port.paging import journal_pages
 
 if TYPE_CHECKING:
     from onward.core.state import ArtifactRef
@@ -29,7 +29,6 @@ LARGEST = 100_000_000
 MUCH = 1_000_000
 """Bytes from which on work on them is done beside the loop, which has other tasks to see to."""
 
-PAGE = 1000
 _TASK = re.compile(r"[0-9a-z]{26}")
 _NAME = re.compile(r"[0-9a-f]{32}")
 
@@ -116,12 +115,12 @@ class Artifacts:
         return await self.get(task_id, artifact_id)
 
     async def _journal(self, task_id: str) -> AsyncIterator[Record]:
-        after = 0
-        while page := await self._store.journal(task_id, after, PAGE):
+        empty = True
+        async for page in journal_pages(self._store.journal, task_id):
             for record in page:
                 yield record
-            after = page[-1].seq
-        if after == 0:
+            empty = False
+        if empty:
             raise TaskNotFound(task_id)
 
     # ── tasks that come and go ───────────────────────────────────────────────────────────────────────────────────

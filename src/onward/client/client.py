@@ -1,4 +1,4 @@
-"""The two clients: who runs the scripts, and the handles that a submit gives. The only place that knows httpx2."""
+"""The two clients, which run the scripts with httpx2, and the handles that a submit returns. Only this module imports httpx2."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self, TypeVar
 
 from onward.client.script import (
-    NOTHING,
-    Answer,
-    Found,
-    Lost,
+    NO_BODY,
+    Item,
+    NoResponse,
     Pause,
     Request,
+    Response,
     Script,
     Step,
     Stream,
@@ -33,24 +33,24 @@ except ImportError:
     raise ImportError("httpx2 is not installed; pip install 'onward[client]'") from None
 
 T = TypeVar("T")
-TIMEOUT = 10.0
-PATIENCE = 30.0
-IDLE = 3.0
-"""Seconds after which an idle connection is not used again. Servers close theirs after five, and a request that crosses with
-that is lost."""
+TIMEOUT_S = 10.0
+PATIENCE_S = 30.0
+MAX_IDLE_S = 3.0
+"""Seconds after which an idle connection is not used again. Servers close idle connections after five seconds, and a request that is sent
+at that moment is lost."""
 
-UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 class Client(Verbs["Handle"]):
-    """A server, from a program with an event loop.
+    """A client for programs with an event loop.
 
         async with Client("https://onward.example.com", key="onw_…") as client:
             task = await client.submit("deploy", "web")
             print(await task.result(timeout="5m"))
 
-    `timeout` is how long the server may be silent about one request, `patience` how long a request is tried again when it is
-    not answered. Further options are those of `httpx2.AsyncClient`.
+    `timeout` is how long one request waits for the server, `patience` for how long a request is sent again when it is not answered.
+    Further options are those of `httpx2.AsyncClient`.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Client(Verbs["Handle"]):
         url: str,
         key: str | None = None,
         *,
-        timeout: Duration = TIMEOUT,
-        patience: Duration = PATIENCE,
+        timeout: Duration = TIMEOUT_S,
+        patience: Duration = PATIENCE_S,
         **options: Any,
     ) -> None:
         super().__init__(url, timeout, patience)
@@ -70,7 +70,7 @@ class Client(Verbs["Handle"]):
         return Handle(self, task_id)
 
     async def close(self) -> None:
-        """Let go of all connections. `async with client:` does it for you."""
+        """Close all connections. `async with client:` does it for you."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -80,41 +80,41 @@ class Client(Verbs["Handle"]):
         await self.close()
 
     async def run(self, script: Script[T]) -> T:
-        """What a script returns; each verb is one."""
-        line, said = _Line(self, self._http), None
+        """Run a script, as each verb is one; its return value."""
+        connection, outcome = _Connection(self, self._http), None
         try:
             while True:
-                said = await line.done(script.send(said))
+                outcome = await connection.do(script.send(outcome))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
     async def each(self, script: Stream[T]) -> AsyncIterator[T]:
-        """What a stream finds."""
-        line, said = _Line(self, self._http), None
+        """Run a stream; its items."""
+        connection, outcome = _Connection(self, self._http), None
         try:
             while True:
-                step = script.send(said)
-                if isinstance(step, Found):
-                    said = None
+                step = script.send(outcome)
+                if isinstance(step, Item):
+                    outcome = None
                     yield step.value
                 else:
-                    said = await line.done(step)
+                    outcome = await connection.do(step)
         except StopIteration:
             return
         finally:
-            await line.close()
+            await connection.close()
 
 
 class SyncClient(Verbs["SyncHandle"]):
-    """A server, from a program without an event loop; as `Client` otherwise. Threads may share one."""
+    """A client for programs without an event loop; otherwise as `Client`. Threads may share one."""
 
     def __init__(
         self,
         url: str,
         key: str | None = None,
         *,
-        timeout: Duration = TIMEOUT,
-        patience: Duration = PATIENCE,
+        timeout: Duration = TIMEOUT_S,
+        patience: Duration = PATIENCE_S,
         **options: Any,
     ) -> None:
         super().__init__(url, timeout, patience)
@@ -125,7 +125,7 @@ class SyncClient(Verbs["SyncHandle"]):
         return SyncHandle(self, task_id)
 
     def close(self) -> None:
-        """Let go of all connections. `with client:` does it for you."""
+        """Close all connections. `with client:` does it for you."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -135,29 +135,29 @@ class SyncClient(Verbs["SyncHandle"]):
         self.close()
 
     def run(self, script: Script[T]) -> T:
-        """What a script returns; each verb is one."""
-        line, said = _SyncLine(self, self._http), None
+        """Run a script, as each verb is one; its return value."""
+        connection, outcome = _SyncConnection(self, self._http), None
         try:
             while True:
-                said = line.done(script.send(said))
+                outcome = connection.do(script.send(outcome))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
     def each(self, script: Stream[T]) -> Iterator[T]:
-        """What a stream finds."""
-        line, said = _SyncLine(self, self._http), None
+        """Run a stream; its items."""
+        connection, outcome = _SyncConnection(self, self._http), None
         try:
             while True:
-                step = script.send(said)
-                if isinstance(step, Found):
-                    said = None
+                step = script.send(outcome)
+                if isinstance(step, Item):
+                    outcome = None
                     yield step.value
                 else:
-                    said = line.done(step)
+                    outcome = connection.do(step)
         except StopIteration:
             return
         finally:
-            line.close()
+            connection.close()
 
 
 # ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,28 +174,28 @@ class _Handle:
 
     @verb
     def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Script[Any]:
-        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. With
-        `partial`, a task that failed gives the best result that it had by then, where it had one."""
+        """Wait for the result. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. With `partial`, a task that
+        failed gives the best result that it had by then, where it had one."""
         return Verbs.result.script(self._client, self.id, timeout, partial=partial)
 
     @verb
     def get(self) -> Script[Task]:
-        """The task as it is now."""
+        """The current task."""
         return Verbs.get.script(self._client, self.id)
 
     @verb
     def cancel(self) -> Script[Task]:
-        """End the task."""
+        """Cancel the task."""
         return Verbs.cancel.script(self._client, self.id)
 
     @stream
     def tail(self, after: int = 0) -> Stream[Record]:
-        """Its records as they come, until it has ended."""
+        """Its records as they are written, until it has ended."""
         return Verbs.tail.script(self._client, self.id, after)
 
     @stream
     def follow(self, after: int = 0) -> Stream[Update]:
-        """Its progress as it comes, until it has ended."""
+        """Its progress updates as they come, until it has ended."""
         return Verbs.follow.script(self._client, self.id, after)
 
 
@@ -215,37 +215,37 @@ class SyncHandle(_Handle):
         self.run, self.each = client.run, client.each
 
 
-# ── the line to the server ───────────────────────────────────────────────────────────────────────────────────────────
+# ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Line:
-    """What one script has open."""
+class _Connection:
+    """Does the steps of one script; has the streamed response that it reads."""
 
     def __init__(self, client: Client, http: httpx2.AsyncClient) -> None:
         self._client, self._http = client, http
         self._open: httpx2.Response | None = None
-        self._pieces: AsyncIterator[bytes]
+        self._chunks: AsyncIterator[bytes]
 
-    async def done(self, step: Step) -> Any:
-        """What came of a step."""
+    async def do(self, step: Step) -> Any:
+        """Do a step; its outcome."""
         try:
             if isinstance(step, Request):
-                return await self._sent(step)
+                return await self._send(step)
             if isinstance(step, Pause):
                 return await self._client.clock.sleep(step)
-            return await anext(self._pieces, None)
+            return await anext(self._chunks, None)
         except httpx2.RequestError as error:
-            return _lost(error)
+            return _no_response(error)
 
-    async def _sent(self, request: Request) -> Answer:
+    async def _send(self, request: Request) -> Response:
         await self.close()
-        response = await self._http.send(_built(self._client, self._http, request), stream=request.listens)
-        if not request.listens:
-            return _answer(response)
-        self._open, self._pieces = response, response.aiter_bytes()
-        if not _listening(response):
+        response = await self._http.send(_build(self._client, self._http, request), stream=request.streams)
+        if not request.streams:
+            return _response(response)
+        self._open, self._chunks = response, response.aiter_bytes()
+        if not _is_stream(response):
             await response.aread()
-        return _answer(response)
+        return _response(response)
 
     async def close(self) -> None:
         if self._open is not None:
@@ -253,34 +253,34 @@ class _Line:
             await response.aclose()
 
 
-class _SyncLine:
-    """The same without a loop."""
+class _SyncConnection:
+    """The same without an event loop."""
 
     def __init__(self, client: SyncClient, http: httpx2.Client) -> None:
         self._client, self._http = client, http
         self._open: httpx2.Response | None = None
-        self._pieces: Iterator[bytes]
+        self._chunks: Iterator[bytes]
 
-    def done(self, step: Step) -> Any:
-        """What came of a step."""
+    def do(self, step: Step) -> Any:
+        """Do a step; its outcome."""
         try:
             if isinstance(step, Request):
-                return self._sent(step)
+                return self._send(step)
             if isinstance(step, Pause):
                 return self._client.clock.nap(step)
-            return next(self._pieces, None)
+            return next(self._chunks, None)
         except httpx2.RequestError as error:
-            return _lost(error)
+            return _no_response(error)
 
-    def _sent(self, request: Request) -> Answer:
+    def _send(self, request: Request) -> Response:
         self.close()
-        response = self._http.send(_built(self._client, self._http, request), stream=request.listens)
-        if not request.listens:
-            return _answer(response)
-        self._open, self._pieces = response, response.iter_bytes()
-        if not _listening(response):
+        response = self._http.send(_build(self._client, self._http, request), stream=request.streams)
+        if not request.streams:
+            return _response(response)
+        self._open, self._chunks = response, response.iter_bytes()
+        if not _is_stream(response):
             response.read()
-        return _answer(response)
+        return _response(response)
 
     def close(self) -> None:
         if self._open is not None:
@@ -289,20 +289,20 @@ class _SyncLine:
 
 
 def _options(key: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Connections are not rationed: each result that somebody waits for holds one."""
+    """The options of httpx2. The number of connections has no limit: each wait for a result holds one."""
     if key is not None and not (key.isascii() and key.isprintable()):
         raise UsageError("the key has characters that no key has; use it as `onward keys create` printed it")
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    return {"limits": httpx2.Limits(max_connections=None, keepalive_expiry=IDLE), "headers": headers, **given}
+    return {"limits": httpx2.Limits(max_connections=None, keepalive_expiry=MAX_IDLE_S), "headers": headers, **given}
 
 
-def _built(client: Verbs[Any], http: httpx2.AsyncClient | httpx2.Client, request: Request) -> httpx2.Request:
+def _build(client: Verbs[Any], http: httpx2.AsyncClient | httpx2.Client, request: Request) -> httpx2.Request:
     headers: dict[bytes, bytes] = {name.encode(): value for name, value in request.headers.items()}
     content = None
-    if request.body is not NOTHING:
+    if request.body is not NO_BODY:
         headers[b"Content-Type"] = b"application/json"
-        content = wire.encode(request.body, "what is sent")
-    timeout = httpx2.Timeout(client.timeout, read=client.timeout + request.held)
+        content = wire.encode(request.body, "the body of the request")
+    timeout = httpx2.Timeout(client.timeout, read=client.timeout + request.hold_s)
     return http.build_request(
         request.method,
         client.url + request.path,
@@ -313,17 +313,13 @@ def _built(client: Verbs[Any], http: httpx2.AsyncClient | httpx2.Client, request
     )
 
 
-def _listening(response: httpx2.Response) -> bool:
-    return response.status_code < 400 and _answer_head(response).media == MEDIA
+def _is_stream(response: httpx2.Response) -> bool:
+    return response.status_code < 400 and Response(response.status_code, response.headers).media == MEDIA
 
 
-def _answer_head(response: httpx2.Response) -> Answer:
-    return Answer(response.status_code, response.headers)
+def _response(response: httpx2.Response) -> Response:
+    return Response(response.status_code, response.headers, response.content if response.is_stream_consumed else b"")
 
 
-def _answer(response: httpx2.Response) -> Answer:
-    return Answer(response.status_code, response.headers, response.content if response.is_stream_consumed else b"")
-
-
-def _lost(error: httpx2.RequestError) -> Lost:
-    return Lost(not isinstance(error, UNSENT), f"{type(error).__name__}: {error}".rstrip(": "))
+def _no_response(error: httpx2.RequestError) -> NoResponse:
+    return NoResponse(not isinstance(error, NOT_SENT), f"{type(error).__name__}: {error}".rstrip(": "))

@@ -1,87 +1,90 @@
-"""Verbs of both clients about the place as a whole: its schedules, queues, workers and numbers, and what leaves it."""
+"""Verbs of both clients about the whole installation: schedules, queues, workers, figures, deliveries."""
 
 from __future__ import annotations
 
-from onward.client import parse as reading
-from onward.client.introspection import FactVerbs
+from onward.client.introspection import QueryVerbs
 from onward.client.script import Script, verb
 from onward.client.sending import path
-from onward.service.cluster import Queue, Stats, WorkerView
-from onward.service.schedules import Schedule
-from onward.service.subscriptions import Delivery
+from onward.core.view_json import from_json
+from onward.core.views import Delivery, Queue, Schedule, Stats, WorkerView
 
 Deliveries = list[Delivery]
 
 
-class PlaceVerbs(FactVerbs):
-    """What both clients can ask about it."""
+class ClusterVerbs(QueryVerbs):
+    """Verbs about the whole installation."""
 
     @verb
     def schedules(self) -> Script[list[Schedule]]:
         """All schedules, by name."""
-        said = (yield from self.asked("GET", "/api/schedules")).json
-        return [reading.schedule_of(one) for one in said["schedules"]]
+        document = yield from self._read("/api/schedules")
+        return [from_json(Schedule, schedule) for schedule in document["schedules"]]
 
     @verb
     def pause_schedule(self, name: str) -> Script[Schedule]:
-        """No tick until it is unpaused. Raises ScheduleNotFound."""
-        return reading.schedule_of((yield from self.asked("POST", f"{path('schedules', name)}/pause", again=True)).json)
+        """Pause a schedule: it has no tick until it is unpaused. Raises ScheduleNotFound."""
+        return (yield from self._change_schedule(name, "pause"))
 
     @verb
     def unpause_schedule(self, name: str) -> Script[Schedule]:
-        """Go on with its next tick from now."""
-        answer = yield from self.asked("POST", f"{path('schedules', name)}/unpause", again=True)
-        return reading.schedule_of(answer.json)
+        """Go on with the next tick from now."""
+        return (yield from self._change_schedule(name, "unpause"))
+
+    def _change_schedule(self, name: str, change: str) -> Script[Schedule]:
+        response = yield from self.call("POST", f"{path('schedules', name)}/{change}", idempotent=True)
+        return from_json(Schedule, response.json)
 
     @verb
     def trigger(self, name: str) -> Script[str]:
-        """Submit the task of a schedule now, beside its ticks; its id. Not sent twice: that would be two."""
-        return str((yield from self.asked("POST", f"{path('schedules', name)}/trigger")).json["task_id"])
+        """Submit the task of a schedule now, beside its ticks; its id. Not sent twice: that would submit two tasks."""
+        return str((yield from self.call("POST", f"{path('schedules', name)}/trigger")).json["task_id"])
+
+    @verb
+    def queues(self) -> Script[list[Queue]]:
+        """All queues with their unfinished tasks, by name."""
+        document = yield from self._read("/api/queues")
+        return [from_json(Queue, queue) for queue in document["queues"]]
 
     @verb
     def drain_queue(self, name: str) -> Script[Queue]:
         """Pause a queue; it is drained when its `running` is 0."""
-        return reading.queue_of((yield from self.asked("POST", f"{path('queues', name)}/drain", again=True)).json)
-
-    @verb
-    def queues(self) -> Script[list[Queue]]:
-        """All queues with what is unfinished in them, by name."""
-        said = (yield from self.asked("GET", "/api/queues")).json
-        return [reading.queue_of(one) for one in said["queues"]]
+        return (yield from self._change_queue(name, "drain"))
 
     @verb
     def pause_queue(self, name: str) -> Script[Queue]:
-        """Let nobody start anything of a queue until `unpause_queue`; what runs goes on."""
-        return reading.queue_of((yield from self.asked("POST", f"{path('queues', name)}/pause", again=True)).json)
+        """Pause a queue: no worker starts a task of it until `unpause_queue`. Running tasks go on."""
+        return (yield from self._change_queue(name, "pause"))
 
     @verb
     def unpause_queue(self, name: str) -> Script[Queue]:
-        """Let a queue go on."""
-        return reading.queue_of((yield from self.asked("POST", f"{path('queues', name)}/unpause", again=True)).json)
+        """Unpause a queue."""
+        return (yield from self._change_queue(name, "unpause"))
+
+    def _change_queue(self, name: str, change: str) -> Script[Queue]:
+        response = yield from self.call("POST", f"{path('queues', name)}/{change}", idempotent=True)
+        return from_json(Queue, response.json)
 
     @verb
     def workers(self) -> Script[list[WorkerView]]:
         """All workers that were not declared dead."""
-        said = (yield from self.asked("GET", "/api/workers")).json
-        return [reading.worker_of(one) for one in said["workers"]]
+        document = yield from self._read("/api/workers")
+        return [from_json(WorkerView, worker) for worker in document["workers"]]
 
     @verb
     def stats(self) -> Script[Stats]:
-        """How many tasks there are, by state and reason, and what the workers manage."""
-        return reading.stats_of((yield from self.asked("GET", "/api/stats")).json)
+        """How many tasks there are, by state and reason, and how many the workers finish."""
+        return from_json(Stats, (yield from self._read("/api/stats")))
 
     @verb
     def deliveries(
         self, *, state: str | None = None, task: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Script[tuple[Deliveries, str | None]]:
-        """Events on their way out, newest first, and the cursor for the next page: pending, delivered, or failed for good."""
-        asked = {"state": state, "task": task, "limit": limit, "cursor": cursor}
-        query = {name: value for name, value in asked.items() if value is not None}
-        said = (yield from self.asked("GET", "/api/deliveries", query=query)).json
-        return [reading.delivery_of(one) for one in said["deliveries"]], said["next"]
+        """Deliveries of events, newest first, and the cursor for the next page: pending, delivered, or failed for good."""
+        document = yield from self._read("/api/deliveries", state=state, task=task, limit=limit, cursor=cursor)
+        return [from_json(Delivery, delivery) for delivery in document["deliveries"]], document["next"]
 
     @verb
     def redeliver(self, delivery_id: str) -> Script[Delivery]:
-        """Send an event again now: the same id, the same bytes. Not asked twice."""
-        answer = yield from self.asked("POST", f"{path('deliveries', delivery_id)}/redeliver")
-        return reading.delivery_of(answer.json)
+        """Send an event again now: the same id, the same bytes. The request is not sent twice."""
+        response = yield from self.call("POST", f"{path('deliveries', delivery_id)}/redeliver")
+        return from_json(Delivery, response.json)

@@ -1,4 +1,4 @@
-"""What can be wrong between a client and its server."""
+"""Errors between a client and its server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from onward.errors import OnwardError
 
 
 class Unreachable(OnwardError):
-    """The server gives no answer. What was asked may have been done (`in_doubt`), unless doing it twice is the same as once."""
+    """The server does not answer. The request may have been carried out (`in_doubt`), unless sending it twice has the same effect as
+    once."""
 
     code = "unreachable"
     status = 503
@@ -15,9 +16,9 @@ class Unreachable(OnwardError):
     def __init__(self, url: str, tries: int, why: str, in_doubt: bool) -> None:
         self.url, self.tries, self.in_doubt = url, tries, in_doubt
         times = "once" if tries == 1 else f"{tries} times"
-        then = (
-            "the request was sent, and nobody knows whether it was carried out: look, before you ask again"
+        advice = (
+            "the request was sent and may have been carried out: look, before you ask again"
             if in_doubt
             else "check the address, and whether the server runs"
         )
-        super().__init__(f"{url} was asked {times} and gave no answer ({why}); {then}")
+        super().__init__(f"{url} was asked {times} and gave no answer ({why}); {advice}")

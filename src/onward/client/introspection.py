@@ -1,88 +1,83 @@
-"""Verbs of both clients that only look: how a task came to where it is, and what there is."""
+"""Verbs of both clients that only read: the history of a task, handlers, usage, and the system."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from onward.client import parse as reading
+from onward.client.parse import parse_task, parse_timeline
 from onward.client.script import Script, verb
-from onward.client.sending import Asking, path
-from onward.core.task import Task
+from onward.client.sending import BaseClient, path
+from onward.core.task import SAME, Task
 from onward.core.text import iso
-from onward.service.forks import SAME
-from onward.service.handlers import HandlerView
-from onward.service.timeline import Timeline, TurnView
-from onward.service.usage import Report, Row
+from onward.core.view_json import from_json
+from onward.core.views import HandlerView, Timeline, TurnView, UsageReport
 
-Said = dict[str, Any]
+Json = dict[str, Any]
 
 
-class FactVerbs(Asking):
-    """What both clients can look at."""
+class QueryVerbs(BaseClient):
+    """Verbs that only read."""
+
+    def _read(self, path: str, **query: Any) -> Script[Json]:
+        """The JSON document at a path; parameters that are None are left out."""
+        given = {name: value for name, value in query.items() if value is not None}
+        document: Json = (yield from self.call("GET", path, query=given)).json
+        return document
 
     @verb
-    def whoami(self) -> Script[Said]:
-        """Who asks, as the server sees it: the name of the key, its scopes and tenant, and the version of the server."""
-        said: Said = (yield from self.asked("GET", "/api/whoami")).json
-        return said
+    def whoami(self) -> Script[Json]:
+        """The caller as the server sees it: the name of the key, its scopes and tenant, and the version of the server."""
+        return (yield from self._read("/api/whoami"))
 
     @verb
     def handlers(self) -> Script[list[HandlerView]]:
-        """What can be asked for, by name, and what it takes."""
-        said = (yield from self.asked("GET", "/api/handlers")).json
-        return [reading.known(HandlerView, one) for one in said["handlers"]]
+        """All handlers by name, and the inputs that they take."""
+        document = yield from self._read("/api/handlers")
+        return [from_json(HandlerView, handler) for handler in document["handlers"]]
 
     @verb
     def timeline(self, task_id: str, after: int = 0) -> Script[Timeline]:
-        """How a task came to where it is, as a waterfall; with `after`, what has changed since that record."""
-        answer = yield from self.asked("GET", f"{path('tasks', task_id)}/timeline", query={"after": after})
-        return reading.timeline_of(answer.json)
+        """The journal of a task as a waterfall; with `after`, only the bars and marks that changed after that record."""
+        return parse_timeline((yield from self._read(f"{path('tasks', task_id)}/timeline", after=after)))
 
     @verb
-    def record(self, task_id: str, seq: int) -> Script[Said]:
-        """One record, with what went in and what came out."""
-        said: Said = (yield from self.asked("GET", f"{path('tasks', task_id)}/records/{seq}")).json
-        return said
+    def record(self, task_id: str, seq: int) -> Script[Json]:
+        """One record, with its input and output."""
+        return (yield from self._read(f"{path('tasks', task_id)}/records/{seq}"))
 
     @verb
     def children(
         self, task_id: str, limit: int = 100, cursor: str | None = None
     ) -> Script[tuple[list[Task], str | None]]:
-        """What a task has started, newest first, and the cursor for the next page."""
-        query = {"limit": limit, **({} if cursor is None else {"cursor": cursor})}
-        said = (yield from self.asked("GET", f"{path('tasks', task_id)}/children", query=query)).json
-        return [reading.task_of(one) for one in said["tasks"]], said["next"]
+        """The children of a task, newest first, and the cursor for the next page."""
+        document = yield from self._read(f"{path('tasks', task_id)}/children", limit=limit, cursor=cursor)
+        return [parse_task(task) for task in document["tasks"]], document["next"]
 
     @verb
-    def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Script[Said]:  # noqa: A002
-        """What a fork would do again (`would_repeat`), and how many records it would begin with (`keeps`); nothing is made."""
+    def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Script[Json]:  # noqa: A002
+        """The steps that a fork would repeat (`would_repeat`), and how many records it would begin with (`keeps`). No task is made."""
         body = {"preview": True} | ({} if at is None else {"at": at}) | ({} if input is SAME else {"input": input})
-        said: Said = (yield from self.asked("POST", f"{path('tasks', task_id)}/fork", body, again=True)).json
-        return said
+        document: Json = (yield from self.call("POST", f"{path('tasks', task_id)}/fork", body, idempotent=True)).json
+        return document
 
     @verb
-    def usage(self, by: str = "agent", since: float | None = None, until: float | None = None) -> Script[Report]:
-        """What models took, by agent, model, key or day, of tasks that were submitted in a time."""
-        query = {"by": by, "since": iso(since), "until": iso(until)}
-        asked = {name: value for name, value in query.items() if value is not None}
-        said = (yield from self.asked("GET", "/api/usage", query=asked)).json
-        return Report(said["by"], [reading.known(Row, one) for one in said["rows"]], said["complete"])
+    def usage(self, by: str = "agent", since: float | None = None, until: float | None = None) -> Script[UsageReport]:
+        """The usage of models, by agent, model, key or day, of tasks that were submitted between `since` and `until`."""
+        document = yield from self._read("/api/usage", by=by, since=iso(since), until=iso(until))
+        return from_json(UsageReport, document)
 
     @verb
-    def system(self) -> Script[Said]:
-        """The database, the settings, the versions, and what `onward doctor` finds."""
-        said: Said = (yield from self.asked("GET", "/api/system")).json
-        return said
+    def system(self) -> Script[Json]:
+        """The database, the settings, the versions, and the findings of `onward doctor`."""
+        return (yield from self._read("/api/system"))
 
     @verb
     def turns(self, task_id: str, after: int = 0, limit: int = 100) -> Script[list[TurnView]]:
         """The turns of an agent after a number, in order."""
-        query = {"after": after, "limit": limit}
-        said = (yield from self.asked("GET", f"{path('tasks', task_id)}/turns", query=query)).json
-        return [reading.turn_of(one) for one in said["turns"]]
+        document = yield from self._read(f"{path('tasks', task_id)}/turns", after=after, limit=limit)
+        return [from_json(TurnView, turn) for turn in document["turns"]]
 
     @verb
-    def turn(self, task_id: str, number: int) -> Script[Said]:
-        """Exactly what the model saw in a turn (`messages`), and what it said (`reply`)."""
-        said: Said = (yield from self.asked("GET", f"{path('tasks', task_id)}/turns/{number}")).json
-        return said
+    def turn(self, task_id: str, number: int) -> Script[Json]:
+        """The messages that the model got in a turn (`messages`), and its reply (`reply`)."""
+        return (yield from self._read(f"{path('tasks', task_id)}/turns/{number}"))

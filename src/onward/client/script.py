@@ -1,11 +1,10 @@
-"""Scripts: what a verb of a client does, without doing it. A script is a generator: it yields a request, or a pause, and is
-told what came of it.
+"""Scripts: the verbs of a client without I/O. A script is a generator: it yields a request or a pause, and is sent the outcome.
 
     def get(self, task_id) -> Script[Task]:
-        return task_of((yield from self.asked("GET", f"/api/tasks/{task_id}")).json)
+        return parse_task((yield from self.call("GET", f"/api/tasks/{task_id}")).json)
 
-`verb` and `stream` make a method of it: `await client.get(…)` where the client has a loop (`WithLoop`), `client.get(…)` where it
-has none (`WithoutLoop`). Type checkers know the difference.
+`verb` and `stream` make a method of a script: `await client.get(…)` where the client has an event loop (`AsyncRunner`),
+`client.get(…)` where it has none (`SyncRunner`). Type checkers know the difference.
 """
 
 from __future__ import annotations
@@ -19,44 +18,43 @@ from onward.core import wire
 
 P = ParamSpec("P")
 T = TypeVar("T")
-NOTHING: Any = object()
-"""No body."""
+NO_BODY: Any = object()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What to send. With `listens` the answer is there when its head is, and `Listen` waits for more of it."""
+    """A request to send. With `streams`, the response is there when its head is, and `NextChunk` waits for parts of its body."""
 
     method: str
     path: str
     query: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    body: Any = NOTHING
+    body: Any = NO_BODY
     headers: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
-    held: float = 0.0
-    """Seconds for which the server may keep us waiting, beside what it takes anyway."""
-    again: bool = False
-    """Whether it may be sent twice: it is for reading, or the second one changes nothing."""
-    listens: bool = False
+    hold_s: float = 0.0
+    """Seconds for which the server may hold the response back, in addition to the timeout."""
+    idempotent: bool = False
+    """Whether it may be sent twice: it reads, or the second one changes nothing."""
+    streams: bool = False
 
 
 class Pause(float):
     """Wait for so many seconds."""
 
 
-class Listen:
-    """Wait for the next piece of what we listen to; None at its end."""
+class NextChunk:
+    """Wait for the next part of the body of a streamed response; None at its end."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
-    """What the caller of a stream is given next."""
+class Item(Generic[T]):
+    """The next value that a stream gives to its caller."""
 
     value: T
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
-    """What the server said."""
+class Response:
+    """A response of the server."""
 
     status: int
     headers: Mapping[str, str]
@@ -68,45 +66,45 @@ class Answer:
 
     @property
     def media(self) -> str:
-        """The type of its body."""
+        """The media type of its body."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lost:
-    """There is no answer. Unless it was `sent`, the server cannot have done anything."""
+class NoResponse:
+    """No response came. Unless the request was `sent`, the server cannot have done anything."""
 
     sent: bool
     why: str
 
 
-Step = Request | Pause | Listen
+Step = Request | Pause | NextChunk
 Script = Generator[Step, Any, T]
-"""Yields steps, is told `Answer | Lost` for a request and `bytes | None | Lost` for a Listen, and returns what the verb returns."""
-Stream = Generator[Step | Found[T], Any, None]
+"""Yields steps; is sent `Response | NoResponse` for a request and `bytes | None | NoResponse` for a chunk; returns the verb's result."""
+Stream = Generator[Step | Item[T], Any, None]
 
 
-class WithLoop(Protocol):
-    """Somebody who runs scripts in an event loop."""
+class AsyncRunner(Protocol):
+    """Runs scripts in an event loop."""
 
     async def run(self, script: Script[T]) -> T:
-        """What the script returns."""
+        """The return value of a script."""
         ...
 
     def each(self, script: Stream[T]) -> AsyncIterator[T]:
-        """What the stream finds."""
+        """The items of a stream."""
         ...
 
 
-class WithoutLoop(Protocol):
-    """Somebody who runs scripts and blocks."""
+class SyncRunner(Protocol):
+    """Runs scripts and blocks."""
 
     def run(self, script: Script[T]) -> T:
-        """What the script returns."""
+        """The return value of a script."""
         ...
 
     def each(self, script: Stream[T]) -> Iterator[T]:
-        """What the stream finds."""
+        """The items of a stream."""
         ...
 
 
@@ -118,35 +116,35 @@ class verb(Generic[P, T]):  # noqa: N801 -- a decorator
         self.__doc__ = script.__doc__
 
     @overload
-    def __get__(self, at: None, owner: type) -> verb[P, T]: ...
+    def __get__(self, instance: None, owner: type) -> verb[P, T]: ...
     @overload
-    def __get__(self, at: WithLoop, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: AsyncRunner, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     @overload
-    def __get__(self, at: WithoutLoop, owner: type) -> Callable[P, T]: ...
-    def __get__(self, at: Any, owner: type) -> Any:
-        return self if at is None else _bound(self.script, at, at.run)
+    def __get__(self, instance: SyncRunner, owner: type) -> Callable[P, T]: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else _bind(self.script, instance, instance.run)
 
 
 class stream(Generic[P, T]):  # noqa: N801 -- a decorator
-    """A method whose body is a script that finds one thing after the other."""
+    """A method whose body is a script that gives one item after the other."""
 
     def __init__(self, script: Callable[Concatenate[Any, P], Stream[T]]) -> None:
         self.script = script
         self.__doc__ = script.__doc__
 
     @overload
-    def __get__(self, at: None, owner: type) -> stream[P, T]: ...
+    def __get__(self, instance: None, owner: type) -> stream[P, T]: ...
     @overload
-    def __get__(self, at: WithLoop, owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, instance: AsyncRunner, owner: type) -> Callable[P, AsyncIterator[T]]: ...
     @overload
-    def __get__(self, at: WithoutLoop, owner: type) -> Callable[P, Iterator[T]]: ...
-    def __get__(self, at: Any, owner: type) -> Any:
-        return self if at is None else _bound(self.script, at, at.each)
+    def __get__(self, instance: SyncRunner, owner: type) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else _bind(self.script, instance, instance.each)
 
 
-def _bound(script: Callable[..., Any], at: Any, runs: Callable[[Any], Any]) -> Callable[..., Any]:
+def _bind(script: Callable[..., Any], instance: Any, run: Callable[[Any], Any]) -> Callable[..., Any]:
     @functools.wraps(script)
     def method(*args: Any, **kwargs: Any) -> Any:
-        return runs(script(at, *args, **kwargs))
+        return run(script(instance, *args, **kwargs))
 
     return method

@@ -1,11 +1,12 @@
-"""Asking: one request until it is answered. When to send it again, and when that could do something twice.
+"""Sends one request until it is answered: decides when to send it again, and when that could do something twice.
 
-    no connection                 again: the server has seen nothing
+    no connection                 again: the server has not seen the request
     429, 408                      again, after `Retry-After`: the server has done nothing
-    502, 503, 504, no answer      again, if doing it twice is the same as once; else the caller is told that nobody knows
-    anything else                 the caller is told; also of an answer that sends us elsewhere
+    502, 503, 504, no response    again, if the request is idempotent; else raises Unreachable or the server's error
+    anything else                 raises the server's error; also for a redirect
 
-Pauses grow from a tenth of a second to five, drawn at random, so that those who were refused together do not come back together.
+Pauses grow from a tenth of a second to five seconds. They are random, so that clients which were refused together do not come back
+together.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ import urllib.parse
 from typing import Any, Final
 
 from onward.client.errors import Unreachable
-from onward.client.parse import error_of
-from onward.client.script import NOTHING, Answer, Lost, Pause, Request, Script
+from onward.client.parse import parse_error
+from onward.client.script import NO_BODY, NoResponse, Pause, Request, Response, Script
 from onward.core.clock import SystemClock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.retry import Retry
 from onward.errors import UsageError
 
-REFUSED: Final = frozenset({408, 429})
-"""Whoever says this has not done anything."""
+NOT_DONE: Final = frozenset({408, 429})
+"""Statuses of a server that has not carried out the request."""
 IN_DOUBT: Final = frozenset({502, 503, 504})
-"""Whoever says this may have done it."""
+"""Statuses after which the request may have been carried out."""
 PAUSES: Final = Retry(attempts=1_000_000, first=0.1, cap=5.0, jitter=0.5)
 
 
-class Asking:
-    """What both clients have: where the server is, and how patient they are with it."""
+class BaseClient:
+    """The base of both clients: the address of the server, and for how long a request is tried."""
 
     def __init__(self, url: str, timeout: Duration, patience: Duration) -> None:
         if not url.lower().startswith(("http://", "https://")):
@@ -41,40 +42,39 @@ class Asking:
         self.clock, self._rng = SystemClock(), random.SystemRandom()
         self.ids = Ids(self.clock.now, self._rng)
 
-    def asked(
-        self, method: str, path: str, body: Any = NOTHING, *, patience: float | None = None, **more: Any
-    ) -> Script[Answer]:
-        """The answer, when it is a good one. Raises what the server said otherwise, and Unreachable."""
-        more.setdefault("again", method == "GET")
-        request = Request(method, path, body=body, **more)
-        answer = yield from self._insisted(request, self.patience if patience is None else patience)
-        return answer
+    def call(
+        self, method: str, path: str, body: Any = NO_BODY, *, patience: float | None = None, **options: Any
+    ) -> Script[Response]:
+        """Send a request; its response, if it succeeded. Raises the server's error, or Unreachable. Options are those of `Request`."""
+        options.setdefault("idempotent", method == "GET")
+        request = Request(method, path, body=body, **options)
+        return (yield from self._send(request, self.patience if patience is None else patience))
 
-    def _insisted(self, request: Request, patience: float) -> Script[Answer]:
+    def _send(self, request: Request, patience: float) -> Script[Response]:
         began, tries = self.clock.monotonic(), 0
         while True:
             tries += 1
-            answer: Answer | Lost = yield request
-            if isinstance(answer, Answer) and answer.status < 300:
-                return answer
-            error = self._error(request, answer, tries)
-            pause = PAUSES.pause(tries, error, self._rng) if _may_help(request, answer) else None
+            response: Response | NoResponse = yield request
+            if isinstance(response, Response) and response.status < 300:
+                return response
+            error = self._error(request, response, tries)
+            pause = PAUSES.pause(tries, error, self._rng) if _may_retry(request, response) else None
             if pause is None or self.clock.monotonic() + pause > began + patience:
                 raise error
             yield Pause(pause * self._rng.uniform(1.0, 1.25))
 
-    def _error(self, request: Request, answer: Answer | Lost, tries: int) -> Exception:
-        if isinstance(answer, Answer):
-            return error_of(answer)
-        return Unreachable(self.url, tries, answer.why, answer.sent and not request.again)
+    def _error(self, request: Request, response: Response | NoResponse, tries: int) -> Exception:
+        if isinstance(response, Response):
+            return parse_error(response)
+        return Unreachable(self.url, tries, response.why, response.sent and not request.idempotent)
 
 
-def _may_help(request: Request, answer: Answer | Lost) -> bool:
-    if isinstance(answer, Lost):
-        return request.again or not answer.sent
-    return answer.status in REFUSED or (answer.status in IN_DOUBT and request.again)
+def _may_retry(request: Request, response: Response | NoResponse) -> bool:
+    if isinstance(response, NoResponse):
+        return request.idempotent or not response.sent
+    return response.status in NOT_DONE or (response.status in IN_DOUBT and request.idempotent)
 
 
-def path(what: str, name: str) -> str:
-    """Where something is."""
-    return f"/api/{what}/{urllib.parse.quote(name, safe='')}"
+def path(collection: str, name: str) -> str:
+    """The path of a member of a collection."""
+    return f"/api/{collection}/{urllib.parse.quote(name, safe='')}"

@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, events out. What the standard says a browser does with them."""
+"""Server-sent events: parses bytes into events, as the standard defines it for browsers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ MEDIA = "text/event-stream"
 
 
 class Event(NamedTuple):
-    """One event: the last id that was told, its kind, and its data."""
+    """One event: the last id that was sent, its kind, and its data."""
 
     id: str
     kind: str
     data: str
 
 
-class Events:
-    """Reads events out of pieces, wherever they are cut. What is not ended by an empty line never happened."""
+class EventParser:
+    """Parses events from chunks of any size. An event that is not ended by an empty line is dropped."""
 
     def __init__(self) -> None:
         self._rest, self._id, self._kind = b"", "", ""
         self._data: list[str] = []
 
-    def read(self, piece: bytes) -> Iterator[Event]:
-        """The events that this piece completes."""
-        self._rest += piece
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """The events that this chunk completes."""
+        self._rest += chunk
         # A lone CR at the end may be the first half of a CRLF.
         whole = self._rest.removesuffix(b"\r")
         *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
@@ -36,7 +36,7 @@ class Events:
 
     def _line(self, line: str) -> Event | None:
         if not line:
-            return self._ended()
+            return self._end()
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         match name:
@@ -48,6 +48,6 @@ class Events:
                 self._id = value
         return None
 
-    def _ended(self) -> Event | None:
+    def _end(self) -> Event | None:
         kind, data, self._kind, self._data = self._kind or "message", self._data, "", []
         return Event(self._id, kind, "\n".join(data)) if data else None

@@ -1,4 +1,4 @@
-"""The verbs of both clients: the same words as those of the app, each written once."""
+"""The verbs of both clients. They have the same names as those of the app, and each is written once."""
 
 from __future__ import annotations
 
@@ -7,32 +7,30 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
-from onward.client import parse as reading
-from onward.client.cluster import PlaceVerbs
+from onward.client.cluster import ClusterVerbs
 from onward.client.feed import Feed
-from onward.client.script import NOTHING, Found, Pause, Script, Stream, stream, verb
+from onward.client.parse import parse_artifact, parse_budget, parse_record, parse_state, parse_task, parse_update
+from onward.client.script import NO_BODY, Item, Pause, Script, Stream, stream, verb
 from onward.client.sending import path
 from onward.core.budget import Budget
 from onward.core.durations import Duration, Moment, seconds
+from onward.core.filter import as_list
 from onward.core.journal.progress import Update
 from onward.core.record import Record
-from onward.core.task import NEEDS_A_PERSON, State, Task, Tasks
+from onward.core.task import NEEDS_A_PERSON, SAME, State, Task, Tasks
+from onward.core.text import iso
+from onward.core.view_json import from_json
+from onward.core.views import Acted, Ask, Doubt, Spent
 from onward.errors import BadSetting, ResultTimeout, TaskCancelled, TaskFailed, TaskNotFound, TaskParked, UsageError
-from onward.service.budgets import Spent
-from onward.service.bulk import Acted
-from onward.service.forks import SAME
-from onward.service.listing import several
-from onward.service.messages import Ask, Doubt
-from onward.service.serialize import iso
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef
 
-HOLD = 25.0
+HOLD_S = 25.0
 """Seconds for which the server may hold a result back. Most proxies wait for 60."""
-POLL = 0.5
-"""Seconds between two looks, where nothing was found and the server has no streams."""
-KINDS = ("question", "approval")
+POLL_INTERVAL_S = 0.5
+"""Seconds between two reads, where nothing new came and the server has no streams."""
+ASK_KINDS = ("question", "approval")
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -43,7 +41,7 @@ Refs = list["ArtifactRef"]
 
 
 class Which(TypedDict, total=False):
-    """Which tasks, as `Onward.list` has it."""
+    """The filters of a list, as `Onward.list` has them."""
 
     state: State | str | Sequence[str] | None
     task: str | Sequence[str] | None
@@ -56,11 +54,11 @@ class Which(TypedDict, total=False):
     key: str | None
     text: str | None
     tenant: str | None
-    """For who sees the tasks of all tenants."""
+    """For callers that see the tasks of all tenants."""
 
 
-class Verbs(PlaceVerbs, Generic[H]):
-    """Everything that can be asked of a server."""
+class Verbs(ClusterVerbs, Generic[H]):
+    """All verbs of a client."""
 
     def handle(self, task_id: str) -> H:
         """A handle for a task by its id; nothing is looked up yet."""
@@ -72,7 +70,7 @@ class Verbs(PlaceVerbs, Generic[H]):
     def submit(
         self,
         task: str,
-        input: Any = None,  # noqa: A002 -- the word for it at every door
+        input: Any = None,  # noqa: A002 -- as in Onward.submit
         *,
         key: str | None = None,
         priority: int = 0,
@@ -86,12 +84,13 @@ class Verbs(PlaceVerbs, Generic[H]):
         after: str | None = None,
         webhook: str | None = None,
     ) -> Script[H]:
-        """Ask for a task; the answer comes after the commit. As `Onward.submit`.
+        """Submit a task; returns after the commit. As `Onward.submit`.
 
-        Sent again until it is answered; without a `key` it gets one, so that this is one task however often that is. When the
-        queue is full, it comes back when the server says, as long as `patience` lasts; then QueueFull is raised.
+        The request is sent again until it is answered. A request without a `key` gets one, so that it submits one task, however often
+        it is sent. When the queue is full, the client tries again at the time that the server names, as long as `patience` lasts; then
+        it raises QueueFull.
         """
-        said = {
+        fields = {
             "task": task,
             "input": input,
             "priority": priority or None,
@@ -101,21 +100,21 @@ class Verbs(PlaceVerbs, Generic[H]):
             "expires_s": _seconds("expires", expires),
             "labels": None if labels is None else dict(labels),
             "group": group,
-            "budget": None if budget is None else _limits(**budget.told()),
+            "budget": None if budget is None else _limits(**budget.to_json()),
             "after": after,
             "webhook_url": webhook,
         }
-        body = {name: value for name, value in said.items() if value is not None}
-        headers = {"Idempotency-Key": _quoted(self.ids() if key is None else key)}
-        answer = yield from self.asked("POST", "/api/tasks", body, headers=headers, again=True)
-        return self.handle(answer.json["task_id"])
+        body = {name: value for name, value in fields.items() if value is not None}
+        headers = {"Idempotency-Key": _quote(self.ids() if key is None else key)}
+        response = yield from self.call("POST", "/api/tasks", body, headers=headers, idempotent=True)
+        return self.handle(response.json["task_id"])
 
-    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @verb
     def get(self, task_id: str) -> Script[Task]:
         """The task. Raises TaskNotFound."""
-        return reading.task_of((yield from self.asked("GET", _at(task_id))).json)
+        return parse_task((yield from self._read(_path(task_id))))
 
     @verb
     def list(
@@ -130,38 +129,37 @@ class Verbs(PlaceVerbs, Generic[H]):
         cursor: str | None = None
         while True:
             page, cursor = yield from self._page(1000, cursor, which)
-            for found in page:
-                yield Found(found)
+            for task in page:
+                yield Item(task)
             if cursor is None:
                 return
 
     def _page(self, limit: int, cursor: str | None, which: Which) -> Script[tuple[Tasks, str | None]]:
-        query = {"limit": limit, **({} if cursor is None else {"cursor": cursor}), **_asked(which)}
-        said = (yield from self.asked("GET", "/api/tasks", query=query)).json
-        return [reading.task_of(one) for one in said["tasks"]], said["next"]
+        document = yield from self._read("/api/tasks", limit=limit, cursor=cursor, **_query(which))
+        return [parse_task(task) for task in document["tasks"]], document["next"]
 
     @verb
     def count(self, **which: Unpack[Which]) -> Script[tuple[int, bool]]:
         """How many tasks such a list has, and whether there may be more: they are counted up to 10,000."""
-        said = (yield from self.asked("GET", "/api/tasks/count", query=_asked(which))).json
-        return said["count"], said["capped"]
+        document = yield from self._read("/api/tasks/count", **_query(which))
+        return document["count"], document["capped"]
 
     @verb
     def act(self, action: str, count: int, *, priority: int | None = None, **which: Unpack[Which]) -> Script[Acted]:
         """Cancel, resume, pause or prioritize ("priority") all tasks that such a list has. `count` is how many you have seen: when far
-        more match by now, MoreMatch is raised and nothing is done. Not sent twice."""
+        more match by now, nothing is done and MoreMatch is raised. Not sent twice."""
         lists = {"state", "reason", "task", "queue", "label"}
-        said = {n: [v] if n in lists and isinstance(v, str) else v for n, v in _asked(which).items()}
-        body = {"action": action, "count": count, "filter": said}
+        filters = {n: [v] if n in lists and isinstance(v, str) else v for n, v in _query(which).items()}
+        body = {"action": action, "count": count, "filter": filters}
         body |= {} if priority is None else {"priority": priority}
-        return reading.acted_of((yield from self.asked("POST", "/api/tasks/actions", body)).json)
+        return from_json(Acted, (yield from self.call("POST", "/api/tasks/actions", body)).json)
 
     @verb
     def result(self, task_id: str, timeout: Duration | None = None, *, partial: bool = False) -> Script[Any]:
-        """The result, once it is there. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. TaskParked (a
-        ResultTimeout) comes at once where nothing will go on before a person has seen to it. With
-        `partial`, a task that failed gives the best result that it had by then, where it had one."""
-        task = yield from self._ended(task_id, None if timeout is None else seconds(timeout, "timeout"))
+        """Wait for the result. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. Raises TaskParked (a
+        ResultTimeout) at once for a task that is parked or quarantined. With `partial`, a task that failed gives the best result that it
+        had by then, where it had one."""
+        task = yield from self._wait(task_id, None if timeout is None else seconds(timeout, "timeout"))
         if partial and task.partial is not None:
             return task.partial
         if task.state is State.FAILED:
@@ -170,19 +168,19 @@ class Verbs(PlaceVerbs, Generic[H]):
             raise TaskCancelled(task.task_id, task.task)
         return task.result
 
-    def _ended(self, task_id: str, timeout: float | None) -> Script[Task]:
+    def _wait(self, task_id: str, timeout: float | None) -> Script[Task]:
         until = math.inf if timeout is None else self.clock.monotonic() + timeout
         while True:
             left = max(0.0, until - self.clock.monotonic())
-            held = min(left, HOLD)
-            answer = yield from self.asked(
+            hold = min(left, HOLD_S)
+            response = yield from self.call(
                 "GET",
-                f"{_at(task_id)}/result",
-                query={"timeout_s": held},
-                held=held,
+                f"{_path(task_id)}/result",
+                query={"timeout_s": hold},
+                hold_s=hold,
                 patience=min(self.patience, max(left, 1.0)),
             )
-            task = reading.task_of(answer.json)
+            task = parse_task(response.json)
             if task.ended:
                 return task
             if task.reason in NEEDS_A_PERSON:
@@ -193,61 +191,58 @@ class Verbs(PlaceVerbs, Generic[H]):
     @verb
     def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> Script[Records]:
         """Records after a number. Raises TaskNotFound."""
-        return (yield from self._records(task_id, after, limit))
-
-    def _records(self, task_id: str, after: int, limit: int = 1000) -> Script[Records]:
-        answer = yield from self.asked("GET", f"{_at(task_id)}/events", query={"after": after, "limit": limit})
-        return [reading.record_of(one) for one in answer.json["records"]]
+        document = yield from self._read(f"{_path(task_id)}/events", after=after, limit=limit)
+        return [parse_record(record) for record in document["records"]]
 
     @stream
     def tail(self, task_id: str, after: int = 0) -> Stream[Record]:
-        """Every record after a number, as it comes, until the task has ended: each once, however often the connection or the
-        server goes away in between."""
-        yield from self._fed(task_id, Feed(self, f"{_at(task_id)}/events", {}, after), reading.record_of)
+        """Every record after a number, as it is written, until the task has ended: each once, also when the connection or the server goes
+        away in between."""
+        yield from self._follow(task_id, Feed(self, f"{_path(task_id)}/events", {}, after), parse_record)
 
     @stream
     def follow(self, task_id: str, after: int = 0) -> Stream[Update]:
         """Progress updates after a number (`Update.seq`), as they come, until the task has ended; each once, as with `tail`."""
-        yield from self._fed(task_id, Feed(self, "/api/progress", {"task_id": task_id}, after), reading.update_of)
+        yield from self._follow(task_id, Feed(self, "/api/progress", {"task_id": task_id}, after), parse_update)
 
-    def _fed(self, task_id: str, feed: Feed[T], read: Callable[[dict[str, Any]], T]) -> Stream[T]:
+    def _follow(self, task_id: str, feed: Feed[T], parse: Callable[[dict[str, Any]], T]) -> Stream[T]:
         ended = False
         while True:
-            heard = yield from feed.heard(read)
-            if ended and heard == (0, True):  # it had ended before this connection began, and there was nothing more
+            outcome = yield from feed.read(parse)
+            if ended and outcome == (0, True):  # the task had ended before this connection began, and no item was left
                 return
-            ended = reading.task_of((yield from self.asked("GET", _at(task_id))).json).ended
-            if not heard.things and not (ended and heard.whole):
-                yield Pause(POLL)
+            ended = parse_task((yield from self._read(_path(task_id)))).ended
+            if not outcome.items and not (ended and outcome.whole):
+                yield Pause(POLL_INTERVAL_S)
 
     @verb
     def state(self, task_id: str) -> Script[AgentState]:
-        """What an agent knows. Raises NoState for a task that has none."""
-        return reading.state_of((yield from self.asked("GET", f"{_at(task_id)}/state")).json)
+        """The state of an agent. Raises NoState for a task without a state."""
+        return parse_state((yield from self._read(f"{_path(task_id)}/state")))
 
     @verb
     def artifacts(self, task_id: str) -> Script[Refs]:
-        """What a task has left behind."""
-        said = (yield from self.asked("GET", f"{_at(task_id)}/artifacts")).json
-        return [reading.artifact_of(one) for one in said["artifacts"]]
+        """The artifacts of a task."""
+        document = yield from self._read(f"{_path(task_id)}/artifacts")
+        return [parse_artifact(artifact) for artifact in document["artifacts"]]
 
     @verb
     def artifact(self, task_id: str, artifact_id: str) -> Script[bytes]:
         """The bytes of an artifact of this task. Raises ArtifactNotFound."""
-        return (yield from self.asked("GET", path("artifacts", f"{task_id}.{artifact_id}"))).body
+        return (yield from self.call("GET", path("artifacts", f"{task_id}.{artifact_id}"))).body
 
     @verb
     def budget(self, task_id: str) -> Script[Spent]:
-        """The budget that a task spends from, its own or the nearest above it, and what of it is gone."""
-        return reading.spent_of((yield from self.asked("GET", f"{_at(task_id)}/budget")).json)
+        """The budget that a task spends from, its own or the nearest above it, and how much of it is spent."""
+        return parse_budget((yield from self._read(f"{_path(task_id)}/budget")))
 
     @verb
     def asks(self, kind: str | None = None) -> Script[Asks]:
         """Questions and approvals that wait for people, the oldest first."""
-        found: Asks = []
-        for one in KINDS if kind is None else (kind,):
-            found += yield from self._asks(one)
-        return sorted(found, key=lambda ask: ask.asked_at)
+        asks: Asks = []
+        for ask_kind in ASK_KINDS if kind is None else (kind,):
+            asks += yield from self._asks(ask_kind)
+        return sorted(asks, key=lambda ask: ask.asked_at)
 
     @verb
     def approvals(self) -> Script[Asks]:
@@ -260,73 +255,74 @@ class Verbs(PlaceVerbs, Generic[H]):
         return (yield from self._asks("question"))
 
     def _asks(self, kind: str) -> Script[Asks]:
-        if kind not in KINDS:
-            raise BadSetting("kind", kind, " or ".join(map(repr, KINDS)))
-        said = (yield from self.asked("GET", f"/api/{kind}s")).json
-        return [reading.ask_of(one) for one in said[f"{kind}s"]]
+        if kind not in ASK_KINDS:
+            raise BadSetting("kind", kind, " or ".join(map(repr, ASK_KINDS)))
+        document = yield from self._read(f"/api/{kind}s")
+        return [from_json(Ask, ask) for ask in document[f"{kind}s"]]
 
     @verb
     def doubts(self, task_id: str) -> Script[Doubts]:
-        """The effects of a task of which nobody knows whether they happened."""
-        said = (yield from self.asked("GET", f"{_at(task_id)}/doubts")).json
-        return [reading.doubt_of(one) for one in said["doubts"]]
+        """The effects of a task that are in doubt."""
+        document = yield from self._read(f"{_path(task_id)}/doubts")
+        return [from_json(Doubt, doubt) for doubt in document["doubts"]]
 
-    # ── steer: `again` where twice is the same as once ───────────────────────────────────────────────────────────
+    # ── control: `idempotent` where twice is the same as once ─────────────────────────────────────────────────────
 
     @verb
     def cancel(self, task_id: str) -> Script[Task]:
-        """End the task wherever it stands."""
-        return (yield from self._steered(task_id, "cancel", again=True))
+        """Cancel the task, in any state."""
+        return (yield from self._control(task_id, "cancel", idempotent=True))
 
     @verb
     def prune(self, task_id: str) -> Script[int]:
-        """Forget an ended task and all that it started; how many tasks that were. As `Onward.prune`. Not sent twice: what is gone
-        is not found."""
-        return int((yield from self.asked("DELETE", _at(task_id))).json["pruned"])
+        """Prune an ended task and all that it started; how many tasks that were. As `Onward.prune`. Not sent twice: a pruned task is not
+        found."""
+        return int((yield from self.call("DELETE", _path(task_id))).json["pruned"])
 
     @verb
     def pause(self, task_id: str) -> Script[Task]:
-        """Let nobody go on with the task and its children until `resume`; what runs stops at its next step."""
-        return (yield from self._steered(task_id, "pause", again=True))
+        """Pause the task and its children until `resume`; running tasks stop at their next step."""
+        return (yield from self._control(task_id, "pause", idempotent=True))
 
     @verb
     def resume(self, task_id: str) -> Script[Task]:
-        """Go on with a failed, parked, quarantined or paused task. Not sent twice: one that goes on cannot be resumed."""
-        return (yield from self._steered(task_id, "resume"))
+        """Go on with a failed, parked, quarantined or paused task. Not sent twice: a task that goes on cannot be resumed."""
+        return (yield from self._control(task_id, "resume"))
 
     @verb
     def prioritize(self, task_id: str, priority: int) -> Script[Task]:
         """Change the priority of a task; higher goes first."""
-        return (yield from self._steered(task_id, "priority", {"priority": priority}, again=True))
+        return (yield from self._control(task_id, "priority", {"priority": priority}, idempotent=True))
 
     @verb
     def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> Script[None]:  # noqa: A002
-        """Send a signal to a task; one that nobody waits for yet is kept. The same `id` twice is one signal; without one it
-        gets one, so that it can be sent again until it is answered."""
+        """Send a signal to a task; it is kept until the task waits for it. The same `id` twice is one signal. A signal without an `id` gets
+        one, so that the request can be sent again until it is answered."""
         verb = "signals/" + urllib.parse.quote(name, safe="")
-        yield from self._steered(task_id, verb, {"value": value, "id": id or self.ids()}, again=True)
+        yield from self._control(task_id, verb, {"value": value, "id": id or self.ids()}, idempotent=True)
 
     @verb
     def message(self, task_id: str, text: str, *, id: str | None = None) -> Script[None]:  # noqa: A002
-        """Say something to a task while it is under way. As `Onward.message`; the `id` is as that of a signal."""
-        yield from self._steered(task_id, "message", {"text": text, "id": id or self.ids()}, again=True)
+        """Send a message of a person to a task that has not ended. As `Onward.message`; `id` is as for a signal."""
+        yield from self._control(task_id, "message", {"text": text, "id": id or self.ids()}, idempotent=True)
 
     @verb
     def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Script[H]:  # noqa: A002
-        """A new task that begins with records 1…`at` of another and goes on from there; with another `input`, from the first
-        record. Not sent twice: that would be two. Raises CannotFork where something is open."""
-        said = ({} if at is None else {"at": at}) | ({} if input is SAME else {"input": input})
-        return self.handle((yield from self._steered(task_id, "fork", said)).task_id)
+        """Start a new task that begins with records 1…`at` of another and goes on from there; with another `input`, from the first
+        record. Not sent twice: that would start two tasks. Raises CannotFork where the journal cannot be cut."""
+        body = ({} if at is None else {"at": at}) | ({} if input is SAME else {"input": input})
+        return self.handle((yield from self._control(task_id, "fork", body)).task_id)
 
-    def _steered(self, task_id: str, verb: str, body: Any = NOTHING, *, again: bool = False) -> Script[Task]:
-        return reading.task_of((yield from self.asked("POST", f"{_at(task_id)}/{verb}", body, again=again)).json)
+    def _control(self, task_id: str, verb: str, body: Any = NO_BODY, *, idempotent: bool = False) -> Script[Task]:
+        response = yield from self.call("POST", f"{_path(task_id)}/{verb}", body, idempotent=idempotent)
+        return parse_task(response.json)
 
-    # ── decide: not sent twice, since the second one is told that somebody was quicker ───────────────────────────
+    # ── decide: not sent twice, since the second request would get AlreadyDecided ────────────────────────────────
 
     @verb
     def answer(self, question_id: str, answer: Any) -> Script[None]:
-        """Answer a question. Raises AlreadyDecided (AskExpired) when somebody, or the time, was quicker, and Withdrawn."""
-        yield from self.asked("POST", path("questions", question_id), {"answer": answer})
+        """Answer a question. Raises AlreadyDecided, AskExpired (a subclass), or Withdrawn when it is no longer open."""
+        yield from self.call("POST", path("questions", question_id), {"answer": answer})
 
     @verb
     def decide(
@@ -337,16 +333,16 @@ class Verbs(PlaceVerbs, Generic[H]):
         reason: str = "",
         arguments: dict[str, Any] | None = None,
         always: bool = False,
-        hash: str | None = None,  # noqa: A002 -- the word for it at every door
+        hash: str | None = None,  # noqa: A002 -- as in Onward.decide
     ) -> Script[None]:
-        """Approve or deny, once. As `Onward.decide`; who decided is the name of the key."""
-        said = {"decision": decision, "reason": reason, "arguments": arguments, "always": always, "hash": hash}
-        yield from self.asked("POST", path("approvals", approval_id), said)
+        """Approve or deny, once. As `Onward.decide`; the decision is recorded under the name of the key."""
+        body = {"decision": decision, "reason": reason, "arguments": arguments, "always": always, "hash": hash}
+        yield from self.call("POST", path("approvals", approval_id), body)
 
     @verb
     def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> Script[None]:
-        """Say what became of an effect in doubt: "happened" (with this result), "not_happened" or "undo"."""
-        yield from self._steered(task_id, "resolve", {"verdict": verdict, "result": result, "step": step})
+        """Resolve an effect in doubt: "happened" (with this result), "not_happened" or "undo"."""
+        yield from self._control(task_id, "resolve", {"verdict": verdict, "result": result, "step": step})
 
     @verb
     def raise_budget(
@@ -359,35 +355,39 @@ class Verbs(PlaceVerbs, Generic[H]):
         max_cost_usd: float | None = None,
     ) -> Script[Spent]:
         """Set limits of that budget (absolute: the same call twice is the same). Tasks that wait for it go on."""
-        said = _limits(
+        body = _limits(
             max_steps=max_steps,
             max_wall_time=max_wall_time,
             max_llm_tokens=max_llm_tokens,
             max_cost_usd=max_cost_usd,
         )
-        return reading.spent_of((yield from self.asked("POST", f"{_at(task_id)}/budget", said, again=True)).json)
+        response = yield from self.call("POST", f"{_path(task_id)}/budget", body, idempotent=True)
+        return parse_budget(response.json)
 
 
-def _asked(which: Which) -> dict[str, Any]:
-    said: dict[str, Any] = dict(which)
-    for moment in ("created_after", "created_before"):
-        if isinstance(value := said.get(moment), float | int):
-            said[moment] = iso(value)
-        elif value is not None:
-            said[moment] = value.isoformat()
-    labels = said.pop("labels", None) or {}
-    said["label"] = [f"{name}:{one}" for name, value in labels.items() for one in several("labels", value)] or None
-    said["q"] = said.pop("text", None)
-    return {name: _plain(value) for name, value in said.items() if value is not None}
+def _query(which: Which) -> dict[str, Any]:
+    """The filters as parameters of a query."""
+    query: dict[str, Any] = dict(which)
+    for name in ("created_after", "created_before"):
+        if isinstance(moment := query.get(name), float | int):
+            query[name] = iso(moment)
+        elif moment is not None:
+            query[name] = moment.isoformat()
+    labels = query.pop("labels", None) or {}
+    query["label"] = [
+        f"{name}:{value}" for name, values in labels.items() for value in as_list("labels", values)
+    ] or None
+    query["q"] = query.pop("text", None)
+    return {name: _parameter(value) for name, value in query.items() if value is not None}
 
 
-def _plain(value: Any) -> Any:
-    """A value, or several, as a query takes them."""
-    return str(value) if isinstance(value, str | int) else [str(one) for one in value]
+def _parameter(value: Any) -> Any:
+    """One value, or several, as strings."""
+    return str(value) if isinstance(value, str | int) else [str(item) for item in value]
 
 
-def _at(task_id: str) -> str:
-    if not task_id.strip("."):  # a path would mean something else
+def _path(task_id: str) -> str:
+    if not task_id.strip("."):  # "." and ".." have a meaning of their own in a path
         raise TaskNotFound(task_id)
     return path("tasks", task_id)
 
@@ -397,13 +397,13 @@ def _seconds(name: str, value: Duration | None) -> float | None:
 
 
 def _limits(max_wall_time: Duration | None = None, **limits: Any) -> dict[str, Any]:
-    said = {"max_wall_time_s": _seconds("max_wall_time", max_wall_time), **limits}
-    return {name: value for name, value in said.items() if value is not None}
+    body = {"max_wall_time_s": _seconds("max_wall_time", max_wall_time), **limits}
+    return {name: value for name, value in body.items() if value is not None}
 
 
-def _quoted(key: str) -> bytes:
-    """As the header wants it."""
+def _quote(key: str) -> bytes:
+    """The value of the header Idempotency-Key: a quoted string."""
     if not key.isprintable():
-        raise UsageError(f"key must be a text of 1 to 512 printable characters, not {key!r:.80}")
+        raise UsageError(f"key must be a string of 1 to 512 printable characters, not {key!r:.80}")
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'.encode()

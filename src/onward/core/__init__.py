@@ -1,1 +1,1 @@
-"""The words and the decisions. Pure: no I/O, no clock, nothing imported but the standard library."""
+"""The data types and the decisions. Pure: no I/O and no clock."""

@@ -1,5 +1,5 @@
-"""Deeds: who did what to what, as a chain. Each entry of the audit has the hash of the one before it in its own, so that one
-that was changed, taken out or put in between shows. Pure; `audit.py` reads and verifies it.
+"""The audit log as a chain of hashes. The hash of each entry covers the hash of the entry before it, so that an entry that was changed,
+removed or inserted is noticed. Pure; `service/audit.py` reads and verifies the log.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any, NamedTuple
 from onward.core import wire
 
 BEGINNING = "0" * 64
-"""What the first entry has for the hash of the one before it."""
+"""The hash before the first entry."""
 
 
 class AuditEvent(NamedTuple):
-    """What is to be written down. `tenant` is that of the subject, so that a tenant sees what others did to what is its."""
+    """An event for the audit log. `tenant` is the tenant of the subject, so that a tenant sees what others did to its tasks."""
 
     action: str
     subject: str
     tenant: str | None = None
     key: str | None = None
-    """The id of the key that was shown; None for somebody who has the database itself, or where there are no keys."""
+    """The id of the caller's key; None for a caller with access to the database itself, or where there are no keys."""
     name: str = ""
-    """Who, as far as is known."""
+    """The name of the caller, where it is known."""
     data: Mapping[str, Any] = {}
 
 
 class Entry(NamedTuple):
-    """A deed as it is kept."""
+    """An entry of the audit log."""
 
     number: int
     at: float
@@ -43,16 +43,14 @@ class Entry(NamedTuple):
     hash: str
 
     @property
-    def sealed(self) -> str:
-        """The hash that it has to have."""
-        said = json.dumps(
-            [*self[:7], self.data.decode("utf-8", "backslashreplace"), self.before], separators=(",", ":")
-        )
-        return hashlib.sha256(said.encode()).hexdigest()
+    def expected_hash(self) -> str:
+        """The hash that an unchanged entry has."""
+        fields = [*self[:7], self.data.decode("utf-8", "backslashreplace"), self.before]
+        return hashlib.sha256(json.dumps(fields, separators=(",", ":")).encode()).hexdigest()
 
 
-def entered(deed: AuditEvent, number: int, before: str, at: float) -> Entry:
-    """A deed as the entry after another."""
-    data = wire.encode(dict(deed.data), "what an entry of the audit says")
-    entry = Entry(number, at, deed.tenant, deed.key, deed.name, deed.action, deed.subject, data, before, "")
-    return entry._replace(hash=entry.sealed)
+def to_entry(event: AuditEvent, number: int, before: str, at: float) -> Entry:
+    """The entry of an event, after the entry with the hash `before`."""
+    data = wire.encode(dict(event.data), "the data of an audit event")
+    entry = Entry(number, at, event.tenant, event.key, event.name, event.action, event.subject, data, before, "")
+    return entry._replace(hash=entry.expected_hash)

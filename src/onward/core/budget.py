@@ -1,14 +1,15 @@
-"""Budgets: what a task and all its children may spend together. Pure arithmetic; the store keeps one purse per budget.
+"""Budgets: limits on what a task and all its children spend together. Pure arithmetic; the store keeps one ledger per budget.
 
-Before a call an estimate of the most it can cost is **reserved**, and the call is made only when that fits beside what was spent
-and what others have reserved. After it, what it did cost is **settled**, and the rest is free again. A reservation that a crash
-left open counts as spent until its call is settled: what nobody saw the end of is charged like the call that took its place.
-So what is spent and reserved never exceeds the budget, unless a call takes more than was estimated for it, or a provider more than
-it was allowed; that is written down as what it is (`exceeded`), and no further call is made.
+Before a call, the task **reserves** an estimate of the most that the call can cost. The call is made only when the estimate fits beside
+the amounts that are spent and reserved. After the call the task **settles** it: the actual cost is spent, and the rest is free again. A
+reservation that a crash left open counts until its call is settled: the attempt that was cut off is charged like the one that replaced
+it. So the spent and reserved amounts never exceed the budget, unless a call costs more than its estimate, or a provider bills more than
+it was allowed. The ledger records that (`exceeded`), and no further call is made.
 
-A call that can be made smaller says the least that it needs as well, and gets what there is between the two.
+A call that can be made smaller also names the least that it needs, and reserves an amount between the two.
 
-Who does not get what it asks for is remembered, and told when there is more: after a raise, or when others needed less.
+The ledger remembers the tasks that did not get their amount, and wakes them when there is more: after a raise, or when another call cost
+less.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
     from onward.core.state import Limits
 
 PRESSURE = 0.8
-"""The part of a budget after which the agent is told to hurry."""
+"""The fraction of a budget after which the agent is told to finish soon."""
 
 KINDS = ("steps", "llm_tokens", "cost_usd")
-"""What can be spent. (Time passes by itself, and bytes in context are a size, not a sum.)"""
+"""The kinds that are spent. (Time passes by itself, and bytes in context are a size, not a sum.)"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits for a task and its children; what is not named has none.
+    """Limits for a task and its children. None is no limit.
 
     `when_spent` is "wait" (for a raise) or "finish": end with the best result so far.
     """
@@ -63,7 +64,7 @@ class Budget:
 
     @property
     def limits(self) -> Limits:
-        """As a state tells it."""
+        """The limits for the agent's state."""
         from onward.core.state import Limits  # noqa: PLC0415 -- pydantic, which most tasks do not need
 
         wall = None if self.max_wall_time is None else round(float(self.max_wall_time) * 1000)  # type: ignore[arg-type]
@@ -77,7 +78,7 @@ class Budget:
 
     @property
     def holds(self) -> bool:
-        """Whether anything of it has to be counted."""
+        """Whether it has a limit on spending or time."""
         return any(self.of(kind) is not None for kind in (*KINDS, "wall_time"))
 
     def of(self, kind: str) -> float | None:
@@ -85,18 +86,17 @@ class Budget:
         return getattr(self, f"max_{kind}")  # type: ignore[no-any-return]
 
     def changed(self, **limits: Any) -> Budget:
-        """The same with other limits, as far as they are given."""
+        """The same budget with other limits; None keeps a limit."""
         return dataclasses.replace(self, **{name: value for name, value in limits.items() if value is not None})
 
-    def told(self) -> dict[str, Any]:
-        """As JSON: what is said, and nothing else."""
-        said = dataclasses.asdict(self)
-        return {name: value for name, value in said.items() if value not in (None, "wait")}
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, without fields that have their default."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, "wait")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Amount:
-    """How much of each kind. What is unknown is None, and unknown is never nothing: it cannot be compared with a limit."""
+    """An amount of each kind. None is unknown, and never zero: it cannot be compared with a limit."""
 
     steps: int = 0
     llm_tokens: int | None = 0
@@ -110,95 +110,97 @@ class Amount:
         )
 
 
-def _sum(one: Any, other: Any) -> Any:
-    return None if one is None or other is None else one + other
+def _sum(left: Any, right: Any) -> Any:
+    return None if left is None or right is None else left + right
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BudgetLedger:
-    """A budget, what of it is spent, who has reserved what, and who waits. Every verb gives a new one."""
+    """A budget with its spent and reserved amounts, and the tasks that wait for more. Every method returns a new ledger."""
 
     budget: Budget
     began_at: float = 0.0
     spent: Amount = Amount()
     reserved: Mapping[str, Amount] = dataclasses.field(default_factory=dict)
-    """By `CALL/TRY`: a call that was cut off and made again has two."""
+    """By `CALL/TRY`: a call that was cut off and made again has two reservations."""
     exceeded: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """By how much calls took more than was reserved for them, in all."""
+    """By kind: by how much all calls together cost more than was reserved for them."""
     waiting: Mapping[str, Amount] = dataclasses.field(default_factory=dict)
-    """Tasks that did not get what they asked for."""
+    """Tasks that did not get their amount, and that amount."""
     woken: int = 0
-    """How often somebody was told, so that each time is one of its own."""
+    """How many tasks were woken, so that each wake has a message id of its own."""
 
     def used(self, kind: str) -> float:
-        """Spent and reserved, as far as it is known."""
+        """The spent and reserved amount of a kind, as far as it is known."""
         return sum(getattr(amount, kind, 0) or 0 for amount in (self.spent, *self.reserved.values()))
 
     def lacking(self, amount: Amount, now: float = 0.0) -> str | None:
-        """The kind of which there is not enough, or None. Where a limit is set, an unknown price does not fit."""
+        """The kind of which there is not enough, or None. Where a limit is set, an unknown amount does not fit."""
         wall = self.budget.of("wall_time")
         if wall is not None and now - self.began_at >= wall:
             return "wall_time"
         for kind in KINDS:
-            limit, wanted, spent = self.budget.of(kind), getattr(amount, kind), getattr(self.spent, kind)
-            if limit is not None and (wanted is None or spent is None or self.used(kind) + wanted > limit):
+            limit, needed, spent = self.budget.of(kind), getattr(amount, kind), getattr(self.spent, kind)
+            if limit is not None and (needed is None or spent is None or self.used(kind) + needed > limit):
                 return kind
         return None
 
     def reserve(self, key: str, amount: Amount) -> BudgetLedger:
-        """Set it aside; the same key again changes nothing. Ask `lacking` first."""
+        """Reserve an amount; the same key again changes nothing. Check `lacking` first."""
         if key in self.reserved:
             return self
         return dataclasses.replace(self, reserved={**self.reserved, key: amount})
 
     def settle(self, call: str, actual: Amount) -> BudgetLedger:
-        """What a reserved call did cost, in each of its tries. One that is not reserved was settled before, and is not
-        charged again."""
-        return self._charged([key for key in self.reserved if key.rpartition("/")[0] == call], actual)
+        """Charge the actual cost of a call, for each of its tries. A call without a reservation was settled before, and is not charged
+        again."""
+        return self._charge([key for key in self.reserved if key.rpartition("/")[0] == call], actual)
 
     def free(self, key: str) -> BudgetLedger:
-        """A try that did not cost anything: it was refused before it began."""
-        return self._charged([key] if key in self.reserved else [], Amount())
+        """Free the reservation of a try that cost nothing: it was refused before it began."""
+        return self._charge([key] if key in self.reserved else [], Amount())
 
-    def _charged(self, keys: list[str], actual: Amount) -> BudgetLedger:
+    def _charge(self, keys: list[str], actual: Amount) -> BudgetLedger:
         spent, exceeded = self.spent, dict(self.exceeded)
-        for allowed in (self.reserved[key] for key in keys):
+        for estimate in (self.reserved[key] for key in keys):
             charged = Amount(
                 actual.steps,
-                allowed.llm_tokens if actual.llm_tokens is None else actual.llm_tokens,
-                allowed.cost_usd if actual.cost_usd is None else actual.cost_usd,
+                estimate.llm_tokens if actual.llm_tokens is None else actual.llm_tokens,
+                estimate.cost_usd if actual.cost_usd is None else actual.cost_usd,
             )
             spent += charged
             for kind in KINDS:
-                if (more := (getattr(charged, kind) or 0) - (getattr(allowed, kind) or 0)) > 0:
-                    exceeded[kind] = exceeded.get(kind, 0) + more
+                if (excess := (getattr(charged, kind) or 0) - (getattr(estimate, kind) or 0)) > 0:
+                    exceeded[kind] = exceeded.get(kind, 0) + excess
         rest = {key: amount for key, amount in self.reserved.items() if key not in keys}
         return dataclasses.replace(self, spent=spent, reserved=rest, exceeded=exceeded)
 
     def raised(self, **limits: Any) -> BudgetLedger:
-        """The same purse with other limits."""
+        """The ledger with other limits."""
         return dataclasses.replace(self, budget=self.budget.changed(**limits))
 
     def wait(self, task_id: str, amount: Amount) -> BudgetLedger:
-        """Remember who did not get what it asked for."""
+        """Remember a task that did not get its amount."""
         return dataclasses.replace(self, waiting={**self.waiting, task_id: amount})
 
     def served(self, task_id: str) -> BudgetLedger:
-        """It waits no longer."""
-        return dataclasses.replace(self, waiting={one: want for one, want in self.waiting.items() if one != task_id})
+        """The task waits no longer."""
+        return dataclasses.replace(
+            self, waiting={waiter: amount for waiter, amount in self.waiting.items() if waiter != task_id}
+        )
 
     def wake(self, holder: str, now: float, *, everybody: bool = False) -> tuple[BudgetLedger, list[Wake]]:
-        """Those who wait and would get what they ask for now, or all of them; they are told once."""
-        told = [one for one, want in self.waiting.items() if everybody or self.lacking(want, now) is None]
-        purse = dataclasses.replace(
+        """Wake the tasks whose amount is there now, or with `everybody` all that wait; each is woken once."""
+        woken = [task_id for task_id, amount in self.waiting.items() if everybody or self.lacking(amount, now) is None]
+        ledger = dataclasses.replace(
             self,
-            waiting={one: want for one, want in self.waiting.items() if one not in told},
-            woken=self.woken + len(told),
+            waiting={task_id: amount for task_id, amount in self.waiting.items() if task_id not in woken},
+            woken=self.woken + len(woken),
         )
-        return purse, [Wake(one, f"budget {holder} {self.woken + n}") for n, one in enumerate(told, 1)]
+        return ledger, [Wake(task_id, f"budget {holder} {self.woken + n}") for n, task_id in enumerate(woken, 1)]
 
     def pressed(self, now: float = 0.0) -> bool:
-        """Whether so much is gone that the agent should hurry."""
+        """Whether so much is used that the agent should finish soon."""
         wall = self.budget.of("wall_time")
         late = wall is not None and now - self.began_at >= PRESSURE * wall
         limits = [(kind, self.budget.of(kind)) for kind in KINDS]
@@ -207,74 +209,75 @@ class BudgetLedger:
     # ── as the store keeps it ────────────────────────────────────────────────────────────────────────────────────
 
     def packed(self) -> bytes:
-        """As bytes."""
-        return wire.encode(dataclasses.asdict(self) | {"budget": self.budget.told()})
+        """The ledger as bytes."""
+        return wire.encode(dataclasses.asdict(self) | {"budget": self.budget.to_json()})
 
     @classmethod
     def unpacked(cls, data: bytes) -> BudgetLedger:
-        """What `packed` gave."""
-        told = wire.decode(data)
+        """The ledger of which `packed` made these bytes."""
+        document = wire.decode(data)
         amounts = {
-            name: {key: Amount(**amount) for key, amount in told[name].items()} for name in ("reserved", "waiting")
+            name: {key: Amount(**amount) for key, amount in document[name].items()} for name in ("reserved", "waiting")
         }
-        return cls(**told | amounts | {"budget": Budget(**told["budget"]), "spent": Amount(**told["spent"])})
+        budget, spent = Budget(**document["budget"]), Amount(**document["spent"])
+        return cls(**document | amounts | {"budget": budget, "spent": spent})
 
 
 class Wake(NamedTuple):
-    """A task that is told that there is more, and the name of the message that tells it."""
+    """A task to wake because there is more budget, and the id of the message that wakes it."""
 
     task_id: str
     message: str
 
 
-# ── several purses at once: a task spends from its own and from those of the tasks above it ─────────────────────────
+# ── several ledgers at once: a task spends from its own budget and from those of the tasks above it ─────────────────
 
 
 class Granted(NamedTuple):
-    """What a change of purses came to."""
+    """The outcome of a change of ledgers."""
 
     purses: Mapping[str, BudgetLedger]
-    """As they are now."""
+    """The ledgers after the change, by the task that has the budget."""
     wake: tuple[Wake, ...] = ()
     holder: str = ""
-    """Whose purse lacks it; empty when nobody's does."""
+    """The task whose budget is not enough; empty when all are enough."""
     lacking: str = ""
-    """What it lacks."""
+    """The kind of which that budget has not enough."""
     pressed: bool = False
     amount: Amount = Amount()
-    """What was reserved."""
+    """The amount that was reserved."""
 
 
 def reserved(
-    purses: Mapping[str, BudgetLedger], task_id: str, key: str, amount: Amount, now: float, least: Amount | None = None
+    ledgers: Mapping[str, BudgetLedger], task_id: str, key: str, amount: Amount, now: float, least: Amount | None = None
 ) -> Granted:
-    """Reserved in all of these purses, or in none; then the task waits for the one that lacks it, where that is its way. With
-    `least`, as much as there is of the amount, and no less than that."""
+    """Reserve an amount in all of these ledgers, or in none. If one lacks it, the task waits for that one, where its budget says so. With
+    `least`, reserve as much of the amount as there is, and no less than `least`."""
     least = amount if least is None else least
-    for holder, purse in purses.items():
-        there = key in purse.reserved  # the answer to the first try was lost
-        if not there and (kind := purse.lacking(least, now)):
-            waiting = {holder: purse.wait(task_id, least)} if purse.budget.when_spent == "wait" else {}
-            return Granted({**purses, **waiting}, (), holder, kind)
-    before = [purse.reserved[key] for purse in purses.values() if key in purse.reserved]
-    given = before[0] if before else _between(least, amount, purses.values())
-    changed = {holder: purse.reserve(key, given).served(task_id) for holder, purse in purses.items()}
-    # What was only reserved because there is room for it says nothing about how much is gone.
-    pressed = any(purse.reserve(key, least).pressed(now) for purse in purses.values())
-    return Granted(changed, pressed=pressed, amount=given)
+    for holder, ledger in ledgers.items():
+        known = key in ledger.reserved  # the answer to the first try was lost
+        if not known and (kind := ledger.lacking(least, now)):
+            waiting = {holder: ledger.wait(task_id, least)} if ledger.budget.when_spent == "wait" else {}
+            return Granted({**ledgers, **waiting}, (), holder, kind)
+    before = [ledger.reserved[key] for ledger in ledgers.values() if key in ledger.reserved]
+    granted = before[0] if before else _between(least, amount, ledgers.values())
+    changed = {holder: ledger.reserve(key, granted).served(task_id) for holder, ledger in ledgers.items()}
+    # The pressure is judged by the least amount: more was reserved only because there is room for it.
+    pressed = any(ledger.reserve(key, least).pressed(now) for ledger in ledgers.values())
+    return Granted(changed, pressed=pressed, amount=granted)
 
 
-def _between(least: Amount, most: Amount, purses: Iterable[BudgetLedger]) -> Amount:
-    """As much of what lies between the two as all purses have room for."""
+def _between(least: Amount, most: Amount, ledgers: Iterable[BudgetLedger]) -> Amount:
+    """The largest amount between the two that fits all ledgers."""
     part = 1.0
-    for purse in purses:
+    for ledger in ledgers:
         for kind in KINDS:
-            limit, low, high = purse.budget.of(kind), getattr(least, kind), getattr(most, kind)
+            limit, low, high = ledger.budget.of(kind), getattr(least, kind), getattr(most, kind)
             if limit is not None and low is not None and high is not None and high > low:
-                part = min(part, (limit - purse.used(kind) - low) / (high - low))
+                part = min(part, (limit - ledger.used(kind) - low) / (high - low))
     if part >= 1.0:
         return most
-    part = max(part - 1e-9, 0.0)  # or the sum of what was rounded could be more than the limit
+    part = max(part - 1e-9, 0.0)  # or the sum of rounded amounts could exceed the limit
     tokens, cost = ((getattr(least, kind), getattr(most, kind)) for kind in ("llm_tokens", "cost_usd"))
     return Amount(
         least.steps,
@@ -283,12 +286,12 @@ def _between(least: Amount, most: Amount, purses: Iterable[BudgetLedger]) -> Amo
     )
 
 
-def settled(purses: Mapping[str, BudgetLedger], calls: Mapping[str, Amount], now: float, free: str = "") -> Granted:
-    """Calls settled in all purses, and one freed; who waits and fits now is told."""
+def settled(ledgers: Mapping[str, BudgetLedger], calls: Mapping[str, Amount], now: float, free: str = "") -> Granted:
+    """Settle calls in all ledgers, free one reservation, and wake the tasks whose amount is there now."""
     changed, wake = {}, []
-    for holder, purse in purses.items():
+    for holder, ledger in ledgers.items():
         for call, actual in calls.items():
-            purse = purse.settle(call, actual)
-        changed[holder], told = (purse.free(free) if free else purse).wake(holder, now)
-        wake += told
+            ledger = ledger.settle(call, actual)
+        changed[holder], woken = (ledger.free(free) if free else ledger).wake(holder, now)
+        wake += woken
     return Granted(changed, tuple(wake))

@@ -1,6 +1,6 @@
-"""Calls: which argument of a function gets what of an input, by the names alone.
+"""Calls: assigns the parts of an input to the arguments of a function, by names alone.
 
-Asked where the function is, and also where only its schema is known: both say the same.
+A process that has the function and a process that knows only its schema get the same result.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from onward.errors import InvalidInput
 _PLAIN = frozenset({"string", "integer", "number", "boolean"})
 
 
-def arranged(
+def arrange(
     value: Any, named: Mapping[str, Any], needed: AbstractSet[str], *, open_ended: bool = False
 ) -> dict[str, Any] | None:
-    """What each argument gets; None when no call comes of it. An object becomes arguments by name where these are its names;
-    anything else is one argument; null is none where none is needed."""
+    """The value of each argument; None when the input fits no call. An object becomes arguments by name, if its keys are their names; any
+    other input is one argument; null is no argument where none is needed."""
     if (
         isinstance(value, dict)
         and needed <= value.keys()
@@ -35,30 +35,30 @@ def arranged(
 
 
 def first(named: Mapping[str, Any], needed: AbstractSet[str]) -> str:
-    """The argument that gets an input which is no object."""
+    """The argument for an input that is no object."""
     return next(iter(needed), next(iter(named)))
 
 
 def check(value: Any, schema: Mapping[str, Any], what: str) -> None:
-    """Raises InvalidInput for what no function with this schema takes. What is inside the arguments is left to whoever has the
-    function: its checks know more than its schema."""
+    """Raises InvalidInput for an input that no function with this schema takes. Values inside of arguments are not checked: the process that
+    has the function checks them better than a schema can."""
     known, needed = schema.get("properties", {}), frozenset(schema.get("required", ()))
-    given = arranged(value, known, needed, open_ended=schema.get("additionalProperties", True))
-    if given is None or any(_no_match(item, known.get(name)) for name, item in given.items()):
+    arguments = arrange(value, known, needed, open_ended=schema.get("additionalProperties", True))
+    if arguments is None or any(_no_match(item, known.get(name)) for name, item in arguments.items()):
         raise refusal(what, list(starmap(_typed, known.items())), value, quiet=secret.MARK in wire.encode(schema))
-    for name, item in given.items():
+    for name, item in arguments.items():
         if secret.in_clear(item, known.get(name)):
             raise InvalidInput(f"{what}: {secret.in_clear_text(name)}")
 
 
 def refusal(what: str, parts: Sequence[str], value: Any, *, quiet: bool) -> InvalidInput:
-    """What is said to an input that comes to no call. `quiet`: a secret may stand in it, so it is not repeated."""
+    """The error for an input that fits no call. `quiet`: the input may contain a secret, so the error does not repeat it."""
     given = "something else" if quiet else short(readable(value), 80)
     return InvalidInput(f"{what} takes {usage(parts)}, and the input is {given}")
 
 
 def usage(parts: Sequence[str]) -> str:
-    """Arguments as a person would write them."""
+    """Arguments in words."""
     return f"an object with {', '.join(parts)}" if parts else "no input"
 
 
@@ -67,6 +67,6 @@ def _typed(name: str, schema: Mapping[str, Any]) -> str:
 
 
 def _no_match(value: Any, schema: Mapping[str, Any] | None) -> bool:
-    """Whether an object or a list is given where there is room for a single thing only."""
+    """Whether the value is an object or a list where the schema has a plain type."""
     bare = isinstance(value, dict | list) and secret.name_in(value) is None
     return bare and schema is not None and schema.get("type") in _PLAIN

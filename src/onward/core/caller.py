@@ -1,4 +1,4 @@
-"""Callers: who asks, for whom, and what they may do. Pure; `server/access/auth.py` finds out who it is."""
+"""Callers: their tenant, their key and their scopes. Pure; `server/access/auth.py` makes a caller of a request."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ DECIDE: Final = "decide"
 ADMIN: Final = "admin"
 
 SCOPES: Final = (READ, SUBMIT, DECIDE, ADMIN)
-"""To look; to ask for work and steer it; to decide what waits for people; to run the place. Each stands alone."""
+"""Read; submit and control tasks; decide approvals, questions and doubts; administrate. No scope includes another."""
 
 
 class Caller(NamedTuple):
-    """Somebody at a door. Without keys, everybody on this machine is the same caller, who may do everything."""
+    """The caller of a request. Without keys, all programs on this machine are the same caller, with all scopes."""
 
     tenant: str | None = None
-    """Whose tasks these are; tenants never see each other's. None is the tenant of all who name none."""
+    """The tenant whose tasks it sees; tenants never see each other's tasks. None: it belongs to no tenant."""
     scopes: frozenset[str] = frozenset(SCOPES)
     key: str | None = None
-    """The id of the key that was shown."""
+    """The id of its key."""
     name: str = ""
-    """What the key is called: this is who decided, in the journal and the audit."""
+    """The name of its key. Decisions are recorded under this name, in the journal and the audit log."""
     agent: str | None = None
-    """The agent whose own key it is: it decides on nothing that this agent asks."""
+    """The agent that the key belongs to. Such a caller cannot decide on anything that this agent takes part in."""
 
     @property
     def sees(self) -> str | None:
-        """Whose tasks: those of this tenant; "" those without a tenant; None all, for whoever runs the place as a whole."""
+        """The tenant whose tasks it sees: its own; "" for tasks without a tenant; None for all tasks, with the scope admin."""
         if self.tenant is not None:
             return self.tenant
         return None if ADMIN in self.scopes else ""
@@ -37,7 +37,7 @@ class Caller(NamedTuple):
 ANYBODY: Final = Caller()
 
 KEYLESS: Final = (
-    "without a key (`onward keys create` makes one) every program on this machine may do everything over HTTP, and nobody else is "
-    "answered"
+    "without a key (`onward keys create` makes one) every program on this machine may do everything over HTTP, and requests from "
+    "other machines are refused"
 )
-"""What a server says at its start that answers without a key."""
+"""The sentence that a server without keys prints when it starts."""

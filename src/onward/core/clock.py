@@ -1,4 +1,4 @@
-"""Time is given, never taken: whoever needs it holds a Clock, so that tests and the simulator can move it."""
+"""Clocks: code that needs the time gets a Clock, so that tests and the simulator can move the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time for what people read, monotonic time for what may never jump, and a way to wait."""
+    """Wall time for people, monotonic time for durations, and a way to wait."""
 
     @property
     def now(self) -> Callable[[], float]:
@@ -19,13 +19,13 @@ class Clock(Protocol):
 
     @property
     def monotonic(self) -> Callable[[], float]:
-        """Seconds since some fixed moment; runs on while the machine is suspended, where the system can tell."""
+        """Seconds since a fixed moment. They go on while the machine is suspended, where the system supports it."""
         ...
 
     async def sleep(self, delay: float) -> None: ...
 
 
-# A laptop's lid does not stop a lease: CLOCK_MONOTONIC would.
+# A lease goes on while a laptop is closed; CLOCK_MONOTONIC stops.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
@@ -33,7 +33,7 @@ class SystemClock:
     """The machine's own clocks."""
 
     def __init__(self) -> None:
-        # Bound here and not wrapped in methods: a step reads the clock twice, and a worker does tens of thousands a second.
+        # Functions, not methods: a step reads the clock twice, and a worker does tens of thousands of steps a second.
         self.now: Callable[[], float] = time.time
         self.monotonic: Callable[[], float] = (
             time.monotonic if _STEADY is None else functools.partial(time.clock_gettime, _STEADY)
@@ -43,5 +43,5 @@ class SystemClock:
         await asyncio.sleep(delay)
 
     def nap(self, delay: float) -> None:
-        """The same for code without a loop."""
+        """Sleep in code without an event loop."""
         time.sleep(delay)

@@ -1,19 +1,19 @@
-"""What travels through a handler without being an error: a shift that ends before its handler does.
+"""Exceptions that are no errors: they end a shift before its handler returns.
 
-BaseExceptions, so that `except Exception` in a handler lets them pass. After one of them the context is dead, but for
-Cancel, which the sagas on its way undo their work for.
+They are BaseExceptions, so that `except Exception` in a handler does not catch them. After one of them the context refuses further
+calls, except after Cancel: then open sagas undo their steps.
 """
 
 from __future__ import annotations
 
 
 class Control(BaseException):
-    """The shift is over; the handler is left."""
+    """Ends the shift."""
 
 
 class Suspend(Control):
-    """The task waits and gives its slot back; it returns through its journal. `inbox` is how many messages it has read:
-    when there are more, it does not wait at all."""
+    """The task waits and frees its slot; a later shift goes on from its journal. `inbox` is how many messages it has read: when there are
+    more, it does not wait."""
 
     def __init__(self, due_at: float, reason: str, inbox: int | None = None) -> None:
         self.due_at, self.reason, self.inbox = due_at, reason, inbox
@@ -21,19 +21,19 @@ class Suspend(Control):
 
 
 class Fenced(Control):
-    """The journal has moved on without this worker: whatever it does here no longer counts."""
+    """Another worker has written to the journal: the store refuses all further records of this shift."""
 
 
 class HandBack(Control):
-    """The worker stops and gives the task to another."""
+    """The worker stops, and another one goes on with the task."""
 
 
 class Park(Control):
-    """The code and the journal disagree; a person has to look."""
+    """The code does not fit the journal; a person has to decide."""
 
 
 class Doubt(Control):
-    """Nobody knows whether an effect happened; a person has to say."""
+    """An effect is in doubt; a person has to say whether it happened."""
 
     def __init__(self, key: str, why: str, inbox: int) -> None:
         self.key, self.why, self.inbox = key, why, inbox
@@ -41,17 +41,17 @@ class Doubt(Control):
 
 
 class Unheard(Exception):
-    """A task that was about to complete has got a message that it has not read; nothing was written. It goes on."""
+    """A task that was about to complete has an unread message. Its end was not written; the task goes on."""
 
 
 class NotNow(Exception):
-    """Raised inside a step: it cannot begin yet, and nothing is wrong with it. The task waits until then, or until it is told,
-    without a slot; then the step is tried again, and none of this counts as an attempt."""
+    """Raised inside a step that cannot begin yet, for example because a quota is used up. The task waits without a slot until that time, or
+    until a message wakes it; then the step is tried again. This does not count as an attempt. `details` go into the record."""
 
-    def __init__(self, reason: str, until: float, why: str, **said: object) -> None:
-        self.reason, self.until, self.why, self.said = reason, until, why, said
+    def __init__(self, reason: str, until: float, why: str, **details: object) -> None:
+        self.reason, self.until, self.why, self.details = reason, until, why, details
         super().__init__(why)
 
 
 class Cancel(Control):
-    """Somebody cancelled the task: what is owed is undone on the way out."""
+    """The task was cancelled: open sagas undo their steps before the shift ends."""

@@ -1,7 +1,7 @@
-"""Named crash points: places where a test may end the process, in the very moment that hurts most.
+"""Named crash points: places where a test may kill the process, at the worst moments.
 
-In production they cost a comparison with None. `ONWARD_CRASH=save.before:3` ends the process with -9 at the third
-passing of that point; tests inside one process install a hook of their own.
+In production a crash point costs a comparison with None. `ONWARD_CRASH=save.before:3` kills the process (-9) when it passes that point
+for the third time. Tests inside of one process install a hook of their own.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ _hook: Callable[[str], None] | None = None
 
 
 def crashpoint(name: str) -> None:
-    """A moment in which a crash must change nothing."""
+    """Marks a moment at which a crash must do no harm."""
     if _hook is not None:
         _hook(name)
 
 
 def install(hook: Callable[[str], None] | None) -> None:
-    """Have `hook` called at every crash point; None takes it away."""
+    """Call `hook` at every crash point; None removes it."""
     global _hook  # noqa: PLW0603 -- one process, one hook: that is the point
     _hook = hook
 
 
-def from_environment(wish: str) -> None:
+def from_environment(setting: str) -> None:
     """Arm the crash point that ONWARD_CRASH names."""
-    point, _, count = wish.partition(":")
+    point, _, count = setting.partition(":")
     passed: Counter[str] = Counter()
 
     def hook(name: str) -> None:
@@ -39,5 +39,5 @@ def from_environment(wish: str) -> None:
     install(hook)
 
 
-if wish := os.environ.get("ONWARD_CRASH"):
-    from_environment(wish)
+if _setting := os.environ.get("ONWARD_CRASH"):
+    from_environment(_setting)

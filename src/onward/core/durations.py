@@ -5,10 +5,14 @@ from __future__ import annotations
 import datetime
 import math
 import re
+from typing import Annotated
 
 from onward.errors import BadSetting
 
 Duration = float | int | str | datetime.timedelta
+
+Time = Annotated[float, "a time"]
+"""Seconds since 1970, UTC. In JSON of views it is ISO 8601."""
 
 Moment = datetime.datetime | float
 """A time with its zone, or seconds since 1970."""

@@ -1,7 +1,7 @@
-"""Events: records that others want to hear of. An event is one record of one task, and its type is the kind of that record.
+"""Events: records that subscribers receive. An event is one record of one task, and its type is the kind of that record.
 
-Two words stand for records of other kinds, and are the type where they were asked for: `tool.executed` is a `step.completed` that
-was a call of a tool by an agent, `agent.error` is whatever tells that something went wrong for good.
+Some types are aliases for records of other kinds, for subscriptions that name them: `tool.executed` is a `step.completed` of a tool call
+of an agent, `agent.error` is any record of a final failure.
 """
 
 from __future__ import annotations
@@ -22,43 +22,45 @@ KINDS: Final = frozenset(
     for name, value in vars(r).items()
     if name.isupper() and isinstance(value, str) and (("." in value) or name == "PROGRESS")
 )
-"""Every kind of record there is: each is a type of event."""
+"""All kinds of records. Each is a type of event."""
 
 ALIASES: Final[dict[str, frozenset[str]]] = {
     "task.started": frozenset({r.SHIFT}),
     "tool.executed": frozenset({r.STEP_DONE}),
     "agent.error": frozenset({r.FAILED, r.PARKED, r.QUARANTINED, r.STEP_FAILED}),
 }
-"""Types that are a part of some kinds, or several of them."""
+"""Types that stand for several kinds of records, or for a part of the records of a kind."""
 
 ENDINGS: Final = (r.COMPLETED, r.FAILED, r.CANCELLED, r.RESUMED)
-"""What a webhook that is given at submit hears of: the ends of its task, and that an end was none."""
+"""The events for a webhook that a submit names: the ends of its task, and that an ended task was resumed."""
 
 PREFIX: Final = "dev.onward."
 BODY_LIMIT: Final = 20_000
-"""Bytes of an event on its way out: larger ones are refused by many receivers."""
+"""Bytes of an event on the wire: many receivers refuse larger ones."""
 
 _STATES = {r.COMPLETED: "completed", r.FAILED: "failed", r.CANCELLED: "cancelled"}
-_OUTPUT = {"id", "bytes", "artifacts", "brief", "patch"}
-_WORDS = 2_000
+_TOOL_OUTPUT = {"id", "bytes", "artifacts", "brief", "patch"}
+"""The fields of the result of a tool call."""
+_MAX_FIELD = 2_000
+"""Bytes of a field that a cut event still has, and characters of a cut string."""
 
 
 class Origin(NamedTuple):
-    """What an event tells of its task beside the record."""
+    """Facts about the task of an event, beside the record."""
 
     task: str
     created_at: float
     key: str | None = None
     labels: dict[str, str] | None = None
     first: bool = True
-    """Whether no record of this kind came before."""
+    """Whether the task has no earlier record of this kind."""
     trace: dict[str, str] | None = None
-    """The trace that came with the task."""
+    """The trace that was submitted with the task."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a task. `id` is the same however often it is told."""
+    """A record of a task, for subscribers. `id` is the same however often the event is sent."""
 
     id: str
     type: str
@@ -70,65 +72,67 @@ class Event:
 
 
 def known_types(types: Iterable[str]) -> tuple[str, ...]:
-    """Types as a subscription may name them: kinds of records, `task.*` and the like, or `*`. Raises UsageError."""
+    """The types of a subscription: kinds of records, aliases, `task.*` and the like, or `*`. Raises UsageError for others."""
     given = (types,) if isinstance(types, str) else tuple(types)
-    for one in given:
-        if not isinstance(one, str) or not _kinds_of(one):
-            near = ", ".join(sorted(KINDS | ALIASES.keys()))
-            raise UsageError(f"there are no events of type {one!r:.80}; there are *, task.* and the like, and {near}")
+    for type_ in given:
+        if not isinstance(type_, str) or not _kinds_of(type_):
+            known = ", ".join(sorted(KINDS | ALIASES.keys()))
+            raise UsageError(
+                f"there are no events of type {type_!r:.80}; there are *, task.* and the like, and {known}"
+            )
     if not given:
         raise UsageError("name at least one type of event, such as task.completed, task.* or *")
     return given
 
 
-def _kinds_of(one: str) -> frozenset[str]:
-    if one == "*":
+def _kinds_of(type_: str) -> frozenset[str]:
+    if type_ == "*":
         return KINDS
-    if one.endswith(".*"):
-        return frozenset(kind for kind in KINDS if kind.startswith(one[:-1]))
-    return ALIASES.get(one) or frozenset({one} & KINDS)
+    if type_.endswith(".*"):
+        return frozenset(kind for kind in KINDS if kind.startswith(type_[:-1]))
+    return ALIASES.get(type_) or frozenset({type_} & KINDS)
 
 
 def kinds(types: Iterable[str]) -> str:
-    """The kinds of records of these types, as the store looks for them: between bars, or a star."""
+    """The kinds of records of these types, in the form that the store searches: between bars, or a star."""
     given = tuple(types)
     if "*" in given:
         return "*"
     return "|" + "|".join(sorted(frozenset().union(*map(_kinds_of, given)))) + "|"
 
 
-def busy(found: str) -> bool:
-    """Whether these kinds come often: more than what becomes of tasks."""
-    return found == "*" or any(not _calm(kind) for kind in found.strip("|").split("|"))
+def busy(kinds_: str) -> bool:
+    """Whether these kinds (see `kinds`) have frequent ones: others than changes of the state of a task."""
+    return kinds_ == "*" or any(not _is_rare(kind) for kind in kinds_.strip("|").split("|"))
 
 
-def _calm(kind: str) -> bool:
+def _is_rare(kind: str) -> bool:
     return kind.startswith("task.") and kind != r.SUBMITTED
 
 
 def type_of(types: Iterable[str], record: Record, *, first: bool) -> str | None:
-    """Under which type somebody who asked for these hears of a record; None when it is not one of them after all."""
+    """The type of a record for a subscription to these types; None when the record is of none of them."""
     given = tuple(types)
-    if any(one not in ALIASES and record.kind in _kinds_of(one) for one in given):
+    if any(type_ not in ALIASES and record.kind in _kinds_of(type_) for type_ in given):
         return record.kind
-    for one in given:
-        if record.kind in ALIASES.get(one, ()) and _really(one, record, first):
-            return one
+    for type_ in given:
+        if record.kind in ALIASES.get(type_, ()) and _matches_alias(type_, record, first):
+            return type_
     return None
 
 
-def _really(alias: str, record: Record, first: bool) -> bool:
+def _matches_alias(alias: str, record: Record, first: bool) -> bool:
     if alias == "task.started":
         return first
-    return alias != "tool.executed" or of_tool(_said(record).get("result"))
+    return alias != "tool.executed" or of_tool(_payload(record).get("result"))
 
 
 def of_tool(result: Any) -> bool:
-    """Whether this is what the record of a tool's call holds."""
-    return isinstance(result, dict) and {"id", "bytes"} <= result.keys() <= _OUTPUT
+    """Whether this is the result of a tool call of an agent."""
+    return isinstance(result, dict) and {"id", "bytes"} <= result.keys() <= _TOOL_OUTPUT
 
 
-def _said(record: Record) -> dict[str, Any]:
+def _payload(record: Record) -> dict[str, Any]:
     try:
         value = record.value
     except InvalidInput:
@@ -137,28 +141,28 @@ def _said(record: Record) -> dict[str, Any]:
 
 
 def event(task_id: str, record: Record, kind: str, origin: Origin) -> Event:
-    """A record as an event of this type."""
-    said = _said(record)
-    if record.kind == r.STEP_DONE and of_tool(said.get("result")):
-        said["tool"] = record.key.rpartition("]")[2]
+    """The event of a record, of this type."""
+    payload = _payload(record)
+    if record.kind == r.STEP_DONE and of_tool(payload.get("result")):
+        payload["tool"] = record.key.rpartition("]")[2]
     if record.kind in _STATES:
-        said = {
+        payload = {
             "state": _STATES[record.kind],
-            "result": said.get("result"),
-            "error": said.get("error"),
+            "result": payload.get("result"),
+            "error": payload.get("error"),
             "key": origin.key,
             "labels": origin.labels or {},
             "created_at": moment(origin.created_at),
             "finished_at": moment(record.at),
         }
     elif record.key:
-        said["step"] = record.key
-    data = said | {"task_id": task_id, "task": origin.task}
+        payload["step"] = record.key
+    data = payload | {"task_id": task_id, "task": origin.task}
     return Event(f"{task_id}.{record.seq}", kind, task_id, origin.task, record.seq, record.at, data)
 
 
 def body(event: Event, limit: int = BODY_LIMIT) -> bytes:
-    """CloudEvents 1.0 in JSON. What would be too large is left out, and said to be: the task has it."""
+    """The event as CloudEvents 1.0 in JSON. Fields that are too large are left out, and `truncated` says so: the task has them."""
     whole = wire.encode(_cloud(event, event.data), "an event")
     if len(whole) <= limit:
         return whole
@@ -169,19 +173,19 @@ def body(event: Event, limit: int = BODY_LIMIT) -> bytes:
         "path": f"/api/tasks/{event.task_id}",
     }
     small = {
-        name: value for name, value in event.data.items() if len(wire.encode(value)) <= _WORDS and name not in kept
+        name: value for name, value in event.data.items() if len(wire.encode(value)) <= _MAX_FIELD and name not in kept
     }
     if isinstance(error := event.data.get("error"), dict) and "error" not in small:
         small["error"] = {name: _cut(value) for name, value in error.items() if name in {"type", "message"}}
-    for said in (small, {"state": event.data.get("state")}):
-        told = wire.encode(_cloud(event, said | kept), "an event")
-        if len(told) <= limit:
+    for data in (small, {"state": event.data.get("state")}):
+        encoded = wire.encode(_cloud(event, data | kept), "an event")
+        if len(encoded) <= limit:
             break
-    return told
+    return encoded
 
 
 def _cut(value: Any) -> Any:
-    return value[:_WORDS] if isinstance(value, str) else None
+    return value[:_MAX_FIELD] if isinstance(value, str) else None
 
 
 def _cloud(event: Event, data: dict[str, Any]) -> dict[str, Any]:

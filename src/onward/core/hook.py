@@ -1,12 +1,12 @@
-"""Hooks: signed requests from outside that wake a task or ask for one. Pure: what a signature has to be.
+"""Hooks: signed requests from outside that wake a task or submit one. Pure: this module checks signatures.
 
-Three ways of signing, each HMAC-SHA256 over the bytes that were sent:
+Three schemes of signing, each HMAC-SHA256 over the bytes that were sent:
 
     standard   Standard Webhooks: `webhook-signature: v1,BASE64 …` over `ID.TIME.BODY`
-    github     `x-hub-signature-256: sha256=HEX` over the body; others (Shopify's kin, GitLab's) use the same form
+    github     `x-hub-signature-256: sha256=HEX` over the body; others use the same form
     stripe     `stripe-signature: t=TIME,v1=HEX` over `TIME.BODY`
 
-Where a time is signed it must be near: an old request that somebody kept is none.
+A time that is signed must be near the current time: an old request that was recorded and sent again is refused.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any, Final
 from onward.core.durations import Duration, seconds
 from onward.errors import BadSetting, Unauthorized
 
-TOLERANCE: Final = 300.0
-"""Seconds between the time that was signed and now."""
+TIME_TOLERANCE_S: Final = 300.0
+"""Seconds that the signed time may differ from the current time."""
 PREFIX: Final = "whsec_"
 
 Headers = Mapping[str, str]
@@ -31,21 +31,21 @@ Headers = Mapping[str, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """A request whose signature was right."""
+    """A request with a valid signature."""
 
     id: str
-    """The sender's own id of it where there is one, else the hash of its bytes: the same when it is sent again. Use it as `key`
-    of a submit or `id` of a signal, and twice is once."""
+    """The sender's id of the event, else the hash of the body: the same when it is sent again. Used as `key` of a submit or `id` of a
+    signal, it makes a repeated request count once."""
     data: Any
     """The body, read as JSON."""
     headers: Headers
     type: str = ""
-    """What the sender calls it."""
+    """The sender's type of the event."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hook:
-    """One hook: its name, how it is signed, and what is done about what comes."""
+    """A hook: its name, its function, and how its requests are signed."""
 
     name: str
     function: Callable[[Event], Any]
@@ -54,25 +54,25 @@ class Hook:
     timeout: float = 10.0
 
     def check_head(self, headers: Headers) -> None:
-        """Raises Unauthorized where no signature came: then the body needs not be read."""
+        """Raises Unauthorized for a request without a signature, before its body is read."""
         if not headers.get(_SIGNATURES[self.scheme]):
             raise Unauthorized
 
     def event(self, headers: Headers, body: bytes, data: Any, now: float) -> Event:
-        """What came, if it is signed. Raises Unauthorized."""
+        """The event of a request. Raises Unauthorized for a wrong signature."""
         if not any(SCHEMES[self.scheme](headers, body, secret, now) for secret in self.secrets):
             raise Unauthorized
-        named = next((headers[name] for name in _IDS[self.scheme] if headers.get(name)), None)
-        if named is None and isinstance(data, dict) and isinstance(data.get("id"), str):
-            named = data["id"]
+        event_id = next((headers[name] for name in _IDS[self.scheme] if headers.get(name)), None)
+        if event_id is None and isinstance(data, dict) and isinstance(data.get("id"), str):
+            event_id = data["id"]
         kind = next((headers[name] for name in _TYPES if headers.get(name)), None)
         if kind is None and isinstance(data, dict) and isinstance(data.get("type"), str):
             kind = data["type"]
-        return Event(named or hashlib.sha256(body).hexdigest(), data, headers, kind or "")
+        return Event(event_id or hashlib.sha256(body).hexdigest(), data, headers, kind or "")
 
 
-# Standard Webhooks signs its id. GitHub signs no header at all, and names nothing in the body. Stripe's id is in the body, which is
-# signed: a header beside it would let whoever kept a request send it as another.
+# Standard Webhooks signs its id. GitHub signs no header, and has no id in the body. Stripe's id is in the body, which is signed: with an id
+# from a header, an attacker could send a recorded request again as another one.
 _IDS = {
     "standard": ("webhook-id",),
     "github": ("x-github-delivery", "webhook-id", "ce-id", "idempotency-key"),
@@ -83,8 +83,8 @@ _SIGNATURES = {
     "github": "x-hub-signature-256",
     "stripe": "stripe-signature",
 }
-MOST_SIGNATURES: Final = 20
-"""Signatures of one request that are looked at: senders have two while they change their secret."""
+MAX_SIGNATURES: Final = 20
+"""Signatures of one request that are checked: senders send two while they change their secret."""
 _TYPES = ("x-github-event", "ce-type")
 
 
@@ -95,13 +95,13 @@ def hook(
     if scheme not in SCHEMES:
         raise BadSetting("scheme", scheme, f"one of {', '.join(SCHEMES)}")
     secrets = (secret,) if isinstance(secret, str) else tuple(secret)
-    if not secrets or not all(isinstance(one, str) and len(one) >= 16 for one in secrets):
+    if not secrets or not all(isinstance(value, str) and len(value) >= 16 for value in secrets):
         raise BadSetting(
-            f"the secret of hook {name!r}", "…", "a text of 16 or more characters, or several while it changes"
+            f"the secret of hook {name!r}", "…", "a string of 16 or more characters, or several while it changes"
         )
     if scheme == "standard":
-        for one in secrets:
-            _decoded(one)
+        for value in secrets:
+            _decode(value)
     return Hook(name, function, secrets, scheme, seconds(timeout, "timeout"))
 
 
@@ -114,8 +114,8 @@ def _standard(headers: Headers, body: bytes, secret: str, now: float) -> bool:
     sent, at, given = (headers.get(f"webhook-{part}", "") for part in ("id", "timestamp", "signature"))
     if not sent or not _near(at, now):
         return False
-    wanted = base64.b64encode(sign(_decoded(secret), f"{sent}.{at}.".encode() + body)).decode()
-    return any(_same(one, f"v1,{wanted}") for one in given.split(maxsplit=MOST_SIGNATURES)[:MOST_SIGNATURES])
+    wanted = base64.b64encode(sign(_decode(secret), f"{sent}.{at}.".encode() + body)).decode()
+    return any(_same(signature, f"v1,{wanted}") for signature in given.split(maxsplit=MAX_SIGNATURES)[:MAX_SIGNATURES])
 
 
 def _github(headers: Headers, body: bytes, secret: str, _now: float) -> bool:
@@ -123,7 +123,7 @@ def _github(headers: Headers, body: bytes, secret: str, _now: float) -> bool:
 
 
 def _stripe(headers: Headers, body: bytes, secret: str, now: float) -> bool:
-    parts = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")[:MOST_SIGNATURES]]
+    parts = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")[:MAX_SIGNATURES]]
     at = next((value for name, _, value in parts if name == "t"), "")
     if not _near(at, now):
         return False
@@ -143,10 +143,10 @@ def _same(given: str, wanted: str) -> bool:
 
 
 def _near(at: str, now: float) -> bool:
-    return at.isascii() and at.isdecimal() and len(at) < 15 and abs(int(at) - now) <= TOLERANCE
+    return at.isascii() and at.isdecimal() and len(at) < 15 and abs(int(at) - now) <= TIME_TOLERANCE_S
 
 
-def _decoded(secret: str) -> bytes:
+def _decode(secret: str) -> bytes:
     try:
         return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):

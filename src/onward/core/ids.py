@@ -1,7 +1,7 @@
-"""Ids: 26 characters that sort by the time they were made (UUIDv7's layout in Crockford's base 32, lower case).
+"""Ids: 26 characters that sort by the time at which they were made (the layout of UUIDv7, in Crockford's base 32, lower case).
 
-Text, so that the same id is readable in Python, SQL, URLs and a terminal. Within one process ids never go backwards,
-even when the clock does.
+They are strings, so that the same id is readable in Python, SQL, URLs and a terminal. Within one process ids never go backwards, even
+when the clock does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LAST = 2.0**48 / 1000 - 1
 
 
 def first_id(at: float) -> str:
-    """The lowest id that could have been made at this time (seconds since 1970)."""
+    """The lowest id of this time (seconds since 1970)."""
     return _text(int(min(max(at, 0.0), _LAST) * 1000) << 80)
 
 

@@ -1,8 +1,8 @@
-"""Keys as text: `onw_<env>_<id>_<secret><checksum>`, and as the store has them.
+"""Keys as strings, `onw_<env>_<id>_<secret><checksum>`, and as rows of the store.
 
-The id is no secret: a key is looked up by it. The secret has 256 bits, so a plain hash of the whole text is kept and nothing
-slower is needed. The checksum is a CRC of all before it: scanners that look for keys in code find ours without asking us, and
-a key that was mistyped is refused without asking the database.
+The id is no secret: the store looks a key up by it. The secret has 256 bits, so the store keeps a plain hash of the whole key and needs no
+slower one. The checksum is a CRC of everything before it: scanners recognise keys in code without a request to a server, and a mistyped
+key is refused without a query.
 """
 
 from __future__ import annotations
@@ -16,31 +16,33 @@ from typing import NamedTuple
 
 ENV = "live"
 _DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
-_ID, _SECRET, _CHECK = 12, 43, 6
-_FORM = re.compile(rf"(onw_[a-z0-9]{{1,16}}_([0-9a-z]{{{_ID}}})_[0-9A-Za-z]{{{_SECRET}}})([0-9A-Za-z]{{{_CHECK}}})")
+_ID_CHARS, _SECRET_CHARS, _CHECKSUM_CHARS = 12, 43, 6
+_FORM = re.compile(
+    rf"(onw_[a-z0-9]{{1,16}}_([0-9a-z]{{{_ID_CHARS}}})_[0-9A-Za-z]{{{_SECRET_CHARS}}})([0-9A-Za-z]{{{_CHECKSUM_CHARS}}})"
+)
 
 
 class Token(NamedTuple):
-    """A key as its owner has it."""
+    """A whole key, with its secret."""
 
     text: str
     id: str
 
     @property
     def hash(self) -> bytes:
-        """What the store keeps of it."""
+        """The hash that the store keeps."""
         return hashlib.sha256(self.text.encode()).digest()
 
 
 class KeyRow(NamedTuple):
-    """A key as the store has it, and the time there."""
+    """A key as the store has it, and the time of the database."""
 
     id: str
     hash: bytes
     name: str
     tenant: str | None
     scopes: str
-    """With blanks between them."""
+    """Separated by blanks."""
     agent: str | None
     created_at: float
     expires_at: float | None
@@ -50,29 +52,29 @@ class KeyRow(NamedTuple):
 
     @property
     def valid(self) -> bool:
-        """Whether it opens anything just now."""
+        """Whether it is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or self.now < self.expires_at)
 
 
 def new(env: str = ENV) -> Token:
-    """A new key. Its randomness is the system's and never a seeded source: who knows the seed knows the keys."""
-    name = "".join(secrets.choice(_DIGITS[:10] + _DIGITS[36:]) for _ in range(_ID))
-    secret = "".join(secrets.choice(_DIGITS) for _ in range(_SECRET))
+    """A new key. Its randomness comes from the system and never from a seeded source: a known seed would give away the keys."""
+    name = "".join(secrets.choice(_DIGITS[:10] + _DIGITS[36:]) for _ in range(_ID_CHARS))
+    secret = "".join(secrets.choice(_DIGITS) for _ in range(_SECRET_CHARS))
     text = f"onw_{env}_{name}_{secret}"
     return Token(text + _checksum(text), name)
 
 
 def parse(text: str) -> Token | None:
-    """The key that a text is; None when it cannot be one."""
-    found = _FORM.fullmatch(text)
-    if found is None or _checksum(found[1]) != found[3]:
+    """Parse a key; None for a string that is none."""
+    match = _FORM.fullmatch(text)
+    if match is None or _checksum(match[1]) != match[3]:
         return None
-    return Token(text, found[2])
+    return Token(text, match[2])
 
 
 def _checksum(text: str) -> str:
     rest, digits = zlib.crc32(text.encode()), ""
-    for _ in range(_CHECK):
+    for _ in range(_CHECKSUM_CHARS):
         rest, digit = divmod(rest, len(_DIGITS))
         digits = _DIGITS[digit] + digits
     return digits

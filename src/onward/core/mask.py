@@ -1,11 +1,11 @@
-"""Masks: what stands where the value of a secret would have been written, `[secret NAME]`.
+"""Masks: replaces the values of secrets in everything that is written by `[secret NAME]`.
 
-Every value that was handed out in this process is known here. Whatever is written (`wire`, contents, artifacts, names of steps,
-logs) is looked through for it: as it is, and as programs tend to write it: escaped for JSON, for a URL, for HTML, for a shell, in
-base64 (also in the middle of a longer text, as in `Basic dXNlcjpwYXNz`), in hex, and line by line where it has several lines.
-A value that was changed in another way (compressed, encrypted, cut in two) is not found.
+This module knows every value that was used in this process. It searches everything that is written (`wire`, contents, artifacts, names of
+steps, logs) for these values, in the forms in which programs write them: plain, escaped for JSON, a URL, HTML or a shell, in base64 (also
+in the middle of a longer string, as in `Basic dXNlcjpwYXNz`), in hex, and line by line where a value has several lines. A value that was
+changed in another way (compressed, encrypted, cut in two) is not found.
 
-While nothing is known, `on` is False, and that is all that anybody asks.
+While no value is known, `on` is False, and callers skip the search.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-SHORTEST = 8
-"""Characters that a secret has at least. What is shorter is part of other words too, and masking it would spoil them."""
+MIN_CHARS = 8
+"""Characters that a secret has at least. A shorter string is part of other words too, and masking it would damage them."""
 
-LINE = 16
+MIN_LINE_CHARS = 16
 """Characters that a line of a longer secret has at least, to be masked by itself."""
 
 RECENT = 64
-"""Values of one name that are remembered where nobody says when they are over: those from before a change may still be on
-their way."""
+"""Values of one name that are remembered when they are never forgotten explicitly: after a change of a secret, the values before may still
+be in use."""
 
 on = False
-"""Whether there is anything to mask."""
+"""Whether any value is known."""
 
 
 class _Form(NamedTuple):
     text: str
     json: bytes
-    """As it stands in JSON of ours."""
+    """In JSON that we write."""
     name: str
 
 
@@ -45,25 +45,25 @@ _counts: dict[tuple[str, str], int] = {}
 """How often each value of each name was learned and not forgotten, the oldest first."""
 _forms: tuple[_Form, ...] = ()
 _wide: tuple[tuple[bytes, bytes], ...] = ()
-"""For bytes that are no text of ours: also as UTF-16."""
+"""For bytes from elsewhere: also in UTF-16."""
 _names: dict[str, str] = {}
 
 
 def learn(name: str, value: str, recent: int | None = None) -> None:
-    """From now on this is written as `[secret NAME]`: until it is forgotten, or so many others of that name came after it."""
-    if len(value) < SHORTEST:
+    """Mask this value from now on: until it is forgotten, or `recent` other values of that name came after it."""
+    if len(value) < MIN_CHARS:
         raise ValueError("too short to be masked")
     with _lock:
-        there = _counts.pop((name, value), 0)
-        _counts[name, value] = there + 1
-        if not there:
+        count = _counts.pop((name, value), 0)
+        _counts[name, value] = count + 1
+        if not count:
             for old in [pair for pair in _counts if pair[0] == name][:-recent] if recent else ():
                 del _counts[old]
             _compile()
 
 
 def forget(name: str, value: str) -> None:
-    """It is not used any more, by whoever learned it."""
+    """Undo one `learn` of this value."""
     with _lock:
         if (name, value) not in _counts:
             return
@@ -74,7 +74,7 @@ def forget(name: str, value: str) -> None:
 
 
 def clear() -> None:
-    """Forget everything, as between two tests."""
+    """Forget all values, as between two tests."""
     with _lock:
         _counts.clear()
         _compile()
@@ -82,12 +82,14 @@ def clear() -> None:
 
 def _compile() -> None:
     global _forms, _wide, _names, on  # noqa: PLW0603 -- one for the process, replaced as a whole
-    known = sorted(_counts, reverse=True)  # of two names for one value the first by name, whichever came first
-    found = {form: name for name, value in known for form in forms(value)}
-    ordered = sorted(found.items(), key=lambda one: -len(one[0]))
-    _forms = tuple(_Form(form, _escaped(form).encode("utf-8", "replace"), name) for form, name in ordered)
-    shapes = {form.encode(codec, "replace"): name for form, name in ordered for codec in _CODECS}
-    _wide = tuple((form, marker(name).encode()) for form, name in sorted(shapes.items(), key=lambda one: -len(one[0])))
+    known = sorted(_counts, reverse=True)  # of two names for one value, the first in alphabetical order counts
+    names = {form: name for name, value in known for form in forms(value)}
+    ordered = sorted(names.items(), key=lambda item: -len(item[0]))
+    _forms = tuple(_Form(form, _escape(form).encode("utf-8", "replace"), name) for form, name in ordered)
+    encoded = {form.encode(codec, "replace"): name for form, name in ordered for codec in _CODECS}
+    _wide = tuple(
+        (form, marker(name).encode()) for form, name in sorted(encoded.items(), key=lambda item: -len(item[0]))
+    )
     _names = {value: name for name, value in known}
     on = bool(_counts)
 
@@ -96,7 +98,7 @@ _CODECS = ("utf-8", "utf-16-le", "utf-16-be")
 
 
 def marker(name: str) -> str:
-    """What stands in its place."""
+    """The string that replaces the value of a secret."""
     return f"[secret {name}]"
 
 
@@ -105,82 +107,82 @@ def name_of(value: str) -> str | None:
     return _names.get(value)
 
 
-# ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── masking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def text(said: str) -> str:
-    """A text with every value masked."""
+def text(plain: str) -> str:
+    """A string with every value masked."""
     for form, _, name in _forms:
-        if form in said:
-            said = said.replace(form, marker(name))
-    return said
+        if form in plain:
+            plain = plain.replace(form, marker(name))
+    return plain
 
 
-def data(said: bytes) -> bytes:
-    """The same for bytes of any kind."""
+def data(plain: bytes) -> bytes:
+    """Bytes of any kind with every value masked."""
     for form, mark in _wide:
-        if form in said:
-            said = said.replace(form, mark)
-    return said
+        if form in plain:
+            plain = plain.replace(form, mark)
+    return plain
 
 
-def value(said: Any) -> Any:
-    """The same for a JSON value: texts, keys, and numbers that are a secret."""
-    if isinstance(said, str):
-        return text(said)
-    if isinstance(said, dict):
-        told = {}
-        for key, item in said.items():
-            told[value(key)] = value(item)
-        return told
-    if isinstance(said, list | tuple):
+def value(plain: Any) -> Any:
+    """A JSON value with every value masked: strings, keys, and numbers that are a secret."""
+    if isinstance(plain, str):
+        return text(plain)
+    if isinstance(plain, dict):
+        masked = {}
+        for key, item in plain.items():
+            masked[value(key)] = value(item)
+        return masked
+    if isinstance(plain, list | tuple):
         items = []
-        for item in said:
+        for item in plain:
             items.append(value(item))
         return items
-    if isinstance(said, int | float) and (name := _names.get(str(said))) is not None:
+    if isinstance(plain, int | float) and (name := _names.get(str(plain))) is not None:
         return marker(name)
-    return said
+    return plain
 
 
-def name_in(said: bytes) -> str | None:
-    """The name of a secret whose value is in JSON that we wrote, None when there is none."""
+def name_in(json_data: bytes) -> str | None:
+    """The name of a secret whose value is in JSON that we wrote; None when there is none."""
     for _, form, name in _forms:
-        if form in said:
+        if form in json_data:
             return name
     return None
 
 
-def name_in_bytes(said: bytes) -> str | None:
-    """The same for bytes of any kind."""
+def name_in_bytes(any_data: bytes) -> str | None:
+    """The name of a secret whose value is in bytes of any kind; None when there is none."""
     for form, mark in _wide:
-        if form in said:
+        if form in any_data:
             return mark[len(b"[secret ") : -1].decode()
     return None
 
 
-# ── how programs write a value ───────────────────────────────────────────────────────────────────────────────────────
+# ── the forms of a value ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def forms(secret: str) -> set[str]:
-    """All that is looked for."""
+    """All forms of a value that are searched for."""
     raw = secret.encode("utf-8", "surrogatepass")
-    found = {secret, secret.strip(), html.escape(secret), html.escape(secret, quote=False), repr(secret)[1:-1]}
-    found |= {shlex.quote(secret)[1:-1]} if "'" in secret else set()
+    plain = {secret, secret.strip(), html.escape(secret), html.escape(secret, quote=False), repr(secret)[1:-1]}
+    plain |= {shlex.quote(secret)[1:-1]} if "'" in secret else set()
     for quote in (urllib.parse.quote, urllib.parse.quote_plus):
         for safe in ("", "/", "!~*'()"):  # the last as JavaScript has it
             quoted = quote(raw, safe=safe)
-            found |= {quoted, _lower_percent(quoted)}
-    found |= {raw.hex(), raw.hex().upper(), *_inside_base64(raw)}
+            plain |= {quoted, _lower_percent(quoted)}
+    plain |= {raw.hex(), raw.hex().upper(), *_inside_base64(raw)}
     lines = [line.strip() for line in secret.splitlines()]
     if len(lines) > 1:
-        found |= {line for line in lines if len(line) >= LINE and not line.startswith("-----")}
-    once = {escape for form in found for escape in (_escaped(form), json.dumps(form)[1:-1])}
-    twice = {_escaped(form) for form in once}  # JSON in a text in JSON
-    return {form for form in found | once | twice if len(form) >= SHORTEST}
+        plain |= {line for line in lines if len(line) >= MIN_LINE_CHARS and not line.startswith("-----")}
+    once = {escape for form in plain for escape in (_escape(form), json.dumps(form)[1:-1])}
+    twice = {_escape(form) for form in once}  # JSON in a string in JSON
+    return {form for form in plain | once | twice if len(form) >= MIN_CHARS}
 
 
-def _escaped(form: str) -> str:
+def _escape(form: str) -> str:
     return json.dumps(form, ensure_ascii=False)[1:-1]
 
 
@@ -189,7 +191,7 @@ def _lower_percent(quoted: str) -> str:
 
 
 def _percents(quoted: str) -> Iterator[str]:
-    """Plain text and %XX by turns."""
+    """Plain strings and %XX by turns."""
     plain, *rest = quoted.split("%")
     yield plain
     for part in rest:
@@ -198,13 +200,13 @@ def _percents(quoted: str) -> Iterator[str]:
 
 
 def _inside_base64(raw: bytes) -> set[str]:
-    """What base64 of any text that contains it contains: three ways, by where it begins, without the characters at both ends
+    """The parts that base64 of any string with this value contains: three, by the position of the value, without the characters at both ends
     that also depend on its neighbours."""
-    found = set()
+    parts = set()
     for before, head in ((0, 0), (1, 2), (2, 3)):
         padded = b"\0" * before + raw
         tail = (0, 3, 2)[len(padded) % 3]
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             whole = encode(padded).decode()
-            found.add(whole[head : len(whole) - tail])
-    return found
+            parts.add(whole[head : len(whole) - tail])
+    return parts

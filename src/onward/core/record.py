@@ -1,8 +1,8 @@
-"""Records: the numbered entries of a task's journal, and the words for what they say.
+"""Records: the numbered entries of a task's journal, and their kinds.
 
-A record is written once and never changed; only what it says may be dropped, once a checkpoint stands for it. `shift` is the number of the `shift.started` record under which it was
-written, or 0 when no worker wrote it (submit, cancel, resume): it tells a writer whose commit went unanswered whether
-the record that is there now is its own. `key` names the step a record belongs to.
+A record is written once and never changed; only its payload may be dropped, when a later checkpoint replaces it. `shift` is the number of
+the `shift.started` record of the shift that wrote it, or 0 when no worker wrote it (submit, cancel, resume). By it, a writer whose commit
+was not answered knows whether the record that is there is its own. `key` names the step that a record belongs to.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ CANCELLED: Final = "task.cancelled"
 
 ENDS: Final = frozenset({COMPLETED, FAILED, CANCELLED})
 NEWS: Final = frozenset({STEP_STARTED, STEP_RETRY, STEP_WAITS, ARTIFACT, PROGRESS})
-"""What a shift tells on its way. One that wrote nothing else left nothing behind."""
+"""Kinds that only report. A shift that wrote no other records made no progress."""
 
 DROPPED: Final = b'{"dropped":'
-"""How the data of a record begins whose payload was dropped because a checkpoint after it stands for it."""
+"""The beginning of the data of a record whose payload was dropped because a later checkpoint replaces it."""
 
 Entry = tuple[str, int, int, str, str, bytes, float]
-"""A record on its way into the store: task_id, seq, shift, kind, key, data, at. A tuple because a worker makes tens of
-thousands a second, and both drivers take it as it is."""
+"""A record to write: task_id, seq, shift, kind, key, data, at. It is a tuple, because a worker makes tens of thousands a second, and both
+drivers take it as it is."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class Record:
 
     @property
     def dropped(self) -> int:
-        """The number of the checkpoint that stands for what this record said, where that was dropped; 0 when it is whole."""
+        """The number of the checkpoint for which the payload was dropped; 0 when the record is whole."""
         return int(self.value["dropped"]) if self.data.startswith(DROPPED) else 0
 
 
 def payload(record: Record) -> Any:
-    """What a record says; nothing when this version cannot read it."""
+    """The payload of a record; None when this version cannot read it."""
     try:
         return record.value
     except (OnwardError, ValueError):

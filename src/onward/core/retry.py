@@ -1,4 +1,4 @@
-"""Retry: when a failed step or task is tried again, and when that would be pointless."""
+"""Retry: whether and when a failed step or task is tried again."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ HOPELESS: tuple[type[BaseException], ...] = (
     SyntaxError,
     TypeError,
 )
-"""Failures that the same code meets again: mistakes in the program, and what says of itself that it cannot heal."""
+"""Failures that a retry cannot heal: mistakes in the program, and errors that say so themselves."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Retry:
     """Up to `attempts` attempts, with pauses of `first`, `first × factor`, … capped at `cap`.
 
-    Each pause is drawn between (1 - `jitter`) and 1 of its length, so that tasks which failed together do not come back
-    together. An error with a `retry_after` (seconds) is obeyed. There is no pause after the last attempt. `unless` names
-    further exceptions that are not worth another attempt.
+    Each pause is a random part of its length, between (1 - `jitter`) and 1, so that tasks which failed together do not come back
+    together. The `retry_after` (seconds) of an error takes precedence. There is no pause after the last attempt. `unless` names
+    further exceptions that are not retried.
     """
 
     attempts: int = 4
@@ -52,16 +52,18 @@ class Retry:
         """Seconds to wait after the failure of attempt number `attempt` (from 1), or None when that was the last."""
         if attempt >= self.attempts or isinstance(error, HOPELESS) or isinstance(error, self.unless):
             return None
-        asked = getattr(error, "retry_after", None)
-        if isinstance(asked, int | float) and 0 <= asked < math.inf:  # nobody may send a task to sleep for ever
-            return float(asked)
-        return self._whole(attempt) * (1 - self.jitter * rng.random())
+        retry_after = getattr(error, "retry_after", None)
+        if (
+            isinstance(retry_after, int | float) and 0 <= retry_after < math.inf
+        ):  # infinite: the task would sleep for ever
+            return float(retry_after)
+        return self._longest_pause(attempt) * (1 - self.jitter * rng.random())
 
-    def _whole(self, attempt: int) -> float:
+    def _longest_pause(self, attempt: int) -> float:
         cap, first = float(self.cap), float(self.first)  # type: ignore[arg-type]
         try:
             return min(cap, first * self.factor ** (attempt - 1))
-        except OverflowError:  # 2.0 ** 2000, long before a patient policy runs out of attempts
+        except OverflowError:  # such as 2.0 ** 2000, in a policy with many attempts
             return cap if first else 0.0
 
 

@@ -1,7 +1,7 @@
 """Schedules: the rhythm in which a task is submitted, and which of its ticks are due.
 
-A tick is a moment at which a schedule submits its task. A rhythm is a cron line in a time zone, or an interval: then the
-ticks are its whole multiples since 1970, so that every machine knows the same ones. Pure: the time is given.
+A tick is a moment at which a schedule submits its task. A rhythm is a cron line in a time zone, or an interval. The ticks of an interval
+are its whole multiples since 1970, so that every machine computes the same ones. Pure: callers pass the time.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from onward.core.task import NewTask
 from onward.errors import BadSetting, UsageError
 
 MISSED = ("skip", "once", "all")
-"""What may be done about ticks at which no worker was there."""
+"""What happens to ticks at which no worker ran."""
 
-LATE = 60.0
+LATE_S = 60.0
 """Seconds by which a worker that has just started may be late for a tick without having missed it."""
 
-SHORTEST = 1.0
-"""Seconds, the shortest interval."""
+MIN_INTERVAL_S = 1.0
 
-MOST = 1000
+MAX_TICKS = 1000
 """Ticks of one schedule that are fired in one transaction."""
 
 CRON = 'five fields such as "0 3 * * *" (minute, hour, day, month, weekday)'
@@ -39,11 +38,11 @@ class Rhythm(NamedTuple):
     timezone: str
 
     def check(self) -> None:
-        """Raise when it is none, or two, or never comes."""
+        """Raises for a rhythm with neither or both of cron and interval, or without any tick."""
         if (self.cron is None) == (self.every is None):
             raise UsageError('a schedule has a cron line or an interval: give cron="0 3 * * *" or every="15m"')
-        if self.every is not None and self.every < SHORTEST:
-            raise BadSetting("every", self.every, f"{SHORTEST:g} s or more")
+        if self.every is not None and self.every < MIN_INTERVAL_S:
+            raise BadSetting("every", self.every, f"{MIN_INTERVAL_S:g} s or more")
         if self.after(0.0) is None:
             raise BadSetting("cron", self.cron, f"a moment that comes, in {CRON}")
 
@@ -66,16 +65,16 @@ class Rhythm(NamedTuple):
             moments = CronSim(self.cron or "", datetime.datetime.fromtimestamp(after, zone(self.timezone)))
         except (CronSimError, AssertionError) as error:
             raise BadSetting("cron", self.cron, f"{CRON}; {str(error) or 'not this'}") from None
-        # When clocks are set back, an hour comes twice: asked from its second half, cronsim answers with the first.
+        # When clocks are set back, an hour comes twice. Asked from its second occurrence, cronsim gives ticks of the first.
         return (tick for moment in moments if (tick := moment.timestamp()) > after)
 
     def last(self, first: float, now: float) -> float:
-        """The last tick up to now, where `first` is one. A year of minutes is not counted for it: we look back a minute, and
-        further and further while there is none."""
+        """The last tick up to now, where `first` is a tick. To avoid counting a year of minutes, it looks back a minute, and twice as far
+        while there is no tick."""
         back = 60.0
         while (since := now - back) > first:
-            if found := list(itertools.takewhile(lambda tick: tick <= now, self.ticks(since))):
-                return found[-1]
+            if ticks := list(itertools.takewhile(lambda tick: tick <= now, self.ticks(since))):
+                return ticks[-1]
             back *= 2
         return max(itertools.takewhile(lambda tick: tick <= now, self.ticks(first)), default=first)
 
@@ -94,7 +93,7 @@ def zone(name: str) -> datetime.tzinfo:
 
 
 class ScheduleRow(NamedTuple):
-    """A schedule as the store keeps it. `mark` is new at each change: who changes it names the mark that he knew."""
+    """A schedule as the store keeps it. `mark` is new at each change; a change names the mark that it has read."""
 
     name: str
     task: str
@@ -116,16 +115,16 @@ class ScheduleRow(NamedTuple):
         return Rhythm(self.cron, self.every, self.timezone)
 
     def task_at(self, tick: float | None, task_id: str) -> NewTask:
-        """The task of a tick, whose key no other can have; without a tick, one that somebody asked for just now."""
-        said = {"schedule": self.name} | ({} if tick is None else {"tick": stamp(tick)})
+        """The task of a tick, with a key that only this tick has; without a tick, the task of a trigger."""
+        labels = {"schedule": self.name} | ({} if tick is None else {"tick": stamp(tick)})
         options = wire.decode(self.options)
-        spoken = wire.encode(options | {"labels": options.get("labels", {}) | said})
+        with_labels = wire.encode(options | {"labels": options.get("labels", {}) | labels})
         key = None if tick is None else f"schedule:{self.name}:{stamp(tick)}"
-        return NewTask(task_id, self.task, self.input, spoken, self.queue, self.priority, 0.0, key, "")
+        return NewTask(task_id, self.task, self.input, with_labels, self.queue, self.priority, 0.0, key, "")
 
 
 class Timetable(NamedTuple):
-    """Schedules, and the database's time when they were read."""
+    """Schedules, and the time of the database when they were read."""
 
     now: float
     rows: list[ScheduleRow]
@@ -139,12 +138,12 @@ class Due(NamedTuple):
 
 
 def due(rhythm: Rhythm, missed: str, first: float, now: float, alive_since: float) -> Due:
-    """What to do at `now` about a schedule whose next tick was `first`, when there was a worker since `alive_since`."""
+    """The due ticks at `now` of a schedule whose next tick was `first`, when workers have run since `alive_since`."""
     if missed == "all":
-        ticks = list(itertools.islice(_upto(rhythm, first, now), MOST))
+        ticks = list(itertools.islice(_upto(rhythm, first, now), MAX_TICKS))
         return Due(ticks, rhythm.after(ticks[-1]))
     last = rhythm.last(first, now)
-    on_time = last > min(alive_since, now - LATE)
+    on_time = last > min(alive_since, now - LATE_S)
     return Due([last] if on_time or missed == "once" else [], rhythm.after(now))
 
 
@@ -154,5 +153,5 @@ def _upto(rhythm: Rhythm, first: float, now: float) -> Iterator[float]:
 
 
 def stamp(tick: float) -> str:
-    """A tick as text: ISO 8601, UTC."""
+    """A tick as a string: ISO 8601, UTC."""
     return datetime.datetime.fromtimestamp(tick, datetime.UTC).isoformat().replace("+00:00", "Z")

@@ -1,7 +1,7 @@
-"""Secrets by name: what travels in place of a value, and the errors about it.
+"""References to secrets, which take the place of their values, and the errors about them.
 
-In Python it is a `Secret` (`app.secret("STRIPE_KEY")`), in JSON `{"$secret": "STRIPE_KEY"}`. Both say the name and nothing else,
-so they can stand in inputs, records and conversations. A worker puts the value in their place right before it calls a function.
+In Python a reference is a `Secret` (`app.secret("STRIPE_KEY")`), in JSON `{"$secret": "STRIPE_KEY"}`. Both have only the name, so inputs,
+records and conversations may contain them. A worker replaces them by the value right before it calls a function.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from onward.errors import Fatal, OnwardError, UsageError
 
 KEY = "$secret"
 MARK = b'"$secret"'
-"""How JSON of ours shows that there may be a reference in it."""
+"""Bytes that JSON with a reference contains."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 
 used = False
-"""Whether there was ever a `Secret` in this process: until then no step looks for one among its arguments. (References in JSON
-come from elsewhere, and are always looked for.)"""
+"""Whether this process ever made a `Secret`. Until then no step searches its arguments for one. (References in JSON come from elsewhere,
+and are always searched for.)"""
 
 
 class Secret:
-    """A secret, by its name. `get_secret_value` (the word that pydantic has for it) gives the value, and makes it known to the
-    masks."""
+    """A secret, by its name. `get_secret_value` (the name that pydantic has for it) gives the value, and tells it to the masks."""
 
-    __slots__ = ("_ask", "name")
+    __slots__ = ("_read", "name")
 
-    def __init__(self, name: str, ask: Callable[[str], str]) -> None:
+    def __init__(self, name: str, read: Callable[[str], str]) -> None:
         global used  # noqa: PLW0603 -- one for the process
         used = True
-        self.name, self._ask = name, ask
+        self.name, self._read = name, read
 
     def get_secret_value(self) -> str:
         """The value. Raises SecretMissing."""
-        return self._ask(self.name)
+        return self._read(self.name)
 
     def __repr__(self) -> str:
         return mask.marker(self.name)
@@ -50,7 +49,7 @@ class Secret:
 
 
 class SecretMissing(OnwardError):
-    """A secret that was named has no value where this process looks for it."""
+    """The secret has no value where this process searches for it."""
 
     code = "secret_missing"
     status = 409
@@ -63,7 +62,7 @@ class SecretMissing(OnwardError):
 
 
 class UnknownSecret(UsageError):
-    """A name that the app does not declare: whoever submits must not read what he likes."""
+    """The app does not declare this name: a caller must not read any secret it likes."""
 
     code = "unknown_secret"
     status = 422
@@ -77,7 +76,7 @@ class UnknownSecret(UsageError):
 
 
 class UnfitSecret(Fatal):
-    """A value that cannot be kept from being written."""
+    """The value cannot be masked, so it cannot be kept out of what is written."""
 
     code = "unfit_secret"
 
@@ -87,7 +86,7 @@ class UnfitSecret(Fatal):
 
 
 def check_name(name: Any) -> str:
-    """A name as a secret may have one: that of an environment variable, or of a file. Raises UsageError."""
+    """A valid name of a secret: the name of an environment variable, or of a file. Raises UsageError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(
             f"a secret is named by up to 128 letters, digits, '_', '-' and '.', as in STRIPE_KEY, and not {name!r:.80}"
@@ -96,13 +95,13 @@ def check_name(name: Any) -> str:
 
 
 def check_value(name: str, value: Any) -> str:
-    """A value that masks can find again. Raises UnfitSecret."""
+    """A value that masks can find. Raises UnfitSecret."""
     if not isinstance(value, str):
-        raise UnfitSecret(name, f"is of type {type(value).__name__}, and must be a text")
-    if len(value.strip()) < mask.SHORTEST:
+        raise UnfitSecret(name, f"is of type {type(value).__name__}, and must be a string")
+    if len(value.strip()) < mask.MIN_CHARS:
         raise UnfitSecret(
             name,
-            f"has fewer than {mask.SHORTEST} characters: that is also part of other words, so it could not be masked; use a "
+            f"has fewer than {mask.MIN_CHARS} characters: that is also part of other words, so it could not be masked; use a "
             "longer one",
         )
     return value
@@ -112,19 +111,19 @@ def check_value(name: str, value: Any) -> str:
 
 
 def reference(name: str) -> dict[str, str]:
-    """A secret as JSON has it."""
+    """A reference to a secret, in JSON."""
     return {KEY: name}
 
 
 def name_in(value: Any) -> str | None:
-    """The name, where this is a reference and nothing else."""
+    """The name of the secret, if the value is a reference."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(name := value.get(KEY), str):
         return name
     return None
 
 
 def names(value: Any) -> Iterator[str]:
-    """The names of all secrets in a value: references in JSON, and `Secret`s."""
+    """The names of all secrets in a value: of references in JSON, and of `Secret` objects."""
     if isinstance(value, Secret):
         yield value.name
     elif (name := name_in(value)) is not None:
@@ -137,23 +136,23 @@ def names(value: Any) -> Iterator[str]:
             yield from names(item)
 
 
-def replaced(value: Any, given: Callable[[Any], Any]) -> Any:
-    """The value with another in place of each secret. `given` says which: None leaves things as they are."""
-    if (other := given(value)) is not None:
+def replaced(value: Any, replacement: Callable[[Any], Any]) -> Any:
+    """The value with its parts replaced. `replacement` gives the new part, or None to keep a part."""
+    if (other := replacement(value)) is not None:
         return other
     if type(value) is dict:
-        return {key: replaced(item, given) for key, item in value.items()}
+        return {key: replaced(item, replacement) for key, item in value.items()}
     if type(value) in {list, tuple}:
-        return type(value)(replaced(item, given) for item in value)
+        return type(value)(replaced(item, replacement) for item in value)
     return value
 
 
 def check_known(value: Any, known: Iterable[str]) -> None:
-    """Raises UnknownSecret for a name that is not among these."""
-    there = frozenset(known)
+    """Raises UnknownSecret for a reference to a name that is not among these."""
+    declared = frozenset(known)
     for name in names(value):
-        if name not in there:
-            raise UnknownSecret(name, there)
+        if name not in declared:
+            raise UnknownSecret(name, declared)
 
 
 # ── in schemas ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -165,11 +164,11 @@ SCHEMA: dict[str, Any] = {
     "required": [KEY],
     "additionalProperties": False,
 }
-"""What JSON schema says of a place for a secret."""
+"""The JSON schema of a reference to a secret."""
 
 
 def in_schema(schema: Any) -> Any:
-    """A schema in which what pydantic calls a password is a reference."""
+    """The schema with references in place of the fields that pydantic calls passwords."""
     if isinstance(schema, dict):
         if schema.get("writeOnly") and schema.get("format") == "password":
             return SCHEMA
@@ -178,7 +177,7 @@ def in_schema(schema: Any) -> Any:
 
 
 def offered(schema: Any, known: list[str]) -> Any:
-    """A schema that says which names there are."""
+    """The schema with the known names in its references."""
     if isinstance(schema, dict):
         if schema.get("properties", {}).keys() == {KEY}:
             return {**schema, "properties": {KEY: {"type": "string", **({"enum": known} if known else {})}}}
@@ -187,7 +186,7 @@ def offered(schema: Any, known: list[str]) -> Any:
 
 
 def in_clear_text(place: str) -> str:
-    """What is said about it."""
+    """The error sentence for a secret in clear text."""
     return (
         f"the input for {place!r} has a secret in clear text; nothing was written. Name it instead, as in "
         f'{{"{KEY}": "NAME"}}; app.secret(NAME) declares the name'
@@ -195,7 +194,7 @@ def in_clear_text(place: str) -> str:
 
 
 def in_clear(value: Any, schema: Any, root: Any = None) -> bool:
-    """Whether something stands in clear where the schema has a reference."""
+    """Whether a value has another value where the schema has a reference."""
     root = schema if root is None else root
     if not isinstance(schema, dict) or value is None:
         return False
@@ -203,9 +202,11 @@ def in_clear(value: Any, schema: Any, root: Any = None) -> bool:
         return name_in(value) is None
     if "$ref" in schema:
         return in_clear(value, root.get("$defs", {}).get(schema["$ref"].rpartition("/")[2]), root)
-    if ways := [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())]:
-        fits = isinstance(value, str) and any(isinstance(way, dict) and way.get("type") == "string" for way in ways)
-        return not fits and any(in_clear(value, way, root) for way in ways if _may_be(value, way, root))
+    if options := [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())]:
+        fits = isinstance(value, str) and any(
+            isinstance(option, dict) and option.get("type") == "string" for option in options
+        )
+        return not fits and any(in_clear(value, option, root) for option in options if _may_be(value, option, root))
     if isinstance(value, list):
         return any(in_clear(item, schema.get("items"), root) for item in value)
     if isinstance(value, dict):
@@ -214,10 +215,10 @@ def in_clear(value: Any, schema: Any, root: Any = None) -> bool:
     return False
 
 
-def _may_be(value: Any, way: Any, root: Any) -> bool:
-    """Whether a value could be meant for this one of several ways: an object for an object."""
-    if isinstance(way, dict) and "$ref" in way:
-        way = root.get("$defs", {}).get(way["$ref"].rpartition("/")[2])
-    if not isinstance(way, dict) or way.get("properties", {}).keys() == {KEY}:
+def _may_be(value: Any, option: Any, root: Any) -> bool:
+    """Whether a value could be meant for this option of several: an object or a list is never meant for a reference."""
+    if isinstance(option, dict) and "$ref" in option:
+        option = root.get("$defs", {}).get(option["$ref"].rpartition("/")[2])
+    if not isinstance(option, dict) or option.get("properties", {}).keys() == {KEY}:
         return not isinstance(value, dict | list)
     return True

@@ -1,7 +1,7 @@
-"""Ending background tasks in a bounded time.
+"""Ends background tasks in a bounded time.
 
-A task may swallow a cancellation: its own code catches it, or it is in the middle of letting go of something. So it is cancelled again
-while it goes on. A task that has not ended in time is named in the log and left behind; the caller goes on.
+A task may swallow a cancellation: its own code catches it, or it is releasing something. So it is cancelled again while it goes on. The log
+names a task that has not ended in time; the caller goes on without it.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-AGAIN = 0.5
+CANCEL_INTERVAL_S = 0.5
 """Seconds after which a task that goes on is cancelled again."""
 
 
 async def end_tasks(
     tasks: Iterable[asyncio.Task[Any]], within: float, log: logging.Logger, who: str
 ) -> list[asyncio.Task[Any]]:
-    """Cancel these tasks and wait until they have ended, at most `within` seconds; those that still go on then. A cancellation of the
-    caller is the caller's: it is raised here."""
+    """Cancel these tasks and wait until they have ended, at most `within` seconds; returns those that still go on. When the caller itself is
+    cancelled, that is raised."""
     left = [task for task in tasks if not task.done() and task is not asyncio.current_task()]
     loop = asyncio.get_running_loop()
     end = loop.time() + within
     while left and (rest := end - loop.time()) > 0:
         for task in left:
             task.cancel()
-        for task in (await asyncio.wait(left, timeout=min(rest, AGAIN)))[0]:
+        for task in (await asyncio.wait(left, timeout=min(rest, CANCEL_INTERVAL_S)))[0]:
             _forget(task)
         left = [task for task in left if not task.done()]
     for task in left:
@@ -36,5 +36,5 @@ async def end_tasks(
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
-    """Its late error concerns no caller any more."""
+    """Read the error of a task, so that asyncio does not log it: no caller waits for it."""
     task.cancelled() or task.exception()

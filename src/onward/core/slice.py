@@ -1,7 +1,7 @@
-"""The slice: the part of a state, and of a conversation, that a model call is shown.
+"""The slice: the part of a state, and of a conversation, that a model call gets.
 
-Both are chosen by size alone, from what is most worth showing to what is least, so that the same state and the same budget
-always give the same slice; and what was left out is said. Sizes are UTF-8 bytes: nobody can count another's tokens offline.
+Both are chosen by size alone, in a fixed order of importance, so that the same state and the same budget always give the same slice. The
+slice says what was left out. Sizes are UTF-8 bytes, because the tokens of a provider cannot be counted offline.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from typing import Any, NamedTuple
 
 from onward.core.state import AgentState, ArtifactRef, Fact
 
-SMALLEST = 400
-"""Bytes below which there is no use in showing anything."""
+MIN_SLICE_BYTES = 400
+"""Bytes below which a slice is of no use."""
 
-_NOTE = 90
+_NOTE_BYTES = 90
 """Bytes kept free for the line that says what was left out."""
 
 
 class Slice(NamedTuple):
-    """A text of at most the bytes that were allowed, and how many of each kind are not in it."""
+    """A string of at most the allowed bytes, and how many items of each kind are not in it."""
 
     text: str
     left_out: dict[str, int]
 
 
 def state_slice(state: AgentState, most: int, step: str | None = None) -> Slice:
-    """Goal and open questions always (cut where they must be), then flags and plan, then the artifacts of this step, the
-    freshest facts, and the other artifacts."""
-    page = _Page(max(most, SMALLEST) - _NOTE)
+    """The part of a state that fits: goal and open questions always (cut if necessary), then flags and plan, then the artifacts of this step,
+    the newest facts, and the other artifacts."""
+    page = _Page(max(most, MIN_SLICE_BYTES) - _NOTE_BYTES)
     page.always("goal", [f"Goal: {state.goal}"], part=2)
     page.always("questions", [f"- {question}" for question in state.open_questions], part=2)
     page.fill("risk flags", [f"- {flag}" for flag in state.risk_flags])
-    page.fill("steps of the plan", [f"{number}. {one}" for number, one in enumerate(state.plan, 1)])
-    here = [one for one in state.artifacts if step is not None and one.step == step]
-    elsewhere = [one for one in state.artifacts if step is None or one.step != step]
-    page.fill("artifacts", map(_artifact, reversed(here)))
+    page.fill("steps of the plan", [f"{number}. {item}" for number, item in enumerate(state.plan, 1)])
+    of_step = [artifact for artifact in state.artifacts if step is not None and artifact.step == step]
+    others = [artifact for artifact in state.artifacts if step is None or artifact.step != step]
+    page.fill("artifacts", map(_artifact, reversed(of_step)))
     page.fill("facts", map(_fact, reversed(state.known_facts)))
-    page.fill("artifacts", map(_artifact, reversed(elsewhere)))
+    page.fill("artifacts", map(_artifact, reversed(others)))
     return page.done()
 
 
 class _Page:
-    """Lines under headings, as long as there is room."""
+    """Collects lines under headings, as long as there is room."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -51,7 +51,7 @@ class _Page:
         self._left_out: dict[str, int] = {}
 
     def always(self, kind: str, lines: Iterable[str], part: int) -> None:
-        """These come first, in at most the n-th part of the room; what is too long for it is cut."""
+        """Add lines in at most the n-th `part` of the room; a line that is too long is cut."""
         room = self._room // part
         for line in lines:
             short = cut(line.replace("\n", " "), max(room - _heading(kind, self._lines), 0))
@@ -62,7 +62,7 @@ class _Page:
             room -= used
 
     def fill(self, kind: str, lines: Iterable[str]) -> None:
-        """These as far as they go; after the first that does not fit, none follows, or older ones would pass for fresher."""
+        """Add lines as far as they fit. After the first that does not fit, none follows: otherwise older items would seem newer."""
         full = False
         for line in lines:
             text = line.replace("\n", " ")
@@ -88,18 +88,19 @@ class _Page:
         return Slice("\n".join(blocks), self._left_out)
 
 
-def _heading(kind: str, there: dict[str, list[str]]) -> int:
-    return 0 if kind in there or kind == "goal" else len(kind) + 2
+def _heading(kind: str, lines: dict[str, list[str]]) -> int:
+    """Bytes of the heading, where it is not there yet."""
+    return 0 if kind in lines or kind == "goal" else len(kind) + 2
 
 
 def left_out_words(left_out: dict[str, int]) -> str:
-    """What is not shown, in a line that always fits."""
-    said = ", ".join(f"{count} {kind}" for kind, count in left_out.items())
-    return cut(f"(left out: {said})", _NOTE)
+    """The line that says what was left out. It always fits."""
+    counts = ", ".join(f"{count} {kind}" for kind, count in left_out.items())
+    return cut(f"(left out: {counts})", _NOTE_BYTES)
 
 
-def _artifact(one: ArtifactRef) -> str:
-    return f"- [{one.artifact_id}] {one.type}, {one.bytes:,} bytes: {one.summary}"
+def _artifact(artifact: ArtifactRef) -> str:
+    return f"- [{artifact.artifact_id}] {artifact.type}, {artifact.bytes:,} bytes: {artifact.summary}"
 
 
 def _fact(fact: Fact) -> str:
@@ -112,7 +113,7 @@ def _size(text: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """A text of at most so many bytes, whole characters, with dots where something is gone."""
+    """The string in at most `most` bytes, in whole characters, with dots where it was cut."""
     data = text.encode("utf-8", "replace")
     if len(data) <= most:
         return data.decode()
@@ -122,9 +123,9 @@ def cut(text: str, most: int) -> str:
 # ── conversations ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Said(NamedTuple):
-    """One message of a conversation as the slice sees it: where it is, and how large. The messages of one turn (what a
-    model asked for, and all results) share a number and are shown together or not at all."""
+class MessageSize(NamedTuple):
+    """One message of a conversation: a reference to it, and its size. The messages of one turn (the reply of the model, and all results of
+    tools) share a number and are shown together or not at all."""
 
     ref: Any
     bytes: int
@@ -134,15 +135,15 @@ class Said(NamedTuple):
 class Shown(NamedTuple):
     """The messages to show, in order, and how many turns before them are not shown."""
 
-    messages: list[Said]
+    messages: list[MessageSize]
     turns_left_out: int
 
 
-def conversation_slice(said: Sequence[Said], most: int) -> Shown:
-    """The latest turns that fit, whole. The last turn is shown however large it is: without it there is nothing to answer."""
+def conversation_slice(messages: Sequence[MessageSize], most: int) -> Shown:
+    """The latest whole turns that fit into `most` bytes. The last turn is always shown: without it the model has nothing to answer."""
     sizes: dict[int, int] = {}
-    for one in said:
-        sizes[one.turn] = sizes.get(one.turn, 0) + one.bytes
+    for message in messages:
+        sizes[message.turn] = sizes.get(message.turn, 0) + message.bytes
     kept: set[int] = set()
     room = most
     for turn in sorted(sizes, reverse=True):
@@ -150,4 +151,4 @@ def conversation_slice(said: Sequence[Said], most: int) -> Shown:
             break
         kept.add(turn)
         room -= sizes[turn]
-    return Shown([one for one in said if one.turn in kept], len(sizes) - len(kept))
+    return Shown([message for message in messages if message.turn in kept], len(sizes) - len(kept))

@@ -1,7 +1,7 @@
-"""AgentState: what an agent knows, as a contract; StatePatch: the only way to change it.
+"""AgentState: what an agent knows. StatePatch: the only way to change it.
 
-A state is the fold of the patches in a task's journal, so it is never saved step by step: a snapshot of it (a checkpoint)
-only spares the fold its beginning. The JSON of both is stable and has a version; what is missing has a default.
+A state is the fold of the patches in a task's journal, so it is not saved at each step. A checkpoint has a snapshot of it, from which the
+fold goes on. The JSON of both is stable and has a version; missing fields have defaults.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class _Part(BaseModel):
 
 
 class HumanInTheLoop(_Part):
-    """What a person has to approve."""
+    """Which calls a person has to approve."""
 
     required_for_risk_levels: tuple[str, ...] = ()
 
 
 class Constraints(_Part):
-    """What the agent must keep to."""
+    """Rules for the agent."""
 
     human_in_the_loop: HumanInTheLoop = HumanInTheLoop()
 
 
 class Limits(_Part):
-    """The budget as the state tells it. Nothing said: no limit."""
+    """The limits of the budget, as the state has them. None is no limit."""
 
     max_steps: int | None = Field(default=None, ge=0)
     max_wall_time_ms: int | None = Field(default=None, ge=0)
@@ -51,7 +51,7 @@ class Limits(_Part):
 
 
 class Fact(_Part):
-    """Something the agent knows, and from whom. Of several with one key the last is true."""
+    """Something that the agent knows, and its source. Of several facts with one key the last counts."""
 
     key: str
     value: Any
@@ -59,7 +59,7 @@ class Fact(_Part):
 
 
 class ArtifactRef(_Part):
-    """What a state keeps of an artifact; the bytes are in the store."""
+    """A reference to an artifact; the bytes are in the store."""
 
     artifact_id: str
     type: str
@@ -69,8 +69,8 @@ class ArtifactRef(_Part):
     """The step that left it behind."""
 
 
-class Answer(_Part):
-    """An open question and what somebody said."""
+class AnsweredQuestion(_Part):
+    """An open question and its answer."""
 
     question: str
     answer: Any
@@ -78,12 +78,12 @@ class Answer(_Part):
 
 
 class StatePatch(_Part):
-    """A change to a state. Everything in it is optional; an empty one changes nothing."""
+    """A change to a state. All fields are optional; an empty patch changes nothing."""
 
     append_facts: tuple[Fact, ...] = ()
     replace_plan: tuple[str, ...] | None = None
     add_questions: tuple[str, ...] = ()
-    answer_questions: tuple[Answer, ...] = ()
+    answer_questions: tuple[AnsweredQuestion, ...] = ()
     add_artifacts: tuple[ArtifactRef, ...] = ()
     flag_risks: tuple[str, ...] = ()
     unflag_risks: tuple[str, ...] = ()
@@ -109,9 +109,11 @@ class AgentState(_Part):
     risk_flags: tuple[str, ...] = ()
 
     def patched(self, patch: StatePatch) -> AgentState:
-        """The state after a patch. Questions, flags and artifacts are there once, however often they are added."""
+        """The state after a patch. A question, flag or artifact that is added twice is there once."""
         answered = {answer.question for answer in patch.answer_questions}
-        facts = [Fact(key=one.question, value=one.answer, source=one.source) for one in patch.answer_questions]
+        facts = [
+            Fact(key=answer.question, value=answer.answer, source=answer.source) for answer in patch.answer_questions
+        ]
         still_open = [question for question in self.open_questions if question not in answered]
         flags = [flag for flag in self.risk_flags if flag not in patch.unflag_risks]
         return self.model_copy(
@@ -137,23 +139,22 @@ def folded(state: AgentState, patches: Iterable[StatePatch]) -> AgentState:
 
 
 def state_in(records: Iterable[Record], inbox: Iterable[Message] = ()) -> AgentState | None:
-    """The state that a journal tells, read from its beginning or from any checkpoint on; None when it tells of none. Patches that
-    others sent count from the moment they were taken in: those that the task has not come to yet, in its journal or in what its
-    `inbox` has beyond that, are folded last."""
+    """The state in a journal, read from its beginning or from any checkpoint on; None when it has none. Patches from outside count from the
+    moment they are in the inbox: those that the task has not applied yet, in its journal or in the rest of its `inbox`, are folded last."""
     state: AgentState | None = None
     sent: dict[int, Any] = {}
     for record in records:
         _note_sent(record, sent)
         if record.kind == CHECKPOINT:
             value = record.value["value"]
-            told = value.get("state") if isinstance(value, dict) else None
-            state = state if told is None else AgentState.model_validate(told)
+            snapshot = value.get("state") if isinstance(value, dict) else None
+            state = state if snapshot is None else AgentState.model_validate(snapshot)
         elif record.kind == PATCHED:
-            told = record.value
-            if "state" in told:
-                state = AgentState.model_validate(told["state"])
+            payload = record.value
+            if "state" in payload:
+                state = AgentState.model_validate(payload["state"])
             elif state is not None:
-                state = state.patched(StatePatch.model_validate(told["patch"]))
+                state = state.patched(StatePatch.model_validate(payload["patch"]))
     sent |= {message.number: wire.decode(message.data) for message in inbox if message.kind == PATCH}
     if state is None:
         return None
@@ -161,7 +162,7 @@ def state_in(records: Iterable[Record], inbox: Iterable[Message] = ()) -> AgentS
 
 
 def last_message(records: Iterable[Record]) -> int:
-    """The number of the last message of its inbox that a journal has, read from its beginning or from a checkpoint on."""
+    """The number of the last message of the inbox that is in a journal, read from its beginning or from a checkpoint on."""
     last = 0
     for record in records:
         if record.kind == CHECKPOINT:
@@ -172,14 +173,15 @@ def last_message(records: Iterable[Record]) -> int:
 
 
 def _note_sent(record: Record, sent: dict[int, Any]) -> None:
-    """Keep track of the patches of others that a journal has and its task has not come to."""
+    """Track the patches from outside that are in a journal and that its task has not applied yet."""
     if record.kind == MESSAGE:
-        told = record.value
-        if told["kind"] == PATCH:
-            sent[told["n"]] = told["value"]
+        message = record.value
+        if message["kind"] == PATCH:
+            sent[message["n"]] = message["value"]
     elif record.kind == CHECKPOINT:
         sent.clear()
-        sent.update({one["n"]: one["value"] for one in record.value["messages"] if one["kind"] == PATCH})
+        messages = record.value["messages"]
+        sent.update({message["n"]: message["value"] for message in messages if message["kind"] == PATCH})
     elif record.kind == PATCHED and sent:
         sent.pop(record.value.get("n"), None)
 
@@ -189,4 +191,4 @@ def _once(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _artifacts_once(artifacts: Iterable[ArtifactRef]) -> tuple[ArtifactRef, ...]:
-    return tuple({one.artifact_id: one for one in artifacts}.values())
+    return tuple({artifact.artifact_id: artifact for artifact in artifacts}.values())

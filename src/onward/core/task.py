@@ -1,4 +1,4 @@
-"""Tasks as the outside sees them: states, reasons, and the view that every door shows."""
+"""Tasks: their states, their reasons, and the view that callers get."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import enum
 import math
 from typing import Any, NamedTuple
 
+from onward.core.durations import Time
 from onward.core.usage import Usage
 
 
 class State(enum.StrEnum):
-    """Where a task stands. Completed and cancelled never change; failed is reopened by resume alone."""
+    """The state of a task. Completed and cancelled never change; only resume changes failed."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -22,7 +23,7 @@ class State(enum.StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen, unless somebody resumes a failed task."""
+        """Whether the task has ended. Only a resume of a failed task changes that."""
         return self in ENDED
 
 
@@ -30,7 +31,7 @@ ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 
 
 class Reason(enum.StrEnum):
-    """Why an unfinished task is not going on just now: a closed list."""
+    """Why an unfinished task is in its state: a closed list."""
 
     QUEUED = "queued"
     DELAYED = "delayed"
@@ -52,19 +53,22 @@ class Reason(enum.StrEnum):
 
 PENDING_REASONS = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.RETRYING, Reason.CANCELLING, Reason.QUOTA})
 NEEDS_A_PERSON = frozenset({Reason.PARKED, Reason.QUARANTINED})
-"""Those that `resume` wakes."""
+"""Reasons that `resume` ends."""
 
 HEARS = frozenset({Reason.SIGNAL, Reason.QUESTION, Reason.APPROVAL, Reason.CHILD, Reason.IN_DOUBT, Reason.BUDGET})
-"""Those that a message wakes."""
+"""Reasons that a message ends."""
 
 ASKS_A_PERSON = NEEDS_A_PERSON | {Reason.QUESTION, Reason.APPROVAL, Reason.IN_DOUBT, Reason.BUDGET}
-"""Those in which nothing goes on before a person has done something."""
+"""Reasons of tasks that wait for a person."""
 
 SAID = "message"
-"""What people say to a task, and the name of the signal that it is for a handler that is no agent."""
+"""The kind of a person's message to an agent, and the name of the signal that it is for any other handler."""
+
+SAME: Any = object()
+"""The `input` of a fork that takes the input of its origin."""
 
 NEVER = math.inf
-"""The due time of a task that only somebody can wake."""
+"""The due time of a task that only a message or a person wakes."""
 
 
 def open_state(worker: str | None, reason: str) -> State:
@@ -75,7 +79,7 @@ def open_state(worker: str | None, reason: str) -> State:
 
 
 class Webhook(NamedTuple):
-    """Who is told of the ends of a task, as the store keeps it: the address, and what it hears of."""
+    """The webhook of a task, as the store keeps it: the URL, and the events that are sent to it."""
 
     sink: str
     lane: str
@@ -84,7 +88,7 @@ class Webhook(NamedTuple):
 
 
 class NewTask(NamedTuple):
-    """A task on its way into the store."""
+    """A task to write."""
 
     id: str
     task: str
@@ -102,8 +106,8 @@ class NewTask(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Something for a task from outside: a signal, an answer, a decision, the end of a child, a word on an effect in doubt.
-    `ref` is the number of the record that it answers; of several answers to one record the first counts."""
+    """A message to a task: a signal, an answer, a decision, the end of a child, a verdict on an effect in doubt. `ref` is the number of the
+    record that it answers; of several answers to one record the first counts."""
 
     id: str
     kind: str
@@ -115,7 +119,7 @@ class Message(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """A task as every door shows it. Times are seconds since 1970, UTC."""
+    """A task, as Python, the command line, HTTP and MCP show it. Times are seconds since 1970, UTC."""
 
     task_id: str
     task: str
@@ -124,32 +128,32 @@ class Task:
     input: Any
     result: Any
     error: dict[str, Any] | None
-    """What it failed with. Of one task that is asked for, also why it is parked, quarantined or in doubt (`type`, `message`)."""
+    """The error with which it failed. When one task is read, also why it is parked, quarantined or in doubt (`type`, `message`)."""
     priority: int
     queue: str
     attempt: int
-    created_at: float
-    updated_at: float
-    finished_at: float | None
-    deadline_at: float | None
-    due_at: float | None
+    created_at: Time
+    updated_at: Time
+    finished_at: Time | None
+    deadline_at: Time | None
+    due_at: Time | None
     key: str | None
     labels: dict[str, str]
     worker: str | None
     parent: str | None = None
     group: str | None = None
     tenant: str | None = None
-    """Whose it is; None for all who name no tenant."""
+    """The tenant that owns it; None for tasks without a tenant."""
     in_flight: int | None = None
-    """Only in the answer to a cancel: how many tasks of the tree were in the middle of something."""
+    """Only in the answer to a cancel or a pause: how many tasks of the tree a worker held."""
     usage: Usage | None = None
-    """What its models took, where it is an agent's and that is known here."""
+    """The usage of models, for the task of an agent, where it is known."""
     by: str | None = None
-    """The id of the key with which it was asked for, where one was shown."""
+    """The id of the key with which it was submitted."""
     partial: Any = None
     """Of a task that failed: the best result that it had by then, which is not finished. Agents have one."""
     left_out: tuple[str, ...] = ()
-    """Of `input`, `result` and `error`, what is None only because it is large, in a list that was asked to be brief."""
+    """In a brief list: which of `input`, `result` and `error` are None only because they are large."""
 
     @property
     def ended(self) -> bool:
@@ -158,4 +162,4 @@ class Task:
 
 
 Tasks = list[Task]
-"""For classes that have a verb named `list`."""
+"""An alias for classes that have a verb named `list`."""

@@ -1,5 +1,5 @@
-"""Values as text for people. Names, results and messages come from tasks, that is, from anybody: whatever could move the cursor of a
-terminal, change colours or turn the direction of writing is shown escaped and never sent."""
+"""Values as strings for people. Names, results and messages come from tasks and are not trusted: characters that could move the cursor of
+a terminal, change colours or the direction of writing are escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def safe(value: object) -> str:
-    """One line of harmless text."""
+    """One line without characters that control a terminal."""
     text = str(value)
     return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
@@ -21,13 +21,13 @@ def _escaped(character: str) -> str:
 
 
 def short(value: object, most: int = 60) -> str:
-    """Harmless text, cut to a length."""
+    """The same, cut to a length."""
     text = safe(str(value)[: most + 1])
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def readable(value: Any, indent: int | None = None) -> str:
-    """A value as JSON for people: umlauts stay, what is not printable is escaped the way JSON does it."""
+    """A value as JSON for people: umlauts stay, and characters that are not printable are escaped as in JSON."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return text if text.isprintable() else _ODD.sub(_as_json, text)
 
@@ -35,13 +35,13 @@ def readable(value: Any, indent: int | None = None) -> str:
 _ODD = re.compile(r"[^ -~\n]")
 
 
-def _as_json(found: re.Match[str]) -> str:
-    character = found[0]
+def _as_json(match: re.Match[str]) -> str:
+    character = match[0]
     return character if character.isprintable() else "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def span(seconds: float) -> str:
-    """How long: 0.42 s, 12 s, 3 m 05 s, 2 h 10 m, 3 d 4 h."""
+    """A duration: 0.42 s, 12 s, 3 m 05 s, 2 h 10 m, 3 d 4 h."""
     if seconds < 9.995:
         return f"{max(seconds, 0):.2f} s"
     whole = round(seconds)
@@ -65,7 +65,7 @@ def count(number: int, thing: str) -> str:
 
 
 def iso(at: float | None) -> str | None:
-    """A moment in ISO 8601, UTC; None for none, and for one that never comes."""
+    """A time in ISO 8601, UTC; None for None and for infinity."""
     if at is None or not math.isfinite(at):
         return None
     return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

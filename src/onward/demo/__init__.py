@@ -1,6 +1,6 @@
-"""The apps that `onward demo` plays: `deploy`, ten steps against an imaginary cloud, and `agent`, on a real folder of real logs.
+"""The apps of `onward demo`: `deploy`, ten steps against an imaginary cloud, and `agent`, on a real folder of real logs.
 
-Both are ordinary apps. What they do to their worlds is in a ledger, so that somebody else can count it.
+Both are ordinary apps. A ledger has all that they do to their worlds, so that the demo can count it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import threading
 import time
 
 QUEUE = "demo"
-PARENT = "ONWARD_DEMO_PARENT"
-"""The process that plays; its workers leave with it."""
+PARENT_VARIABLE = "ONWARD_DEMO_PARENT"
+"""The environment variable with the pid of the demo; its workers end with it."""
 
 
-def _leave_with(parent: int) -> None:
-    """The demo may be killed too; its workers must not stay behind."""
+def _exit_with(parent: int) -> None:
+    """End this process when its parent ends: the demo may be killed too, and its workers must not stay behind."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
 
 
-if PARENT in os.environ:
-    threading.Thread(target=_leave_with, args=[int(os.environ[PARENT])], daemon=True).start()
+if PARENT_VARIABLE in os.environ:
+    threading.Thread(target=_exit_with, args=[int(os.environ[PARENT_VARIABLE])], daemon=True).start()

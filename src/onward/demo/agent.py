@@ -1,7 +1,7 @@
-"""The app of `onward demo agent`: an agent that is told "I'm out of disk space. Fix it.", and fixes it.
+"""The app of `onward demo agent`: an agent that gets the goal "I'm out of disk space. Fix it.", and fixes it.
 
-With OPENAI_API_KEY or OPENAI_BASE_URL it uses that model (ONWARD_MODEL names it); otherwise one that follows a script. The script
-says what to do next; what it says it with (names, sizes, a no) it reads from what the tools returned, as a model would.
+With OPENAI_API_KEY or OPENAI_BASE_URL it uses that model (ONWARD_MODEL names it); otherwise a scripted one. The script decides what
+to do next; it reads the names, sizes and denials for its replies from the results of the tools, as a model would.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onward.agent.tools import tool
 from onward.app.application import Onward
 from onward.core.budget import Budget
 from onward.demo import QUEUE
-from onward.demo.disk import CRITICAL, QUOTA, Disk, megabytes
+from onward.demo.disk import CRITICAL_PERCENT, QUOTA_BYTES, Disk, megabytes
 from onward.engine.context.context import Context
 from onward.errors import UsageError
 
@@ -29,16 +29,16 @@ TASK = "demo.agent"
 GOAL = "I'm out of disk space. Fix it."
 DEFAULT_MODEL = "gpt-5-mini"
 SCRIPTED = "scripted"
-OLD = 7
+OLD_AFTER_DAYS = 7
 """Days after which a rotated log is old."""
 
-THINKS, DELETES = 0.4, 0.08
+THINK_S, DELETE_S = 0.4, 0.08
 """Seconds that the scripted model takes for an answer, and a deletion for a file."""
-LINGERS = 5.0
+MAX_LINGER_S = 5.0
 """Seconds that the first deletion may take to return: the demo kills its worker there, after the effect and before the record."""
 
 INSTRUCTIONS = f"""You are an autonomous DevOps agent on a machine with one small disk. Look before you touch anything.
-Make room by deleting rotated logs that are older than {OLD} days, all of them in one call of delete_logs; a person approves it
+Make room by deleting rotated logs that are older than {OLD_AFTER_DAYS} days, all of them in one call of delete_logs; a person approves it
 first. When the person says no, delete nothing and say so. Afterwards look at the disk again, and report in two sentences
 what was deleted and how full the disk is now."""
 
@@ -53,16 +53,16 @@ def check_disk() -> str:
     """How full is the disk, and which folders are the largest?"""
     files = Disk.here().files()
     used = sum(file.bytes for file in files)
-    percent = 100 * used // QUOTA
+    percent = 100 * used // QUOTA_BYTES
     folders: dict[str, int] = {}
     for file in files:
         folder = file.path.rpartition("/")[0]
         folders[folder] = folders.get(folder, 0) + file.bytes
     largest = sorted(folders.items(), key=lambda item: -item[1])
-    grade = "CRITICAL" if percent >= CRITICAL else "fine"
+    grade = "CRITICAL" if percent >= CRITICAL_PERCENT else "fine"
     return "\n".join(
         [
-            f"{megabytes(used)} of {megabytes(QUOTA)} are used ({percent} %, {grade})",
+            f"{megabytes(used)} of {megabytes(QUOTA_BYTES)} are used ({percent} %, {grade})",
             *(f"{megabytes(size):>8}  {name}" for name, size in largest),
         ]
     )
@@ -89,7 +89,7 @@ def read_tail(path: str, lines: int = 3) -> str:
 
 
 def were_deleted(paths: list[str]) -> str | None:
-    """Whether the deletion has happened. Asked when the worker that did it died before it could tell."""
+    """Whether the deletion has happened. Onward calls it when the worker that deleted died before it could record the result."""
     disk = Disk.here()
     return disk.freed(paths) if disk.gone(paths) else None
 
@@ -99,8 +99,8 @@ async def delete_logs(ctx: Context, paths: list[str]) -> str:
     """Delete rotated logs (*.log.1 and so on) for good. A log that is in use is refused."""
     disk = Disk.here()
     for _ in disk.delete(paths, ctx.key):
-        await asyncio.sleep(DELETES)
-    for _ in range(int(LINGERS / 0.1)):
+        await asyncio.sleep(DELETE_S)
+    for _ in range(int(MAX_LINGER_S / 0.1)):
         if any(line["what"] == "killed" and not line["waiting"] for line in disk.ledger.lines()):
             break
         await asyncio.sleep(0.1)
@@ -111,53 +111,62 @@ async def delete_logs(ctx: Context, paths: list[str]) -> str:
 
 
 def _look(request: Request) -> Reply:
-    plan = ["see how full the disk is", "find what can go", f"delete rotated logs older than {OLD} days", "look again"]
-    return _says(request, "I will look before I touch anything.", ("update_plan", {"plan": plan}), ("check_disk", {}))
+    plan = [
+        "see how full the disk is",
+        "find what can go",
+        f"delete rotated logs older than {OLD_AFTER_DAYS} days",
+        "look again",
+    ]
+    return _reply(request, "I will look before I touch anything.", ("update_plan", {"plan": plan}), ("check_disk", {}))
 
 
 def _find(request: Request) -> Reply:
-    return _says(request, f"The disk: {_first_line(request, 'check_disk')}. What is so large?", ("largest_files", {}))
+    return _reply(request, f"The disk: {_first_line(request, 'check_disk')}. What is so large?", ("largest_files", {}))
 
 
 def _read(request: Request) -> Reply:
     old = _old_logs(request)
     if not old:
-        return _says(request, "There are no old rotated logs here, so there is nothing that I may delete.")
-    said = f"{len(old)} rotated logs are older than {OLD} days. Is there anything in them that somebody needs?"
-    return _says(request, said, ("read_tail", {"path": old[0], "lines": 2}))
+        return _reply(request, "There are no old rotated logs here, so there is nothing that I may delete.")
+    text = (
+        f"{len(old)} rotated logs are older than {OLD_AFTER_DAYS} days. Is there anything in them that somebody needs?"
+    )
+    return _reply(request, text, ("read_tail", {"path": old[0], "lines": 2}))
 
 
 def _delete(request: Request) -> Reply:
-    return _says(request, "Old requests, nothing else. They can go.", ("delete_logs", {"paths": _old_logs(request)}))
+    return _reply(request, "Old requests, nothing else. They can go.", ("delete_logs", {"paths": _old_logs(request)}))
 
 
 def _verify(request: Request) -> Reply:
     result = _result(request, "delete_logs")
-    said = f"The tool says: {result}." if result.startswith("deleted ") else "That was not done."
-    return _says(request, f"{said} I look again.", ("check_disk", {}))
+    outcome = f"The tool says: {result}." if result.startswith("deleted ") else "That was not done."
+    return _reply(request, f"{outcome} I look again.", ("check_disk", {}))
 
 
 def _report(request: Request) -> Reply:
     result, disk = _result(request, "delete_logs"), _first_line(request, "check_disk")
     if result.startswith("deleted "):
-        return _says(request, f"I {result}: rotated logs older than {OLD} days. Now {disk}.")
-    return _says(request, f"I deleted nothing ({result}), so the disk is as full as it was: {disk}.")
+        return _reply(request, f"I {result}: rotated logs older than {OLD_AFTER_DAYS} days. Now {disk}.")
+    return _reply(request, f"I deleted nothing ({result}), so the disk is as full as it was: {disk}.")
 
 
 SCRIPT = [_look, _find, _read, _delete, _verify, _report]
 
 
-def _says(request: Request, text: str, *calls: tuple[str, dict[str, Any]]) -> Reply:
+def _reply(request: Request, text: str, *calls: tuple[str, dict[str, Any]]) -> Reply:
     turn = sum(message["role"] == "assistant" for message in request.messages)
-    made = [ToolCall(f"call_{turn}_{number}", name, json.dumps(said)) for number, (name, said) in enumerate(calls)]
-    shown = sum(len(str(message.get("content"))) for message in request.messages)
-    usage = Usage(shown // 4, (len(text) + sum(len(call.arguments) for call in made)) // 4 + 1)
-    return Reply(text, tuple(made), usage, "tool_calls" if made else "stop")
+    tool_calls = [
+        ToolCall(f"call_{turn}_{number}", name, json.dumps(args)) for number, (name, args) in enumerate(calls)
+    ]
+    request_chars = sum(len(str(message.get("content"))) for message in request.messages)
+    usage = Usage(request_chars // 4, (len(text) + sum(len(call.arguments) for call in tool_calls)) // 4 + 1)
+    return Reply(text, tuple(tool_calls), usage, "tool_calls" if tool_calls else "stop")
 
 
 def _result(request: Request, name: str) -> str:
-    """What the last call of this tool came to."""
-    found = ""
+    """The result of the last call of this tool."""
+    result = ""
     ids = {
         call["id"]
         for message in request.messages
@@ -166,8 +175,8 @@ def _result(request: Request, name: str) -> str:
     }
     for message in request.messages:
         if message["role"] == "tool" and message["tool_call_id"] in ids:
-            found = str(message["content"])
-    return found
+            result = str(message["content"])
+    return result
 
 
 def _first_line(request: Request, name: str) -> str:
@@ -176,21 +185,21 @@ def _first_line(request: Request, name: str) -> str:
 
 def _old_logs(request: Request) -> list[str]:
     listed = re.findall(r"(\d+) days +rotated +(\S+)", _result(request, "largest_files"))
-    return sorted(path for days, path in listed if int(days) > OLD)
+    return sorted(path for days, path in listed if int(days) > OLD_AFTER_DAYS)
 
 
 # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Counted:
-    """A model whose questions are in the ledger: what was paid for can be compared with what the journal has."""
+class LedgerModel:
+    """A model whose requests are in the ledger, so that the demo can compare them with the journal."""
 
     def __init__(self, name: str, make: Callable[[], Model]) -> None:
         self.name, self._make = name, make
         self._model: Model | None = None
 
     async def ask(self, request: Request, emit: Emit) -> Reply:
-        """The answer of the model that it stands for."""
+        """Ask the model that it stands for."""
         ledger = Disk.here().ledger
         ledger.write({"what": "model", "pid": os.getpid()})
         self._model = self._model or self._make()
@@ -199,23 +208,23 @@ class Counted:
         return reply
 
 
-class _Thoughtful(ScriptedModel):
-    """The scripted model takes its time, so that one can watch it."""
+class _SlowScriptedModel(ScriptedModel):
+    """A scripted model that takes its time, so that one can watch it."""
 
     async def ask(self, request: Request, emit: Emit) -> Reply:
-        await asyncio.sleep(THINKS)
+        await asyncio.sleep(THINK_S)
         return await super().ask(request, emit)
 
 
 def real_model(environment: Mapping[str, str]) -> str:
-    """The name of the model that the environment asks for; empty when it asks for none."""
+    """The name of the model that the environment names; empty when it names none."""
     if not environment.get("OPENAI_API_KEY") and not environment.get("OPENAI_BASE_URL"):
         return ""
     return (environment.get("ONWARD_MODEL") or DEFAULT_MODEL).removeprefix("openai:")
 
 
 def model_words(environment: Mapping[str, str]) -> str:
-    """Which model is used, and why, in a sentence."""
+    """Which model the demo uses, and why, as a phrase."""
     name = real_model(environment)
     if not name:
         return "a scripted one (with OPENAI_API_KEY or OPENAI_BASE_URL, a real one)"
@@ -228,8 +237,8 @@ def model_words(environment: Mapping[str, str]) -> str:
 def _model() -> Model:
     name = real_model(os.environ)
     if name:
-        return Counted(name, lambda: model_of(f"openai:{name}"))
-    return Counted(SCRIPTED, lambda: _Thoughtful(SCRIPT))
+        return LedgerModel(name, lambda: model_of(f"openai:{name}"))
+    return LedgerModel(SCRIPTED, lambda: _SlowScriptedModel(SCRIPT))
 
 
 app.agent(

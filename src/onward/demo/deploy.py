@@ -3,8 +3,8 @@
     onward worker onward.demo.deploy:app
     onward submit demo.deploy '{"service": "shop", "cloud": "/tmp/cloud"}' --app onward.demo.deploy:app --follow
 
-The cloud is a folder. Every request to it is a line in its ledger; what it made is a file in `effects`. It does what
-real clouds do: a request whose idempotency key it has seen is answered with what was made then, and makes nothing new.
+The cloud is a folder. Every request to it is a line in its ledger; each thing that it made is a file in `effects`. It does what
+real clouds do: it answers a request whose idempotency key it has seen with the result of the first one, and makes nothing new.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ STEPS: tuple[tuple[str, float, float], ...] = (
     ("warm caches", 0.4, 0.1),
     ("notify team", 0.2, 0.1),
 )
-"""Names, and the seconds each takes before and after its request to the cloud: ten minutes in fast motion."""
+"""Name, and the seconds that each step takes before and after its request to the cloud: ten minutes in fast motion."""
 
 FATAL_STEP = "route traffic"
-"""Where the demo kills the worker: after the effect, before the record of it."""
+"""The demo kills the worker in this step: after the effect, before the record of it."""
 
 app = Onward("sqlite:///onward-demo.db")
 
 
 class Cloud:
-    """A cloud with a memory for idempotency keys."""
+    """A cloud that remembers idempotency keys."""
 
     def __init__(self, folder: str | Path) -> None:
         self.ledger = Ledger(Path(folder) / "ledger.jsonl")
@@ -52,7 +52,7 @@ class Cloud:
         self.effects.mkdir(parents=True, exist_ok=True)
 
     def request(self, what: str, key: str) -> str:
-        """Make something, once for each key, and answer with its name."""
+        """Make something, once for each key; returns its name."""
         name = hashlib.sha256(key.encode()).hexdigest()[:12]
         try:
             (self.effects / name).open("x").close()  # the effect: the file system lets it happen once
@@ -64,7 +64,7 @@ class Cloud:
         return name if new else f"{name} (already done)"
 
     def count(self) -> int:
-        """How many things it has made."""
+        """How many things the cloud has made."""
         return sum(1 for _ in self.effects.iterdir())
 
 
@@ -76,9 +76,9 @@ async def deploy(ctx: Context, service: str, cloud: str) -> dict[str, Any]:
     async def act(number: int, name: str, before: float, after: float) -> str:
         ctx.progress(name, step=number, total=len(STEPS))
         await asyncio.sleep(before)
-        answer = Cloud(cloud).request(f"{name} for {service}", ctx.key)
+        made_name = Cloud(cloud).request(f"{name} for {service}", ctx.key)
         await asyncio.sleep(after)
-        return answer
+        return made_name
 
     for number, (name, before, after) in enumerate(STEPS, 1):
         made.append(await ctx.step(act, number, name, before, after, name=name))

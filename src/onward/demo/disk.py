@@ -1,7 +1,7 @@
-"""A disk that is nearly full: a real folder of real files, with a quota. The tools of the demo's agent, and their witness.
+"""A disk that is nearly full: a real folder of real files, with a quota, for the tools of the demo's agent.
 
-The tools never touch anything outside of that folder: a path is resolved first, links and all, and one that leads out of it
-is refused. Only rotated logs can be deleted, and whoever deletes one writes it into the ledger beside the disk.
+The tools never touch a file outside of that folder: they resolve each path first, including links, and refuse one that leads out
+of it. They delete only rotated logs, and write each deletion into the ledger beside the disk.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from typing import NamedTuple, Self
 from onward.demo.ledger import Ledger
 from onward.errors import UsageError
 
-FOLDER = "ONWARD_DEMO_FOLDER"
-"""Where the disk of this demo is; its workers are told so."""
+FOLDER_VARIABLE = "ONWARD_DEMO_FOLDER"
+"""The environment variable with the folder of the demo's disk; the demo sets it for its workers."""
 
-QUOTA = 20_000_000
-CRITICAL = 90
-"""Percent."""
+QUOTA_BYTES = 20_000_000
+CRITICAL_PERCENT = 90
 
-_MARK = ".onward-demo"
+_MARKER_FILE = ".onward-demo"
 _ROTATED = re.compile(r"\.log\.\d+$")
-_DAY = 86_400
+_DAY_S = 86_400
 _LOG_LINE = "2026-03-{day:02} 12:{minute:02}:07 INFO  {name} request {n:06} answered in {n} ms, nothing to see here\n"
 
 FILES: tuple[tuple[str, int, int], ...] = (
@@ -43,11 +42,11 @@ FILES: tuple[tuple[str, int, int], ...] = (
     ("var/log/nginx/access.log.4", 1_600_000, 22),
     ("var/lib/orders.db", 900_000, 0),
 )
-"""Names, bytes, and days since the last write."""
+"""Path, bytes, and days since the last write."""
 
 
 class File(NamedTuple):
-    """A file as the tools tell of it."""
+    """A file as the tools show it."""
 
     path: str
     bytes: int
@@ -55,7 +54,7 @@ class File(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What it is to the one who wants room."""
+        """`rotated` for a log that may be deleted, else `in use`."""
         return "rotated" if _ROTATED.search(self.path) else "in use"
 
 
@@ -64,47 +63,47 @@ class Disk:
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).resolve()
-        if not (self._folder / _MARK).is_file():
+        if not (self._folder / _MARKER_FILE).is_file():
             raise UsageError(f"{folder} is no disk of `onward demo agent`, so nothing there is touched")
         self.root = self._folder / "disk"
         self.ledger = Ledger(self._folder / "ledger.jsonl")
 
     @classmethod
     def make(cls, folder: Path) -> Self:
-        """A disk that is nearly full, in an empty folder."""
+        """Make a disk that is nearly full, in an empty folder."""
         for path, size, days in FILES:
             file = folder / "disk" / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(_content(path, size))
-            at = time.time() - days * _DAY
+            at = time.time() - days * _DAY_S
             os.utime(file, (at, at))
-        (folder / _MARK).touch()
+        (folder / _MARKER_FILE).touch()
         return cls(folder)
 
     @classmethod
     def here(cls) -> Self:
         """The disk of the demo that started this process."""
-        if FOLDER not in os.environ:
+        if FOLDER_VARIABLE not in os.environ:
             raise UsageError("there is no disk here; `onward demo agent` makes one and starts its workers with it")
-        return cls(os.environ[FOLDER])
+        return cls(os.environ[FOLDER_VARIABLE])
 
     def files(self) -> list[File]:
         """All files, the largest first."""
         now = time.time()
-        found = [(path, path.stat()) for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()]
-        listed = [File(self._name(path), at.st_size, int((now - at.st_mtime) // _DAY)) for path, at in found]
-        return sorted(listed, key=lambda file: (-file.bytes, file.path))
+        stats = [(path, path.stat()) for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()]
+        files = [File(self._name(path), stat.st_size, int((now - stat.st_mtime) // _DAY_S)) for path, stat in stats]
+        return sorted(files, key=lambda file: (-file.bytes, file.path))
 
     def digests(self) -> dict[str, str]:
-        """What is in each file, for comparing."""
+        """A hash of each file, for comparing."""
         return {file.path: hashlib.sha256((self.root / file.path).read_bytes()).hexdigest() for file in self.files()}
 
     def path(self, given: str) -> Path:
-        """The file that a model means: "/" is the root of this disk, and nothing leads out of it."""
-        found = (self.root / given.lstrip("/")).resolve()
-        if not found.is_relative_to(self.root):
+        """The file that a model names: "/" is the root of this disk, and no path leads out of it."""
+        path = (self.root / given.lstrip("/")).resolve()
+        if not path.is_relative_to(self.root):
             raise UsageError(f"{given!r} is not on this disk")
-        return found
+        return path
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -112,8 +111,8 @@ class Disk:
     # ── deleting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def delete(self, paths: Iterable[str], key: str) -> Iterator[str]:
-        """Delete rotated logs, one after the other. All are looked at before the first is deleted; one that is gone
-        already, by an earlier attempt, is passed over."""
+        """Delete rotated logs, one after the other. All are checked before the first is deleted; a file that an earlier attempt has
+        deleted is skipped."""
         intended = self._intended(key)
         files = [self.path(path) for path in paths]
         for file in files:
@@ -140,7 +139,7 @@ class Disk:
             raise UsageError(f"{name!r} is in use; only rotated logs (*.log.1 and so on) can be deleted. Nothing was")
 
     def gone(self, paths: Iterable[str]) -> bool:
-        """Whether somebody here deleted all of these: what a worker asks that does not know how another one ended."""
+        """Whether a tool deleted all of these: a worker asks this when it does not know how another one ended."""
         intended = self._intended()
         files = [self.path(path) for path in paths]
         gone = all(self._name(file) in intended and not file.exists() for file in files)
@@ -148,14 +147,14 @@ class Disk:
         return gone
 
     def freed(self, paths: Iterable[str]) -> str:
-        """What deleting these has brought, in a sentence."""
+        """The space that deleting these has freed, in a sentence."""
         intended = self._intended()
         names = {self._name(self.path(path)) for path in paths}
         files = "1 file" if len(names) == 1 else f"{len(names)} files"
         return f"deleted {files}, {megabytes(sum(intended[name] for name in names))} are free again"
 
     def _intended(self, key: str | None = None) -> dict[str, int]:
-        """The files that somebody, or the call of this key, set out to delete, and how large they were."""
+        """The files that a tool, or the call of this key, began to delete, and their sizes."""
         lines = [line for line in self.ledger.lines() if line["what"] == "deleting"]
         return {line["path"]: line["bytes"] for line in lines if key in (None, line["key"])}
 
@@ -164,12 +163,12 @@ class Disk:
 
 
 def megabytes(size: int) -> str:
-    """A size for people."""
+    """A size in megabytes."""
     return f"{size / 1_000_000:.1f} MB"
 
 
 def _content(path: str, size: int) -> bytes:
-    """As much of what such a file has in it."""
+    """Content of this size that fits the kind of file."""
     if not path.startswith("var/log"):
         return (hashlib.sha256(path.encode()).digest() * (size // 32 + 1))[:size]
     name = Path(path).name.partition(".")[0]

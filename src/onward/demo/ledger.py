@@ -1,4 +1,4 @@
-"""A ledger: what was done to a world, line by line, from any process. It is the witness that a demo calls."""
+"""A ledger: what was done to a world, line by line, by any process. A demo proves its claims with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Ledger:
         self.path = path
 
     def write(self, line: dict[str, Any]) -> None:
-        """In one write, so that a kill leaves a whole line or none."""
+        """Append a line, in one write, so that a kill leaves a whole line or none."""
         fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(fd, json.dumps(line).encode() + b"\n")
@@ -23,7 +23,7 @@ class Ledger:
             os.close(fd)
 
     def lines(self) -> list[dict[str, Any]]:
-        """All of it so far."""
+        """All lines so far."""
         if not self.path.exists():
             return []
         return [json.loads(line) for line in self.path.read_bytes().splitlines()]

@@ -1,56 +1,24 @@
-"""What people do about budgets: look at one, and raise it.
+"""Reads and raises budgets. A part of the service.
 
-A part of the service. Of the budgets that a task spends from, its own and those above it, the one that it waits
-for is meant, else the nearest.
+A task spends from its own budget and from those of the tasks above it. The verbs mean the one that the task waits for, else the
+nearest.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from onward.core.audit import AuditEvent
-from onward.core.budget import KINDS, BudgetLedger, Granted
+from onward.core.budget import BudgetLedger, Granted
 from onward.core.clock import Clock
+from onward.core.views import Spent
 from onward.errors import NotFound, TaskNotFound, UsageError
 from onward.store.port.core import Store
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Spent:
-    """A budget and what of it is gone. `task_id` is the task whose budget it is."""
-
-    task_id: str
-    purse: BudgetLedger
-    wall_time: float
-    """Seconds since the first call."""
-
-    @property
-    def meters(self) -> dict[str, dict[str, Any]]:
-        """For each kind: spent, reserved by calls under way, and the limit."""
-        told = {}
-        for kind in KINDS:
-            spent, used = getattr(self.purse.spent, kind), self.purse.used(kind)
-            told[kind] = {"spent": spent, "reserved": used - (spent or 0), "limit": self.purse.budget.of(kind)}
-        told["wall_time"] = {"spent": self.wall_time, "reserved": 0, "limit": self.purse.budget.of("wall_time")}
-        return told
-
-    @property
-    def waiting(self) -> tuple[str, ...]:
-        """Tasks that wait for more."""
-        return tuple(self.purse.waiting)
-
-    @property
-    def needs(self) -> dict[str, dict[str, Any]]:
-        """What the next call of each task that waits needs at least."""
-        return {
-            task_id: {kind: getattr(amount, kind) for kind in KINDS} for task_id, amount in self.purse.waiting.items()
-        }
-
-
 class Budgets:
-    """The verbs."""
+    """Reads and raises budgets."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
@@ -60,42 +28,43 @@ class Budgets:
         return self._spent(*await self._nearest(task_id))
 
     async def raise_(self, task_id: str, *, deed: AuditEvent | None = None, **limits: Any) -> Spent:
-        """Set limits of that budget, absolute and not in addition; all that wait for it are told and try again. The deed is
-        written down with it."""
+        """Set limits of that budget. They are absolute, not added. All tasks that wait for it try again. The audit event is written in
+        the same transaction."""
         if not any(value is not None for value in limits.values()):
             raise UsageError("say which limit is raised, and to what")
-        holder, found = await self._nearest(task_id)
-        if limits.get("max_cost_usd") is not None and found.spent.cost_usd is None:
+        holder, ledger = await self._nearest(task_id)
+        if limits.get("max_cost_usd") is not None and ledger.spent.cost_usd is None:
             raise UsageError(
-                f"nobody knows what task {holder} has cost so far, so no limit in dollars can be held; give its models prices "
+                f"the cost of task {holder} so far is unknown, so no limit in dollars can be held; give its models prices "
                 "before the next task, or limit its tokens"
             )
 
-        def change(there: Mapping[str, BudgetLedger]) -> Granted:
-            purse, wake = there[holder].raised(**limits).wake(holder, 0.0, everybody=True)
-            return Granted({holder: purse}, tuple(wake))
+        def change(ledgers: Mapping[str, BudgetLedger]) -> Granted:
+            raised, wake = ledgers[holder].raised(**limits).wake(holder, 0.0, everybody=True)
+            return Granted({holder: raised}, tuple(wake))
 
         granted = await self._store.budgets.change([holder], change, deed)
         self._store.nudge("ready")
         return self._spent(holder, granted.purses[holder])
 
     async def _nearest(self, task_id: str) -> tuple[str, BudgetLedger]:
-        at: str | None = task_id
-        found: tuple[str, BudgetLedger] | None = None
-        while at is not None:
-            purse = await self._store.budgets.get(at)
-            if purse is not None and task_id in purse.waiting:  # this is the one that matters now
-                return at, purse
-            found = found or (None if purse is None else (at, purse))
-            task = await self._store.get(at)
-            if task is None and found is None:
-                raise TaskNotFound(at)
-            at = None if task is None else task.parent
-        if found is None:
+        """The id of the task that has the budget, and its ledger."""
+        holder: str | None = task_id
+        nearest: tuple[str, BudgetLedger] | None = None
+        while holder is not None:
+            ledger = await self._store.budgets.get(holder)
+            if ledger is not None and task_id in ledger.waiting:
+                return holder, ledger
+            nearest = nearest or (None if ledger is None else (holder, ledger))
+            task = await self._store.get(holder)
+            if task is None and nearest is None:
+                raise TaskNotFound(holder)
+            holder = None if task is None else task.parent
+        if nearest is None:
             raise NotFound(
                 f"task {task_id} spends from no budget, or has not begun to; give it one with submit(…, budget=Budget(…))"
             )
-        return found
+        return nearest
 
-    def _spent(self, holder: str, purse: BudgetLedger) -> Spent:
-        return Spent(holder, purse, max(0.0, self._clock.now() - purse.began_at))
+    def _spent(self, holder: str, ledger: BudgetLedger) -> Spent:
+        return Spent(holder, ledger, max(0.0, self._clock.now() - ledger.began_at))

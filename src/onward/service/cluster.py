@@ -1,149 +1,74 @@
-"""The place as a whole: its queues, its workers, its numbers. A part of the service.
+"""The installation as a whole: its queues, workers and figures. A part of the service.
 
-A queue that is paused stays so, over all workers and restarts, until somebody lets it go on: nobody starts anything of it, and
-what runs goes on. Numbers of what is unfinished are exact, and of many thousands a few seconds old at most; of what has ended they are exact
-up to a bound (`Stats.exact`).
+A paused queue stays paused, over all workers and restarts, until it is unpaused: no worker starts a task of it, and running tasks go
+on. Counts of unfinished tasks are exact; with many thousands they may be a few seconds old. Counts of ended tasks are exact up to a
+bound (`Stats.exact`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import collections
-import dataclasses
-import math
 from collections.abc import Iterable
 
 from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
+from onward.core.views import Queue, Stats, WorkerView
+from onward.service.shared_read import SharedRead
 from onward.service.submission import named
 from onward.store.port.core import Store
 from onward.store.port.overview import Ended, Unfinished
 from onward.store.port.workers import WorkerRow
 
-COUNTED = 10_000
+MAX_COUNT_ENDED = 10_000
 """Ended tasks that are counted; above it they are estimated."""
 
-MANY = 10_000
-"""Unfinished tasks above which a count of them is used again, for ten times as long as it took, and no longer than `STALE`."""
-
-SLOW_COUNT_S = 0.25
-"""A count that takes longer is used again as well: the database cannot clean up (see `onward doctor`), and walks over dead rows."""
-
-STALE = 5.0
+MAX_FRESH_COUNT = 10_000
+"""Unfinished tasks above which a count of them is used again for a while (see `SharedRead`)."""
 
 READY = frozenset({Reason.QUEUED, Reason.CANCELLING})
-"""Those that a worker may start now."""
+"""Reasons of tasks that a worker may start now."""
 
 WAITING = READY | {Reason.DELAYED, Reason.QUOTA}
-"""Those that count for the bound of a queue."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Queue:
-    """A queue: all that is unfinished in it."""
-
-    name: str
-    waiting: int
-    """Tasks that wait to be started, also for a limit or a time: what the bound of the queue counts."""
-    running: int
-    reasons: dict[str, int]
-    """All its unfinished tasks by reason."""
-    oldest_s: float | None
-    """Seconds since the oldest task that could be started now was submitted."""
-    paused: bool
-    limit: int | None
-    """How many of it may run at once, over all workers."""
-    rate: float
-    """Tasks that the workers which serve it finish in a second, of whatever queue."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class WorkerView:
-    """A worker that was not declared dead."""
-
-    id: str
-    host: str
-    pid: int
-    slots: int
-    running: int
-    queues: tuple[str, ...]
-    """Those that it serves; empty for all."""
-    handlers: tuple[str, ...]
-    version: str
-    started_at: float
-    lease_s: float
-    """Seconds until its lease ends, or, below 0, since it did."""
-    rate: float
-    """Tasks that it finishes in a second."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether it may still work."""
-        return self.lease_s > 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Stats:
-    """Numbers of the place."""
-
-    states: dict[str, int]
-    """Tasks by state."""
-    reasons: dict[str, int]
-    """Unfinished tasks by reason."""
-    people: int
-    """Of them, those in which nothing goes on before a person has done something."""
-    workers: int
-    slots: int
-    rate: float
-    """Tasks that all workers finish in a second."""
-    exact: bool
-    """Whether all of `states` was counted: if not, what completed is an estimate, and what failed or was cancelled is at least
-    so much."""
+"""Reasons of tasks that count for the bound of a queue."""
 
 
 class Cluster:
-    """All verbs about it."""
+    """Reads queues, workers and figures; pauses queues."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._counted: list[Unfinished] = []
-        self._fresh_until = -math.inf
-        self._counting = asyncio.Lock()
+        self._unfinished = SharedRead(clock, self._count_unfinished, _many)
+        """Counts of unfinished tasks, by queue and reason."""
+        self._held = SharedRead(clock, self._read_held)
 
-    async def _unfinished(self) -> list[Unfinished]:
-        """All that is unfinished, by queue and reason. A count reads every unfinished task, and many look at once: they share it."""
-        async with self._counting:
-            began = self._clock.monotonic()
-            if began < self._fresh_until:
-                return self._counted
-            found = await self._store.overview.unfinished()
-            took = self._clock.monotonic() - began
-            if sum(one.tasks for one in found) > MANY or took > SLOW_COUNT_S:
-                self._counted, self._fresh_until = found, began + min(took * 11, STALE)
-            return found
+    async def _count_unfinished(self) -> list[Unfinished]:
+        return list(await self._store.overview.unfinished())
+
+    async def _read_held(self) -> tuple[float, dict[str, int]]:
+        return await self._store.overview.held()
 
     async def queues(self) -> list[Queue]:
-        """All queues that have something unfinished, a limit, or a worker that names them, by name."""
+        """All queues that have unfinished tasks, a limit, or a worker that names them, by name."""
         unfinished, limits = await self._unfinished(), await self._store.queues.limits()
         workers = await self.workers()
         rows: dict[str, list[Unfinished]] = collections.defaultdict(list)
-        for one in unfinished:
-            rows[one.queue].append(one)
+        for row in unfinished:
+            rows[row.queue].append(row)
         names = {*rows, *limits, *(queue for worker in workers if worker.alive for queue in worker.queues)}
         return [_queue(name, rows[name], limits.get(name, (None, False)), workers) for name in sorted(names)]
 
     async def queue(self, name: str) -> Queue:
-        """One of them; one that nobody has heard of is empty."""
-        found = [queue for queue in await self.queues() if queue.name == name]
-        return found[0] if found else _queue(name, [], (None, False), await self.workers())
+        """One queue; an unknown one is empty."""
+        named_so = [queue for queue in await self.queues() if queue.name == name]
+        return named_so[0] if named_so else _queue(name, [], (None, False), await self.workers())
 
     async def pause_queue(self, name: str) -> Queue:
-        """Let nobody start anything of this queue until it is unpaused; what runs goes on."""
+        """Pause a queue: no worker starts a task of it until it is unpaused. Running tasks go on."""
         await self._store.queues.pause(named("queue", name), paused=True)
         return await self.queue(name)
 
     async def unpause_queue(self, name: str) -> Queue:
-        """Let it go on."""
+        """Unpause a queue."""
         await self._store.queues.pause(named("queue", name), paused=False)
         self._store.nudge("ready")
         return await self.queue(name)
@@ -151,15 +76,15 @@ class Cluster:
     async def workers(self) -> list[WorkerView]:
         """All workers that were not declared dead, the oldest first."""
         rows = await self._store.workers.list()
-        now, held = await self._store.overview.held()
+        now, held = await self._held()
         return [_worker(row, now, held.get(row.id, 0)) for row in rows]
 
     async def stats(self) -> Stats:
-        """How many tasks there are, by state and reason, and what the workers manage."""
-        unfinished, ended = await self._unfinished(), await self._store.overview.ended(COUNTED)
+        """How many tasks there are, by state and reason, and how many the workers finish."""
+        unfinished, ended = await self._unfinished(), await self._store.overview.ended(MAX_COUNT_ENDED)
         reasons: collections.Counter[str] = collections.Counter()
-        for one in unfinished:
-            reasons[one.reason] += one.tasks
+        for row in unfinished:
+            reasons[row.reason] += row.tasks
         alive = [worker for worker in await self.workers() if worker.alive]
         return Stats(
             states=_states(reasons, ended),
@@ -172,11 +97,15 @@ class Cluster:
         )
 
 
+def _many(rows: Iterable[Unfinished]) -> bool:
+    return sum(row.tasks for row in rows) > MAX_FRESH_COUNT
+
+
 def _queue(
     name: str, rows: Iterable[Unfinished], limit: tuple[int | None, bool], workers: Iterable[WorkerView]
 ) -> Queue:
-    reasons = {one.reason: one.tasks for one in rows}
-    ready = [max(0.0, one.oldest) for one in rows if one.reason in READY]
+    reasons = {row.reason: row.tasks for row in rows}
+    ready = [max(0.0, row.oldest) for row in rows if row.reason in READY]
     return Queue(
         name=name,
         waiting=sum(count for reason, count in reasons.items() if reason in WAITING),
@@ -185,8 +114,12 @@ def _queue(
         oldest_s=max(ready, default=None),
         paused=limit[1],
         limit=limit[0],
-        rate=sum((one.rate for one in workers if one.alive and (not one.queues or name in one.queues)), 0.0),
+        rate=sum((worker.rate for worker in workers if worker.alive and _serves(worker, name)), 0.0),
     )
+
+
+def _serves(worker: WorkerView, queue: str) -> bool:
+    return not worker.queues or queue in worker.queues
 
 
 def _worker(row: WorkerRow, now: float, running: int) -> WorkerView:
@@ -206,8 +139,8 @@ def _worker(row: WorkerRow, now: float, running: int) -> WorkerView:
 
 
 def _states(reasons: dict[str, int], ended: Ended) -> dict[str, int]:
-    found = dict.fromkeys(State, 0)
+    counts = dict.fromkeys(State, 0)
     for reason, count in reasons.items():
-        found[open_state("somebody" if reason == Reason.RUNNING else None, reason)] += count
-    found |= {State.COMPLETED: ended.completed, State.FAILED: ended.failed, State.CANCELLED: ended.cancelled}
-    return {state.value: count for state, count in found.items()}
+        counts[open_state("a worker" if reason == Reason.RUNNING else None, reason)] += count
+    counts |= {State.COMPLETED: ended.completed, State.FAILED: ended.failed, State.CANCELLED: ended.cancelled}
+    return {state.value: count for state, count in counts.items()}

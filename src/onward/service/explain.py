@@ -1,4 +1,4 @@
-"""Why tasks are where they are: for a page of them, with a handful of statements, however many they are. A part of the service."""
+"""Explains why tasks are in their state: a page of tasks with a handful of statements. A part of the service."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from onward.core.task import Reason, Task
 from onward.service.handlers import Handlers
 from onward.store.port.core import Store
 
-BACK = 100
-"""Records of each task that are read for what it waits for. Further back than that, the reason alone has to do."""
-MOST = 16_000
-"""Bytes of one of them."""
-AHEAD = 1000
-"""How many tasks before another are counted."""
+RECENT_RECORDS = 100
+"""Records of each task that are searched for its waits. Of a wait further back, only the reason is told."""
+MAX_RECORD_BYTES = 16_000
+"""Bytes of one of these records."""
+MAX_AHEAD = 1000
+"""How many tasks before another in its queue are counted."""
 
-WORDLESS = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.CANCELLING, Reason.PAUSED})
-"""Reasons of which the journal has nothing more to tell."""
+NOT_IN_JOURNAL = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.CANCELLING, Reason.PAUSED})
+"""Reasons that the journal does not explain further."""
 
 
 class Explainer:
-    """The verb."""
+    """Explains tasks."""
 
     def __init__(self, store: Store, handlers: Handlers) -> None:
         self._store, self._handlers = store, handlers
 
     async def of(self, tasks: Sequence[Task]) -> dict[str, Explanation]:
-        """Why each of these is where it is, by id."""
-        around = await self._queued([task for task in tasks if task.reason == Reason.QUEUED])
+        """Why each of these tasks is in its state, by id."""
+        queue_facts = await self._queued([task for task in tasks if task.reason == Reason.QUEUED])
         retrying = {task.task for task in tasks if task.reason == Reason.RETRYING}
         attempts = await self._handlers.attempts(retrying) if retrying else {}
-        asked = [task.task_id for task in tasks if not task.ended and task.reason not in WORDLESS]
-        records = await self._store.listing.recent_records(asked, BACK, MOST) if asked else {}
+        ids = [task.task_id for task in tasks if not task.ended and task.reason not in NOT_IN_JOURNAL]
+        records = await self._store.listing.recent_records(ids, RECENT_RECORDS, MAX_RECORD_BYTES) if ids else {}
         return {
             task.task_id: why(
                 task,
                 records.get(task.task_id, ()),
-                around.get(task.task_id) or QueueFacts(attempts=attempts.get(task.task)),
+                queue_facts.get(task.task_id) or QueueFacts(attempts=attempts.get(task.task)),
             )
             for task in tasks
         }
@@ -45,18 +45,20 @@ class Explainer:
     async def _queued(self, tasks: Sequence[Task]) -> dict[str, QueueFacts]:
         if not tasks:
             return {}
-        ahead = await self._store.listing.queue_positions([task.task_id for task in tasks], AHEAD)
+        ahead = await self._store.listing.queue_positions([task.task_id for task in tasks], MAX_AHEAD)
         paused = {queue for queue, (_, stopped) in (await self._store.queues.limits()).items() if stopped}
         now, _ = await self._store.overview.held()
-        crew = [one for one in await self._store.workers.list() if one.lease_until > now]
+        alive = [worker for worker in await self._store.workers.list() if worker.lease_until > now]
 
         def served(task: Task) -> bool:
-            return any(task.task in one.names and (not one.queues or task.queue in one.queues) for one in crew)
+            return any(
+                task.task in worker.names and (not worker.queues or task.queue in worker.queues) for worker in alive
+            )
 
         return {
             task.task_id: QueueFacts(
-                None if (before := ahead.get(task.task_id)) is None else min(before, AHEAD),
-                AHEAD,
+                None if (before := ahead.get(task.task_id)) is None else min(before, MAX_AHEAD),
+                MAX_AHEAD,
                 task.queue in paused,
                 served(task),
             )

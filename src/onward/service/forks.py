@@ -1,4 +1,4 @@
-"""Forks: a new task from the first records of another. A part of the service."""
+"""Forks: starts a new task from the first records of another one. A part of the service."""
 
 from __future__ import annotations
 
@@ -11,43 +11,39 @@ from onward.core import wire
 from onward.core.ids import Ids
 from onward.core.journal.cuts import Again, Cuts
 from onward.core.record import Record
-from onward.core.task import Task
+from onward.core.task import SAME, Task
 from onward.errors import CannotFork, TaskNotFound, UsageError
 from onward.store.port.core import Store
-
-SAME: Any = object()
-"""The input of the task that is forked."""
-
-PAGE = 1000
+from onward.store.port.paging import whole_journal
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ForkPlan:
-    """A fork that was not started yet: of which task, after which record, and what it will do anew."""
+    """A fork that was not started yet: of which task, after which record, and what it will do again."""
 
     origin: Task
     at: int
     inbox: int
     again: tuple[Again, ...]
     approvals: tuple[int, ...] = ()
-    """The numbers of the approvals that it asks for again before it goes on; an agent only where the call is not done yet."""
+    """The numbers of the approvals that it asks for again before it goes on; an agent only for calls that are not done yet."""
 
 
 class Forks:
-    """All verbs about forks. `check` raises when a handler does not take an input."""
+    """Plans and starts forks. `check` raises when a handler does not take an input."""
 
     def __init__(self, store: Store, ids: Ids, check: Callable[[str, Any], object], artifacts: Artifacts) -> None:
         self._store, self._ids, self._check, self._artifacts = store, ids, check, artifacts
 
     async def plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> ForkPlan:  # noqa: A002
-        """What a fork would come to. Raises CannotFork where the journal cannot be cut."""
+        """The plan of a fork. Raises CannotFork where the journal cannot be cut."""
         origin = await self._store.get(task_id)
         if origin is None:
             raise TaskNotFound(task_id)
         if input is not SAME:
             if at not in {None, 1}:
                 raise UsageError(
-                    f"a fork with another input begins at the first record, not at {at}: what came after was done for the "
+                    f"a fork with another input begins at the first record, not at {at}: later steps were done for the "
                     "input as it was; leave out the record number, or the input"
                 )
             at = 1
@@ -70,12 +66,12 @@ class Forks:
         task_id: str,
         at: int | None = None,
         *,
-        input: Any = SAME,  # noqa: A002 -- the word for it at every door
+        input: Any = SAME,  # noqa: A002 -- as in submit
         agent: str | None = None,
     ) -> str:
-        """The id of a new task that goes on after record `at` of another, after the commit; with another input, from its
-        first record. What was done before is inherited and never undone by it; what came after is done anew. A person's yes is not
-        inherited: the fork asks again. `agent` is the one that asks for it, with its own key."""
+        """Start a new task that goes on after record `at` of another one, or, with another input, from its first record; its id, after
+        the commit. The fork inherits the steps before that record and never undoes them; it does the later ones again. It does not
+        inherit approvals: it asks again. `agent` is the agent that forks with its own key."""
         plan = await self.plan(task_id, at, input=input)
         value = plan.origin.input if input is SAME else input
         data = wire.encode(value, f"the input of task {plan.origin.task!r}")
@@ -83,36 +79,30 @@ class Forks:
             self._check(plan.origin.task, wire.decode(data))
         fork = self._ids()
         await self._artifacts.inherit(fork, plan.origin.task_id, plan.at)
-        said = {"approvals": list(plan.approvals)} if plan.approvals else {}
-        told = b"" if agent is None else await self._asked_by(agent, plan.origin.task_id)
+        payload = {"approvals": list(plan.approvals)} if plan.approvals else {}
+        options = b"" if agent is None else await self._options_with(agent, plan.origin.task_id)
         await self._store.fork(
-            fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, options=told, details=said
+            fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, options=options, details=payload
         )
         self._store.nudge("ready", [fork])
         return fork
 
-    async def _asked_by(self, agent: str, origin: str) -> bytes:
-        """The options of a task, as if this agent had asked for it."""
+    async def _options_with(self, agent: str, origin: str) -> bytes:
+        """The options of a task, as if this agent had submitted it."""
         for kin in await self._store.listing.kin([origin]):
             return wire.encode({**wire.decode(kin.options), "agent": agent})
         raise TaskNotFound(origin)
 
     async def _cuts(self, task_id: str) -> Cuts:
-        records = await self._journal(task_id)
+        records = await whole_journal(self._store.journal, task_id)
         return Cuts(records, await self._children(records, task_id))
 
-    async def _journal(self, task_id: str) -> list[Record]:
-        records: list[Record] = []
-        while page := await self._store.journal(task_id, records[-1].seq if records else 0, PAGE):
-            records += page
-        return records
-
     async def _children(self, records: list[Record], task_id: str) -> frozenset[str]:
-        """Of all that the steps that may have started a child returned, what is a child of this task. (A step of the
-        handler's own may have such a name.)"""
-        found = set()
+        """The children of this task, among the results of steps that look as if they started one. (A step of the handler's own may
+        have such a name.)"""
+        children = set()
         for child in Cuts(records).started():
             task = await self._store.get(child)
             if task is not None and task.parent == task_id:
-                found.add(child)
-        return frozenset(found)
+                children.add(child)
+        return frozenset(children)

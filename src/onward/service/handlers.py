@@ -1,71 +1,66 @@
-"""Handlers as the outside sees them: what can be asked for, and what it takes. A part of the service.
+"""Lists handlers: their names, and the inputs that they take. A part of the service.
 
-Those of this process are known as they are; of others what a worker said when it started, for as long as the database remembers
-it. A handler that no living worker has is shown too: its tasks would wait.
+Handlers of this process are known from its code. Handlers of other processes are known from the registration that a worker wrote when
+it started, as long as the database keeps it. A handler that no living worker has is listed too: its tasks would wait.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from onward.core import wire
+from onward.core.views import HandlerView
 from onward.service.submission import HandlerSpec
 from onward.store.port.core import Store
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class HandlerView:
-    """A handler: what does tasks of a name."""
-
-    name: str
-    doc: str
-    """What it is for, as its code says."""
-    schema: dict[str, Any]
-    """JSON schema of the input."""
-    kind: str
-    """"task", or "agent" where a model decides what it does."""
-    queue: str
-    here: bool
-    """Whether the process that answers has it."""
-    workers: int
-    """Living workers that have it."""
-    version: str | None
-    """The version of Onward that they are of, the highest where they differ; None when there is none."""
-
-
 class Handlers:
-    """All verbs about them."""
+    """Lists handlers."""
 
-    def __init__(self, store: Store, offers: Mapping[str, HandlerSpec]) -> None:
-        self._store, self._offers = store, offers
+    def __init__(self, store: Store, specs: Mapping[str, HandlerSpec]) -> None:
+        self._store, self._specs = store, specs
 
     async def list(self) -> list[HandlerView]:
-        """All of them, by name."""
-        told = {name: wire.decode(data) for name, data in (await self._store.handlers.registered()).items()}
-        told |= {name: offer.said() for name, offer in self._offers.items() if offer.said is not None}
+        """All handlers, by name."""
+        registrations = await self._registered() | self._own(self._specs)
         now, _ = await self._store.overview.held()
         versions: dict[str, list[str]] = {}
         for worker in await self._store.workers.list():
             for name in worker.names if worker.lease_until > now else ():
                 versions.setdefault(name, []).append(worker.version)
-        return [self._view(name, told[name], versions.get(name, [])) for name in sorted(told)]
+        return [self._view(name, registrations[name], versions.get(name, [])) for name in sorted(registrations)]
 
     async def attempts(self, names: Collection[str]) -> dict[str, int]:
-        """How often a task of each of these names is tried, where anybody has said so."""
-        told: dict[str, Mapping[str, Any]] = {
-            name: offer.said() for name, offer in self._offers.items() if name in names and offer.said is not None
+        """How often tasks of these names are tried, where the registration says it."""
+        registrations = self._own(names)
+        if registrations.keys() < set(names):
+            registrations = await self._registered() | registrations
+        return {
+            name: registration["attempts"]
+            for name, registration in registrations.items()
+            if name in names and "attempts" in registration
         }
-        if told.keys() < set(names):
-            told = {name: wire.decode(data) for name, data in (await self._store.handlers.registered()).items()} | told
-        return {name: said["attempts"] for name, said in told.items() if name in names and "attempts" in said}
 
-    def _view(self, name: str, said: Mapping[str, Any], versions: Sequence[str]) -> HandlerView:
-        schema = dict(said.get("input", {}))
-        doc = str(said.get("doc", schema.get("description", "")))
-        kind = "agent" if said.get("agent") else "task"
-        queue = str(said.get("queue", "default"))
+    def _own(self, names: Collection[str]) -> dict[str, Mapping[str, Any]]:
+        return {
+            name: spec.registration()
+            for name, spec in self._specs.items()
+            if name in names and spec.registration is not None
+        }
+
+    async def _registered(self) -> dict[str, Mapping[str, Any]]:
+        return {name: wire.decode(data) for name, data in (await self._store.handlers.registered()).items()}
+
+    def _view(self, name: str, registration: Mapping[str, Any], versions: Sequence[str]) -> HandlerView:
+        schema = dict(registration.get("input", {}))
         return HandlerView(
-            name, doc, schema, kind, queue, name in self._offers, len(versions), max(versions, default=None)
+            name=name,
+            doc=str(registration.get("doc", schema.get("description", ""))),
+            schema=schema,
+            kind="agent" if registration.get("agent") else "task",
+            queue=str(registration.get("queue", "default")),
+            here=name in self._specs,
+            workers=len(versions),
+            version=max(versions, default=None),
         )

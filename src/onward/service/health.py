@@ -1,4 +1,4 @@
-"""Health: whether the database, the clock, the workers and the queues are well. A part of the service.
+"""Checks the database, the clock, the workers and the queues. A part of the service.
 
 `onward doctor` and `GET /api/system` show the same findings.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -14,72 +13,40 @@ from typing import Any
 from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON
 from onward.core.text import count
-from onward.service.cluster import Cluster, Queue, Stats
+from onward.core.views import Check, Health, Queue
+from onward.service.cluster import Cluster
+from onward.service.shared_read import SharedRead
 from onward.store.port.core import Store
 from onward.store.port.health import Faults, Seen, unseen
 from onward.store.port.workers import WorkerRow
 
-SKEW = 2.0
-"""Seconds by which this machine's clock may differ from the database's. Leases do not mind; people who compare times do."""
+MAX_SKEW_S = 2.0
+"""Seconds by which this machine's clock may differ from the database's. Leases work with any difference; it confuses people who
+compare times."""
 
-LOOK = 200
-"""Tasks of each kind in which a fault shows first that are looked at: the oldest unfinished ones, those that are held, those that sleep for
-ever, and the newest."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at. `fine` is None for what is neither right nor wrong but worth knowing."""
-
-    name: str
-    fine: bool | None
-    detail: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Health:
-    """The system as a whole."""
-
-    database: str
-    """Its name, without secrets."""
-    store: str
-    """"sqlite" or "postgres"."""
-    tables: int
-    """The number of the newest migration in the database."""
-    tables_wanted: int
-    """That of this program."""
-    skew_s: float
-    """Seconds by which this machine's clock is behind the database's."""
-    bytes: int
-    stats: Stats
-    settings: Mapping[str, Any]
-    version: str
-    python: str
-    checks: list[Check]
-
-    @property
-    def fine(self) -> bool:
-        """Whether nothing is wrong."""
-        return not any(check.fine is False for check in self.checks)
+SAMPLE_TASKS = 200
+"""Tasks that the quick census checks of each kind in which a fault shows first: the oldest unfinished tasks, those that are held, those
+that sleep for ever, and the newest."""
 
 
 class Doctor:
-    """Looks at all of it."""
+    """Checks the system."""
 
-    def __init__(self, store: Store, clock: Clock, place: Cluster, queue_limit: int) -> None:
-        self._store, self._clock, self._place, self._limit = store, clock, place, queue_limit
+    def __init__(self, store: Store, clock: Clock, cluster: Cluster, queue_limit: int) -> None:
+        self._store, self._clock, self._cluster, self._limit = store, clock, cluster, queue_limit
+        self._sample = SharedRead(clock, lambda: store.health.recent_census(SAMPLE_TASKS))
 
     async def look(self, settings: Mapping[str, Any], version: str) -> Health:
-        """All there is to know."""
-        there, wanted = await self._store.version()
+        """The health of the system, with its settings and versions."""
+        version_there, version_wanted = await self._store.version()
         return Health(
             database=self._store.where,
             store="sqlite" if self._store.one_machine else "postgres",
-            tables=there,
-            tables_wanted=wanted,
+            tables=version_there,
+            tables_wanted=version_wanted,
             skew_s=round(await self._skew(), 3),
             bytes=await self._store.overview.size(),
-            stats=await self._place.stats(),
+            stats=await self._cluster.stats(),
             settings=settings,
             version=version,
             python=platform.python_version(),
@@ -87,15 +54,15 @@ class Doctor:
         )
 
     async def checks(self, *, deep: bool = False, seen: Seen = unseen) -> list[Check]:
-        """What is well and what is not. What it costs does not depend on history, unless it goes `deep`: then it reads all there is, in
-        slices, and tells how many records it has seen."""
-        queues = await self._place.queues()
+        """All checks. Their cost does not depend on the history, unless they are `deep`: then they read the whole database, in slices, and
+        report to `seen` how many records they have read."""
+        queues = await self._cluster.queues()
         return [
             *(Check(*entry) for entry in await self._store.health.doctor(deep=deep)),
             await self._tables(),
             await self._time(),
             await (self._whole_census(seen) if deep else self._census()),
-            _persons(queues),
+            _people(queues),
             *await self._workers_and_queues(queues),
         ]
 
@@ -108,29 +75,30 @@ class Doctor:
         sent = self._clock.now()
         beat = await self._store.workers.heartbeat(
             "", 0.0, 0.0
-        )  # of no worker: it changes nothing, and the answer has the time
+        )  # of no worker: it changes nothing, and returns the time
         return beat.now - (sent + self._clock.now()) / 2
 
     async def _time(self) -> Check:
         skew = await self._skew()
         side = "ahead of" if skew < 0 else "behind"
-        return Check("clock", abs(skew) <= SKEW, f"{abs(skew):.2f} s {side} the database's")
+        return Check("clock", abs(skew) <= MAX_SKEW_S, f"{abs(skew):.2f} s {side} the database's")
 
     async def _census(self) -> Check:
         return _tasks(
-            await self._store.health.recent_census(LOOK), "none is stuck of those looked at (all: onward doctor --deep)"
+            await self._sample(),
+            "none is stuck of those looked at (all: onward doctor --deep)",
         )
 
     async def _whole_census(self, seen: Seen) -> Check:
         return _tasks(await self._store.health.census(seen), "none is stuck")
 
-    async def _workers_and_queues(self, found: list[Queue]) -> list[Check]:
+    async def _workers_and_queues(self, listed: list[Queue]) -> list[Check]:
         now = self._clock.now()
         rows = await self._store.workers.list()
         alive = [row for row in rows if row.lease_until > now]
-        queues = {queue.name: queue for queue in found}
+        queues = {queue.name: queue for queue in listed}
         if "default" not in queues:
-            queues["default"] = await self._place.queue("default")
+            queues["default"] = await self._cluster.queue("default")
         return [
             _workers(alive, len(rows) - len(alive), sum(queue.waiting for queue in queues.values())),
             *(_queue(queues[name], self._limit) for name in sorted(queues)),
@@ -143,7 +111,7 @@ def _tasks(faults: Faults, fine: str) -> Check:
     return Check("tasks", not faults, f"{some}{more}" if faults else fine)
 
 
-def _persons(queues: list[Queue]) -> Check:
+def _people(queues: list[Queue]) -> Check:
     reasons: collections.Counter[str] = collections.Counter()
     for queue in queues:
         reasons.update({reason: many for reason, many in queue.reasons.items() if reason in ASKS_A_PERSON})
@@ -151,15 +119,15 @@ def _persons(queues: list[Queue]) -> Check:
         return Check("people", True, "no task waits for a person")
     number = reasons.total()
     some = f"{count(number, 'task')} {'waits' if number == 1 else 'wait'}"
-    told = ", ".join(f"{many:,} {reason}" for reason, many in sorted(reasons.items()))
-    return Check("people", None, f"{some} for a person ({told}): onward list --state waiting")
+    by_reason = ", ".join(f"{many:,} {reason}" for reason, many in sorted(reasons.items()))
+    return Check("people", None, f"{some} for a person ({by_reason}): onward list --state waiting")
 
 
 def _workers(alive: list[WorkerRow], gone: int, waiting: int) -> Check:
     dead = f"; {count(gone, 'lease')} ended and not cleared up yet" if gone else ""
     if not alive:
-        asked = f"{count(waiting, 'task')} waiting, and " if waiting else ""
-        return Check("workers", False if waiting else None, f"{asked}none is running: onward worker MODULE:APP{dead}")
+        tasks = f"{count(waiting, 'task')} waiting, and " if waiting else ""
+        return Check("workers", False if waiting else None, f"{tasks}none is running: onward worker MODULE:APP{dead}")
     slots, rate = sum(row.slots for row in alive), sum(row.rate for row in alive)
     hosts = ", ".join(sorted({f"{row.host} (pid {row.pid})" for row in alive})[:3])
     return Check("workers", True, f"{len(alive)} alive, {count(slots, 'slot')}, {rate:.1f} tasks/s: {hosts}{dead}")
@@ -167,7 +135,7 @@ def _workers(alive: list[WorkerRow], gone: int, waiting: int) -> Check:
 
 def _queue(queue: Queue, limit: int) -> Check:
     full = f" of {limit:,}; more workers, or a higher ONWARD_QUEUE_LIMIT" if queue.waiting > limit * 0.9 else ""
-    told = f"{count(queue.waiting, 'task')} waiting{full}"
+    waiting = f"{count(queue.waiting, 'task')} waiting{full}"
     if queue.paused:
-        return Check(f"queue {queue.name}", None, f"paused, {told}: onward queues unpause {queue.name}")
-    return Check(f"queue {queue.name}", not full, told)
+        return Check(f"queue {queue.name}", None, f"paused, {waiting}: onward queues unpause {queue.name}")
+    return Check(f"queue {queue.name}", not full, waiting)

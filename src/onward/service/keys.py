@@ -1,6 +1,6 @@
-"""Keys: made, listed, revoked, and told from others. A part of the service.
+"""Keys: creates, lists, revokes and checks them. A part of the service.
 
-Of a key only its hash is kept, so it is shown once, when it is made. Whoever has the database needs none.
+The database has only the hash of a key, so a key is shown once, when it is created. A program with access to the database needs no key.
 """
 
 from __future__ import annotations
@@ -9,41 +9,25 @@ import dataclasses
 import hmac
 from collections.abc import Sequence
 
-from onward.core import key as keys
+from onward.core import key as key_format
 from onward.core import wire
 from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, ANYBODY, SCOPES, Caller
 from onward.core.durations import Duration, seconds
 from onward.core.key import KeyRow, Token
+from onward.core.views import Key
 from onward.errors import BadSetting, NotFound, UsageError
 from onward.service.submission import named
 from onward.store.port.core import Store
 from onward.store.port.listing import Kin
 
-_NOBODYS = bytes(32)
-"""What a key is compared with when there is none of its id: that takes as long."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Key:
-    """A key as every door shows it: all but the key itself. Times are seconds since 1970, UTC."""
-
-    id: str
-    name: str
-    tenant: str | None
-    scopes: tuple[str, ...]
-    agent: str | None
-    created_at: float
-    expires_at: float | None
-    revoked_at: float | None
-    last_used_at: float | None
-    """To the minute."""
-    valid: bool
+_NO_HASH = bytes(32)
+"""The hash that a token is compared with when there is no key of its id: the comparison takes as long."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made. `token` is the key itself: shown here and never again."""
+    """A key that was just created. `token` is the key itself: it is shown here and never again."""
 
     key: Key
     token: str = dataclasses.field(repr=False)
@@ -53,7 +37,7 @@ KeyList = list[Key]
 
 
 class Keys:
-    """All verbs about keys."""
+    """Creates, lists, revokes and checks keys."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -68,7 +52,7 @@ class Keys:
         expires: Duration | None = None,
         by: Caller = ANYBODY,
     ) -> NewKey:
-        """Make a key. `agent` makes it an agent's own: it decides on nothing that this agent has a part in."""
+        """Create a key. With `agent` it is the key of that agent: it cannot decide on anything that this agent takes part in."""
         for scope in scopes:
             if scope not in SCOPES:
                 raise BadSetting("scope", scope, f"one of {', '.join(SCOPES)}")
@@ -78,8 +62,8 @@ class Keys:
             raise UsageError(
                 "an agent's own key cannot have the scope admin: it could make itself a key to decide with"
             )
-        token = keys.new()
-        wanted = KeyRow(
+        token = key_format.new()
+        new_row = KeyRow(
             id=token.id,
             hash=token.hash,
             name=named("name", name),
@@ -92,33 +76,34 @@ class Keys:
             last_used_at=None,
             now=0,
         )
-        deed = _deed("create_key", wanted, by)
-        row = await self._store.keys.add(wanted, None if expires is None else seconds(expires, "expires"), deed)
-        return NewKey(_shown(row), token.text)
+        deed = _audit_event("create_key", new_row, by)
+        row = await self._store.keys.add(new_row, None if expires is None else seconds(expires, "expires"), deed)
+        return NewKey(_view(row), token.text)
 
     async def list(self, whose: str | None = None) -> KeyList:
         """All keys, valid or not, the oldest first; `whose` as for `Service.get`."""
-        return [_shown(row) for row in await self._store.keys.list(whose)]
+        return [_view(row) for row in await self._store.keys.list(whose)]
 
     async def revoke(self, key_id: str, *, whose: str | None = None, by: Caller = ANYBODY) -> Key:
-        """Let a key open nothing any more. Revoking it again changes nothing. Raises NotFound."""
+        """Revoke a key: requests with it are refused from now on. Revoking it again changes nothing. Raises NotFound."""
         row = await self._store.keys.get(key_id) if key_id.isascii() and key_id.isalnum() else None
-        done = None if row is None else await self._store.keys.revoke(key_id, _deed("revoke_key", row, by), whose)
-        if done is None:
+        event = None if row is None else _audit_event("revoke_key", row, by)
+        revoked = None if event is None else await self._store.keys.revoke(key_id, event, whose)
+        if revoked is None:
             raise NotFound(f"there is no key {key_id!r:.80}; `onward keys` lists them")
-        return _shown(done)
+        return _view(revoked)
 
-    # ── for the gate ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── for the server's check of requests ───────────────────────────────────────────────────────────────────────
 
     async def any(self) -> bool:
         """Whether there ever was a key."""
         return await self._store.keys.exist()
 
     async def of(self, token: Token) -> KeyRow | None:
-        """The key that this is, if it is valid now. Of an id that nobody has and a secret that is wrong, the second takes no
-        longer and tells no more."""
+        """The key of this token, if it is valid now. An unknown id and a wrong secret take the same time and look the same to the
+        caller."""
         row = await self._store.keys.get(token.id)
-        same = hmac.compare_digest(token.hash, _NOBODYS if row is None else row.hash)
+        same = hmac.compare_digest(token.hash, _NO_HASH if row is None else row.hash)
         return row if row is not None and same and row.valid else None
 
     async def valid(self, key_id: str) -> bool:
@@ -127,44 +112,43 @@ class Keys:
         return row is not None and row.valid
 
     async def used(self, key_id: str) -> None:
-        """Remember that it was used."""
+        """Record that a key was used."""
         await self._store.keys.mark_used(key_id)
 
     async def concerns(self, agent: str, task_id: str) -> bool:
-        """Whether an agent has a part in the tree of a task: as a task of it, above, below or beside, or as who asked for
-        it with its own key."""
-        top, line = task_id, [task_id]
-        while line:
-            kin = await self._store.listing.kin(line)
-            if any(_is(agent, one) for one in kin):
+        """Whether an agent takes part in the tree of a task: it does a task of the tree, or submitted one with its own key."""
+        root, ids = task_id, [task_id]
+        while ids:
+            relatives = await self._store.listing.kin(ids)
+            if any(_involves(agent, task) for task in relatives):
                 return True
-            top, line = line[0], [one.parent for one in kin if one.parent is not None]
-        line = [top]
-        while line:
-            kin = await self._store.listing.kin(line, below=True)
-            if any(_is(agent, one) for one in kin):
+            root, ids = ids[0], [task.parent for task in relatives if task.parent is not None]
+        ids = [root]
+        while ids:
+            relatives = await self._store.listing.kin(ids, below=True)
+            if any(_involves(agent, task) for task in relatives):
                 return True
-            line = [one.id for one in kin]
+            ids = [task.id for task in relatives]
         return False
 
 
 def caller(row: KeyRow) -> Caller:
-    """Whoever shows this key."""
+    """The caller that shows this key."""
     return Caller(row.tenant, frozenset(row.scopes.split()), row.id, row.name, row.agent)
 
 
-def _is(agent: str, kin: Kin) -> bool:
-    return kin.task == agent or (b'"agent"' in kin.options and wire.decode(kin.options).get("agent") == agent)
+def _involves(agent: str, task: Kin) -> bool:
+    return task.task == agent or (b'"agent"' in task.options and wire.decode(task.options).get("agent") == agent)
 
 
-def _deed(action: str, row: KeyRow, by: Caller) -> AuditEvent:
-    said = {"name": row.name, "scopes": row.scopes, "agent": row.agent}
+def _audit_event(action: str, row: KeyRow, by: Caller) -> AuditEvent:
+    data = {"name": row.name, "scopes": row.scopes, "agent": row.agent}
     return AuditEvent(
-        action, row.id, row.tenant, by.key, by.name, {name: value for name, value in said.items() if value}
+        action, row.id, row.tenant, by.key, by.name, {name: value for name, value in data.items() if value}
     )
 
 
-def _shown(row: KeyRow) -> Key:
+def _view(row: KeyRow) -> Key:
     return Key(
         id=row.id,
         name=row.name,

@@ -1,7 +1,7 @@
-"""Lists: which tasks there are, newest first, a page at a time. A part of the service.
+"""Lists tasks, newest first, a page at a time. A part of the service.
 
-Every look has an index or a bound. Times are those in the ids, so that they are ranges of the primary key. All that is asked for has to
-hold; of several values of one name, each will do. Labels: those of one name each will do, and every name has to.
+Every query uses an index or has a bound. Times are compared with the ids, so that they are ranges of the primary key. A task has to
+match all filters. A filter with several values matches when one of them does; labels do so for each name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from onward.core import wire
+from onward.core.filter import as_list
 from onward.core.ids import first_id
 from onward.core.task import Reason, State, Tasks
 from onward.errors import BadSetting, TaskNotFound
@@ -22,43 +23,42 @@ E = TypeVar("E", bound=enum.StrEnum)
 Ids = list[str]
 Labels = Mapping[str, str | Sequence[str]]
 
-LOOKED_AT = 100_000
-"""Tasks that one look goes through that no index helps."""
+MAX_SCAN_TASKS = 100_000
+"""Tasks that one query reads when no index fits the filter."""
 
-ROUNDS = 10
-"""Statements for one page: what only we can tell (several labels) may leave little of what the store finds."""
+MAX_PAGE_QUERIES = 10
+"""Queries for one page: the filter for several labels, which the store does not have, may drop most of the rows."""
 
-COUNTED = 10_000
+MAX_COUNT = 10_000
 """Tasks that are counted."""
 
-LOOKS = 5
-"""Looks, each as far as one goes, for one count."""
+MAX_COUNT_QUERIES = 5
+"""Queries, of up to `MAX_SCAN_TASKS` each, for one count."""
 
-BRIEF = 8_000
-"""Bytes of an input, and of a result or an error, that a brief list still tells."""
+BRIEF_BYTES = 8_000
+"""Bytes of an input, a result or an error that a brief list still has."""
 
-LONGEST_TEXT = 200
-MOST_VALUES = 50
+MAX_SEARCH_CHARS = 200
 
 
-ASKED = (
+FILTERS = (
     *("state", "task", "queue", "reason", "parent", "labels"),
     *("created_after", "created_before", "key", "text", "whose"),
 )
-"""What a list can be asked for."""
+"""The filters of a list."""
 
 
-class Look(NamedTuple):
-    """What is asked of the store for a list."""
+class Query(NamedTuple):
+    """A query to the store for a list."""
 
     which: Which
     before: str | None
     labels: Labels | None
     floor: str | None
-    """How far down this look goes, where it does not go to the end."""
+    """The id at which this query stops, where it does not read to the end."""
 
-    def fits(self, labels: Mapping[str, str]) -> bool:
-        """Whether these are the labels that were asked for."""
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether the labels of a task match."""
         return all(
             labels.get(name) in ([value] if isinstance(value, str) else value)
             for name, value in (self.labels or {}).items()
@@ -66,7 +66,7 @@ class Look(NamedTuple):
 
 
 class Listing:
-    """What the door lists."""
+    """Lists and counts tasks."""
 
     _store: Store
 
@@ -88,11 +88,11 @@ class Listing:
         whose: str | None = None,
         brief: bool = False,
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page; `whose` as for get. With `brief`, what is large is left out. A look that no index helps is bounded: a page
-        may have few tasks, or none, and a cursor from which to go on."""
+        """Tasks, newest first, and the cursor for the next page; `whose` as for `get`. With `brief`, large values are left out. A query
+        without a fitting index is bounded: its page may have few tasks, or none, and a cursor from which to go on."""
         if not 1 <= limit <= 1000:
             raise BadSetting("limit", limit, "between 1 and 1000")
-        look = await self._look(
+        query = await self._query(
             cursor,
             state=state,
             task=task,
@@ -107,46 +107,50 @@ class Listing:
             whose=whose,
         )
         if brief:
-            look.which["most"] = BRIEF
-        return await self._page(look, limit)
+            query.which["most"] = BRIEF_BYTES
+        return await self._page(query, limit)
 
-    async def _page(self, look: Look, limit: int) -> tuple[Tasks, str | None]:
-        found: Tasks = []
-        before = look.before
-        for _ in range(ROUNDS):
-            wanted = limit + 1 - len(found)
-            some = await self._store.listing.list(limit=wanted, before=before, **look.which)
-            found += [one for one in some if look.fits(one.labels)]
-            if len(some) < wanted or len(found) > limit:
+    async def _page(self, query: Query, limit: int) -> tuple[Tasks, str | None]:
+        tasks: Tasks = []
+        before = query.before
+        for _ in range(MAX_PAGE_QUERIES):
+            wanted = limit + 1 - len(tasks)
+            rows = await self._store.listing.list(limit=wanted, before=before, **query.which)
+            tasks += [task for task in rows if query.matches(task.labels)]
+            if len(rows) < wanted or len(tasks) > limit:
                 break
-            before = some[-1].task_id
+            before = rows[-1].task_id
         else:
-            return found, before
-        return found[:limit], found[limit - 1].task_id if len(found) > limit else look.floor
+            return tasks, before
+        return tasks[:limit], tasks[limit - 1].task_id if len(tasks) > limit else query.floor
 
-    async def count(self, *, most: int = COUNTED, **which: Any) -> tuple[int, bool]:
-        """How many tasks there are of those that `list` would list, and whether there may be more: they are counted up to `most`, and
-        among the last few hundred thousand, where no index helps."""
-        found, more = await self.matching(most, **which)
-        return len(found), more
+    async def count(self, *, most: int = MAX_COUNT, **which: Any) -> tuple[int, bool]:
+        """How many tasks `list` would list, and whether there may be more: they are counted up to `most`, and, where no index fits, among
+        the last few hundred thousand."""
+        ids, more = await self.matching(most, **which)
+        return len(ids), more
 
     async def matching(self, most: int, **which: Any) -> tuple[Ids, bool]:
-        """The ids of the newest tasks that `list` would list, at most so many, and whether there may be more."""
-        found: Ids = []
+        """The ids of the newest tasks that `list` would list, at most `most`, and whether there may be more."""
+        ids: Ids = []
         cursor: str | None = None
-        for _ in range(LOOKS):
-            look = await self._look(cursor, **dict.fromkeys(ASKED) | which)
-            wanted = most + 1 - len(found)
-            some = await self._store.listing.ids(limit=wanted, before=look.before, **look.which)
-            found += [one for one, said in some if not look.labels or look.fits(wire.decode(said).get("labels", {}))]
-            if len(found) > most:
-                return found[:most], True
-            cursor = some[-1][0] if len(some) == wanted else look.floor
+        for _ in range(MAX_COUNT_QUERIES):
+            query = await self._query(cursor, **dict.fromkeys(FILTERS) | which)
+            wanted = most + 1 - len(ids)
+            rows = await self._store.listing.ids(limit=wanted, before=query.before, **query.which)
+            ids += [
+                task_id
+                for task_id, options in rows
+                if not query.labels or query.matches(wire.decode(options).get("labels", {}))
+            ]
+            if len(ids) > most:
+                return ids[:most], True
+            cursor = rows[-1][0] if len(rows) == wanted else query.floor
             if cursor is None:
-                return found, False
-        return found, True
+                return ids, False
+        return ids, True
 
-    async def _look(
+    async def _query(
         self,
         cursor: str | None,
         *,
@@ -161,43 +165,43 @@ class Listing:
         key: str | None,
         text: str | None,
         whose: str | None,
-    ) -> Look:
+    ) -> Query:
         which: Which = {
-            "state": [one_of(State, "state", one) for one in several("state", state)] or None,
-            "reason": [one_of(Reason, "reason", one) for one in several("reason", reason)] or None,
-            "task": [named("task", one) for one in several("task", task)] or None,
-            "queue": [named("queue", one) for one in several("queue", queue)] or None,
-            "parent": parent and _an_id("parent", parent, "the id of a task"),
+            "state": [parse_enum(State, "state", value) for value in as_list("state", state)] or None,
+            "reason": [parse_enum(Reason, "reason", value) for value in as_list("reason", reason)] or None,
+            "task": [named("task", name) for name in as_list("task", task)] or None,
+            "queue": [named("queue", name) for name in as_list("queue", queue)] or None,
+            "parent": parent and _check_id("parent", parent, "the id of a task"),
             "label": _label(labels),
             "text": _text(text),
             "since": None if created_after is None else first_id(created_after),
             "whose": whose,
         }
-        before = cursor and _an_id("cursor", cursor, "what `next` of the page before said")
+        before = cursor and _check_id("cursor", cursor, "`next` of the page before")
         before = _lowest(before, None if created_before is None else first_id(created_before))
         if key is not None:
-            kept = stored_key(SubmitRequest("", key=key, tenant=whose or None))
-            there = (await self._store.by_key([kept])).get(kept)
-            which["since"] = max(which["since"] or "", "~" if there is None else there.id)
-            before = _lowest(before, None if there is None else f"{there.id}~")
+            key = stored_key(SubmitRequest("", key=key, tenant=whose or None))
+            task_of_key = (await self._store.by_key([key])).get(key)
+            which["since"] = max(which["since"] or "", "~" if task_of_key is None else task_of_key.id)
+            before = _lowest(before, None if task_of_key is None else f"{task_of_key.id}~")
         floor = None
         if _reads_all(which) and (labels or which["text"] or which["task"] or which["queue"]):
-            floor = await self._store.listing.floor(before, LOOKED_AT, whose)
+            floor = await self._store.listing.floor(before, MAX_SCAN_TASKS, whose)
             if floor is not None and floor <= (which["since"] or ""):
                 floor = None
             which["since"] = max(which["since"] or "", floor or "")
-        return Look(which, before, labels, floor)
+        return Query(which, before, labels, floor)
 
 
 def _reads_all(which: Which) -> bool:
-    """Whether a list walks through all tasks: neither through the children of one nor through what is unfinished alone."""
+    """Whether a list reads all tasks: neither only the children of one nor only unfinished tasks."""
     states: Any = which["state"]
     ended = states is None or any(State(state).ended for state in states)
     return which["parent"] is None and which["reason"] is None and ended
 
 
 def _label(labels: Labels | None) -> bytes | None:
-    """A label that the store can look for."""
+    """A label that the store can search for."""
     for name, value in (labels or {}).items():
         if isinstance(value, str) or len(value) == 1:
             return label_in({name: value if isinstance(value, str) else value[0]})
@@ -205,36 +209,26 @@ def _label(labels: Labels | None) -> bytes | None:
 
 
 def _text(text: str | None) -> str | None:
-    if text is not None and len(text) > LONGEST_TEXT:
-        raise BadSetting("text", f"{text[:40]}…", f"at most {LONGEST_TEXT} characters")
+    if text is not None and len(text) > MAX_SEARCH_CHARS:
+        raise BadSetting("text", f"{text[:40]}…", f"at most {MAX_SEARCH_CHARS} characters")
     text = None if text is None else text.strip().replace("\0", "")
     return text or None
 
 
-def several(name: str, value: Any) -> Sequence[Any]:
-    """One value, or several, as a list."""
-    if value is None:
-        return []
-    found = [value] if isinstance(value, str) else [*value]
-    if len(found) > MOST_VALUES:
-        raise BadSetting(name, len(found), f"at most {MOST_VALUES} values")
-    return found
-
-
-def one_of(kind: type[E], name: str, value: str) -> E:
-    """A word of a closed list. Raises BadSetting."""
+def parse_enum(kind: type[E], name: str, value: str) -> E:
+    """A member of an enum by its value. Raises BadSetting."""
     try:
         return kind(value)
     except ValueError:
         raise BadSetting(name, value, f"one of {', '.join(kind)}") from None
 
 
-def _lowest(one: str | None, other: str | None) -> str | None:
-    """The lower of two bounds; None is none."""
-    return min((bound for bound in (one, other) if bound is not None), default=None)
+def _lowest(*bounds: str | None) -> str | None:
+    """The lowest of these bounds; None is no bound."""
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def _an_id(name: str, value: str, wanted: str) -> str:
+def _check_id(name: str, value: str, wanted: str) -> str:
     try:
         return plain_id(value)
     except TaskNotFound:
@@ -242,7 +236,7 @@ def _an_id(name: str, value: str, wanted: str) -> str:
 
 
 def plain_id(task_id: str) -> str:
-    """An id as it can be looked up; what cannot be one is not found rather than an error of the database."""
+    """An id that the database can look up. Raises TaskNotFound for a string that cannot be an id; the database would raise an error."""
     if not isinstance(task_id, str) or not task_id.isascii() or not task_id.isprintable():
         raise TaskNotFound(str(task_id).encode("ascii", "backslashreplace").decode()[:80])
     return task_id

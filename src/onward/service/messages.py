@@ -1,12 +1,11 @@
-"""What people and programs say to a task: signals, answers, decisions, a word on an effect in doubt.
+"""Sends messages to tasks: signals, answers, decisions, verdicts on effects in doubt. A part of the service.
 
-A part of the service. Everything goes into the task's inbox; of several answers to one question the first
-counts, and the others are told so. What nobody waits for any more takes no answer.
+Every message goes into the task's inbox. Of several answers to one question the first counts; the callers with the others get an error.
+A question that its task no longer waits for takes no answer.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -14,8 +13,10 @@ from typing import Any
 from onward.core import record as r
 from onward.core import wire
 from onward.core.audit import AuditEvent
+from onward.core.clock import Clock
 from onward.core.ids import Ids
 from onward.core.task import SAID, Message, Reason, State, Task
+from onward.core.views import Ask, Doubt
 from onward.errors import (
     AlreadyDecided,
     AskExpired,
@@ -28,89 +29,46 @@ from onward.errors import (
     UsageError,
     Withdrawn,
 )
+from onward.service.shared_read import SharedRead
 from onward.store.port import listing as port
 from onward.store.port.core import Sent, Store
+from onward.store.port.paging import journal_pages
 
 VERDICTS = ("happened", "not_happened", "undo")
 
-MOST_BELOW = 100
-"""Tasks below one that are looked at for what they ask of people."""
-MOST_SAID = 64_000
-"""Characters of one message: an agent's model is shown all of it."""
+MAX_DESCENDANTS = 100
+"""Tasks below one that are searched for questions and approvals."""
+MAX_MESSAGE_CHARS = 64_000
+"""Characters of one message: an agent shows all of it to its model."""
 
-_AN_ID = re.compile(r"[!-~]+\.[0-9]{1,15}")
-"""What can be looked up without an error of the database."""
+_ASK_ID = re.compile(r"[!-~]+\.[0-9]{1,15}")
+"""An id that the database can look up."""
 
 CheckCall = Callable[[str, str, dict[str, Any]], object]
-"""Whether arguments fit a tool of an agent: the task's name, the tool's, the arguments. Raises InvalidInput."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ask:
-    """A question or an approval that waits for a person. Its id is that of the task and the number of its record."""
-
-    id: str
-    task_id: str
-    task: str
-    kind: str
-    """"question" or "approval"."""
-    text: str
-    asked_at: float
-    expires_at: float | None
-    risk: str | None = None
-    data: Any = None
-    choices: tuple[str, ...] = ()
-    default: str | None = None
-    """What holds when nobody decides until it expires: "approve" or "deny"."""
-    hash: str | None = None
-    """Of the task, the record and all that is asked in it: a decision is for this and for nothing else."""
-
-    @property
-    def seq(self) -> int:
-        """The number of its record."""
-        return int(self.id.rpartition(".")[2])
-
-    @property
-    def tool(self) -> str | None:
-        """The tool that an agent wants to call, where this is about one."""
-        return str(self.data["tool"]) if _about_a_call(self.data) else None
-
-    @property
-    def arguments(self) -> dict[str, Any] | None:
-        """What the agent wants to call it with."""
-        return dict(self.data["arguments"]) if _about_a_call(self.data) else None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Doubt:
-    """An effect of which nobody knows whether it happened."""
-
-    task_id: str
-    seq: int
-    step: str
-    reason: str
+"""Checks the arguments of a tool call: the name of the agent, the name of the tool, the arguments. Raises InvalidInput."""
 
 
 class Messages:
-    """All verbs that end in an inbox."""
+    """Lists what tasks ask for, and sends messages to them."""
 
     def __init__(
-        self, store: Store, ids: Ids, check_call: CheckCall, is_agent: Callable[[str], Awaitable[bool]]
+        self, store: Store, clock: Clock, ids: Ids, check_call: CheckCall, is_agent: Callable[[str], Awaitable[bool]]
     ) -> None:
         self._store, self._ids, self._check_call, self._is_agent = store, ids, check_call, is_agent
+        self._all_asks = SharedRead(clock, lambda: store.listing.asks(whose=None))
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
-        """Send a signal. With `id`, the same signal sent twice is one."""
+        """Send a signal. With `id`, the same signal sent twice counts once."""
         data = wire.encode(value, f"the value of signal {name!r}")
         await self._send(task_id, Message(id or self._ids(), "signal", name, None, data))
 
     async def message(self, task_id: str, text: str, *, id: str | None = None) -> None:  # noqa: A002
-        """Say something to a task; see `Onward.message`."""
+        """Send a message of a person to a task; see `Onward.message`."""
         if not isinstance(text, str) or not text.strip():
-            raise InvalidInput("a message is a text with something in it")
-        if len(text) > MOST_SAID:
+            raise InvalidInput("a message is a string that is not blank")
+        if len(text) > MAX_MESSAGE_CHARS:
             raise InvalidInput(
-                f"a message has at most {MOST_SAID:,} characters, and this one {len(text):,}; leave what is long elsewhere, and "
+                f"a message has at most {MAX_MESSAGE_CHARS:,} characters, and this one {len(text):,}; leave long content elsewhere, and "
                 "say where"
             )
         task = await self._store.get(task_id)
@@ -120,31 +78,31 @@ class Messages:
         message = Message(id or self._ids(), SAID if agent else "signal", SAID, None, wire.encode(text, "the message"))
         if task.ended or (await self._store.send(task_id, message)).number is None:
             task = await self._store.get(task_id) or task
-            raise StateConflict(task_id, task.state, "told anything", _then(task, agent))
+            raise StateConflict(task_id, task.state, "told anything", _advice(task, agent))
         if not agent:
             self._store.nudge("ready", [task_id])
 
     async def asks(self, kind: str | None = None, whose: str | None = None) -> list[Ask]:
-        """What waits for people, the oldest first; `whose` as for `Service.get`."""
-        found = _still_open(await self._store.listing.asks(whose=whose))
-        return [ask for ask in found if kind in (None, ask.kind)]
+        """Open questions and approvals, the oldest first; `whose` as for `Service.get`."""
+        asks = _still_open(await (self._all_asks() if whose is None else self._store.listing.asks(whose=whose)))
+        return [ask for ask in asks if kind in (None, ask.kind)]
 
     async def asks_of(self, task: Task) -> list[Ask]:
-        """What a task asks of people, and, where it waits for its children, what those below it ask."""
-        found, line, left = _still_open(await self._store.listing.asks(task.task_id)), [task], MOST_BELOW
-        while line and left > 0:
-            one = line.pop()
-            if one.reason != Reason.CHILD:
+        """The open questions and approvals of a task, and, where it waits for its children, of the tasks below it."""
+        asks, pending, left = _still_open(await self._store.listing.asks(task.task_id)), [task], MAX_DESCENDANTS
+        while pending and left > 0:
+            parent = pending.pop()
+            if parent.reason != Reason.CHILD:
                 continue
-            for child_id in (await self._store.children(one.task_id))[:left]:
+            for child_id in (await self._store.children(parent.task_id))[:left]:
                 left -= 1
-                found += _still_open(await self._store.listing.asks(child_id))
-                line += [child] if (child := await self._store.get(child_id)) is not None else []
-        return found
+                asks += _still_open(await self._store.listing.asks(child_id))
+                pending += [child] if (child := await self._store.get(child_id)) is not None else []
+        return asks
 
     async def ask(self, ask_id: str, whose: str | None = None) -> Ask:
-        """One of them, answered or not. Raises NotFound, also where its task is not of this tenant."""
-        task_id, _, seq = ask_id.rpartition(".") if _AN_ID.fullmatch(ask_id) else ("", "", "")
+        """A question or an approval, open or not. Raises NotFound, also where its task is not of this tenant."""
+        task_id, _, seq = ask_id.rpartition(".") if _ASK_ID.fullmatch(ask_id) else ("", "", "")
         task = await self._store.get(task_id, whose) if task_id else None
         records = await self._store.journal(task_id, int(seq) - 1, 1) if task is not None else []
         if task is None or not records or records[0].kind not in {r.QUESTION, r.APPROVAL}:
@@ -154,8 +112,8 @@ class Messages:
         return _ask(task_id, task.task, int(seq), records[0].kind, records[0].value, records[0].at)
 
     async def answer(self, question_id: str, answer: Any, *, deed: AuditEvent | None = None) -> None:
-        """Answer a question. Raises AlreadyDecided when somebody, or the time, was quicker. The deed, here and below, is
-        written down with what counts, in one transaction."""
+        """Answer a question. Raises AlreadyDecided when it was answered before, and AskExpired when it has expired. The store writes the
+        audit event `deed`, here and below, in the transaction that writes the message."""
         ask = await self.ask(question_id)
         if ask.kind != "question":
             raise UsageError(f"{question_id} is an approval; `onward approve` and `onward deny` decide it")
@@ -172,7 +130,7 @@ class Messages:
         by: str = "",
         arguments: dict[str, Any] | None = None,
         always: bool = False,
-        hash: str | None = None,  # noqa: A002 -- the word for it at every door
+        hash: str | None = None,  # noqa: A002 -- as in HTTP
         deed: AuditEvent | None = None,
     ) -> None:
         """Approve or deny; see `Onward.decide`."""
@@ -186,12 +144,12 @@ class Messages:
             raise StaleDecision(what, str(ask.hash), hash)
         if arguments is not None or always:
             self._check_changes(ask, decision, arguments)
-        said = {"decision": decision, "reason": reason, "by": by, "always": always, "hash": ask.hash}
-        said = {name: value for name, value in said.items() if value}
-        given = {} if arguments is None else {"arguments": arguments}
-        beside = await self._reply(ask, "decision", said | given, what, deed)
+        fields = {"decision": decision, "reason": reason, "by": by, "always": always, "hash": ask.hash}
+        payload = {name: value for name, value in fields.items() if value}
+        changes = {} if arguments is None else {"arguments": arguments}
+        others = await self._reply(ask, "decision", payload | changes, what, deed)
         if always:
-            await self._release(ask, beside, said, deed)
+            await self._approve_others(ask, others, payload, deed)
 
     def _check_changes(self, ask: Ask, decision: str, arguments: dict[str, Any] | None) -> None:
         if decision != "approve":
@@ -206,33 +164,36 @@ class Messages:
                 raise InvalidInput(f"the arguments of {ask.tool!r} are an object, not {type(arguments).__name__}")
             self._check_call(ask.task, ask.tool, wire.decode(wire.encode(arguments, "the changed arguments")))
 
-    async def _release(self, ask: Ask, beside: list[Ask], said: dict[str, Any], deed: AuditEvent | None) -> None:
-        """'Always' also answers what is asked for the same tool in the same task already, each for itself. One that somebody
-        else decides in this moment stays as they say."""
-        for other in beside:
+    async def _approve_others(
+        self, ask: Ask, others: list[Ask], payload: dict[str, Any], deed: AuditEvent | None
+    ) -> None:
+        """'Always' also approves the other open calls of the same tool in the same task, each with a message of its own. Where another
+        caller decides one of them first, that decision counts."""
+        for other in others:
             if other.kind == "approval" and other.tool == ask.tool:
-                value = {**said, "hash": other.hash, "through": ask.id}
-                message = Message(self._ids(), "decision", "", other.seq, wire.encode(value, "the answer"))
+                decision = {**payload, "hash": other.hash, "through": ask.id}
+                message = Message(self._ids(), "decision", "", other.seq, wire.encode(decision, "the answer"))
                 also = deed and deed._replace(subject=other.id, data={"hash": other.hash, "through": ask.id})
                 await self._store.send(ask.task_id, message, also)
+                self._all_asks.forget()
         self._store.nudge("ready", [ask.task_id])
 
     async def _reply(self, ask: Ask, kind: str, value: Any, what: str, deed: AuditEvent | None) -> list[Ask]:
-        """Answer it, if it is still open; what else the task asks."""
+        """Answer a question or an approval that is still open; the other open ones of the task."""
         rows = await self._store.listing.asks(ask.task_id)
         if ask.seq not in {row.seq for row in rows}:
-            await self._tell_why(ask, what)
-        open_ = _still_open(rows)
-        if ask.seq not in {one.seq for one in open_}:
+            await self._raise_closed(ask, what)
+        open_asks = _still_open(rows)
+        if ask.seq not in {open_ask.seq for open_ask in open_asks}:
             raise AskExpired(what)
         message = Message(self._ids(), kind, "", ask.seq, wire.encode(value, "the answer"))
         sent = await self._send(ask.task_id, message, deed)
         if not sent.first and sent.there is not None:
             raise _decided(what, sent.there)
-        return [one for one in open_ if one.seq != ask.seq]
+        return [open_ask for open_ask in open_asks if open_ask.seq != ask.seq]
 
-    async def _tell_why(self, ask: Ask, what: str) -> None:
-        """It is not open: because somebody was quicker, because its task has ended, or because it was given up."""
+    async def _raise_closed(self, ask: Ask, what: str) -> None:
+        """Raises why it is not open: it was decided, its task has ended, or its task no longer waits for it."""
         for message in await self._store.inbox(ask.task_id):
             if message.ref == ask.seq:
                 raise _decided(what, message)
@@ -243,24 +204,24 @@ class Messages:
 
     async def doubts(self, task_id: str) -> list[Doubt]:
         """The effects of a task that are in doubt. Raises TaskNotFound."""
-        open_: dict[str, int] = {}
+        announced: dict[str, int] = {}
         doubts: dict[str, Doubt] = {}
-        after = 0
-        while page := await self._store.journal(task_id, after):
+        empty = True
+        async for page in journal_pages(self._store.journal, task_id):
+            empty = False
             for record in page:
                 if record.kind == r.ANNOUNCED:
-                    open_[record.key] = record.seq
+                    announced[record.key] = record.seq
                 elif record.kind in {r.STEP_DONE, r.STEP_FAILED}:
-                    open_.pop(record.key, None)
+                    announced.pop(record.key, None)
                     doubts.pop(record.key, None)
-                elif record.kind == r.FORKED:  # what was in doubt in another task is answered there
-                    open_.clear()
+                elif record.kind == r.FORKED:  # doubts of the origin are resolved there
+                    announced.clear()
                     doubts.clear()
-                elif record.kind == r.DOUBTED and record.value["step"] in open_:
+                elif record.kind == r.DOUBTED and record.value["step"] in announced:
                     step = record.value["step"]
-                    doubts[step] = Doubt(task_id, open_[step], step, record.value["reason"])
-            after = page[-1].seq
-        if not after:
+                    doubts[step] = Doubt(task_id, announced[step], step, record.value["reason"])
+        if empty:
             raise TaskNotFound(task_id)
         answered = {message.ref for message in await self._store.inbox(task_id)}
         return [doubt for doubt in doubts.values() if doubt.seq not in answered]
@@ -268,8 +229,8 @@ class Messages:
     async def resolve(
         self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None, deed: AuditEvent | None = None
     ) -> None:
-        """Say what became of an effect in doubt: it happened (with this result), it did not, or it is to be undone. Of a task that has
-        ended, the first two are only kept; the third starts a task that undoes the effect."""
+        """Resolve an effect in doubt: it happened (with this result), it did not happen, or it is to be undone. For a task that has ended,
+        the first two are only recorded; the third starts a task that undoes the effect."""
         if verdict not in VERDICTS:
             raise BadSetting("verdict", verdict, f"one of {', '.join(VERDICTS)}")
         doubts = [doubt for doubt in await self.doubts(task_id) if step in (None, doubt.step)]
@@ -282,6 +243,7 @@ class Messages:
             raise UsageError(f"several effects of task {task_id} are in doubt ({names}); say which, with step=")
         message = Message(self._ids(), "resolve", verdict, doubts[0].seq, wire.encode(result, "the result"))
         sent = await self._store.send(task_id, message, deed)
+        self._all_asks.forget()
         if sent.number is None:
             sent = await self._resolve_ended(task_id, message, deed)
         self._store.nudge("ready")
@@ -301,6 +263,7 @@ class Messages:
 
     async def _send(self, task_id: str, message: Message, deed: AuditEvent | None = None) -> Sent:
         sent = await self._store.send(task_id, message, deed)
+        self._all_asks.forget()
         if sent.number is None:
             task = await self._store.get(task_id)
             if task is None:
@@ -310,34 +273,30 @@ class Messages:
         return sent
 
 
-def _ask(task_id: str, task: str, seq: int, kind: str, said: dict[str, Any], at: float) -> Ask:
-    question, expires_at = kind == r.QUESTION, said.get("until")
+def _ask(task_id: str, task: str, seq: int, kind: str, payload: dict[str, Any], at: float) -> Ask:
+    question, expires_at = kind == r.QUESTION, payload.get("until")
     return Ask(
         id=f"{task_id}.{seq}",
         task_id=task_id,
         task=task,
         kind="question" if question else "approval",
-        text=said["question" if question else "what"],
+        text=payload["question" if question else "what"],
         asked_at=at,
         expires_at=expires_at,
-        risk=said.get("risk"),
-        data=said.get("data"),
-        choices=tuple(said.get("choices", ())),
-        default=None if question or expires_at is None else said.get("default", "deny"),
+        risk=payload.get("risk"),
+        data=payload.get("data"),
+        choices=tuple(payload.get("choices", ())),
+        default=None if question or expires_at is None else payload.get("default", "deny"),
         hash=None
         if question
-        else wire.fingerprint([task_id, seq, said.get("what"), said.get("risk"), said.get("data")]),
+        else wire.fingerprint([task_id, seq, payload.get("what"), payload.get("risk"), payload.get("data")]),
     )
 
 
 def _still_open(rows: Sequence[port.Ask]) -> list[Ask]:
-    """Without those whose time is up and whose task has not come to say so."""
-    found = [(_ask(row.task_id, row.task, row.seq, row.kind, wire.decode(row.data), row.at), row.now) for row in rows]
-    return [ask for ask, now in found if ask.expires_at is None or now < ask.expires_at]
-
-
-def _about_a_call(data: Any) -> bool:
-    return isinstance(data, dict) and data.keys() == {"tool", "call", "arguments"}
+    """Without those that have expired and whose task has not recorded it yet."""
+    asks = [(_ask(row.task_id, row.task, row.seq, row.kind, wire.decode(row.data), row.at), row.now) for row in rows]
+    return [ask for ask, now in asks if ask.expires_at is None or now < ask.expires_at]
 
 
 def _decided(what: str, message: Message) -> AlreadyDecided:
@@ -347,8 +306,8 @@ def _decided(what: str, message: Message) -> AlreadyDecided:
     return AlreadyDecided(what, str(value["decision"] if isinstance(value, dict) and "decision" in value else value))
 
 
-def _then(task: Task, agent: bool) -> str:
-    """What to do for somebody who comes too late."""
+def _advice(task: Task, agent: bool) -> str:
+    """The advice for a message that comes after the end of its task."""
     if task.state is State.FAILED:
         return "it has ended; `onward resume` lets it go on, and then it can be told"
     again = f"submit(…, after={task.task_id!r}) goes on where it ended" if agent else "submit it anew"

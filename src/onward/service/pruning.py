@@ -1,7 +1,7 @@
-"""Prunes: ended tasks are forgotten, by hand or when they are old enough. A part of the service.
+"""Prunes ended tasks, by hand or when they are old enough. A part of the service.
 
-What is forgotten is gone: journal, result, artifacts, what models were asked and what it cost, deliveries. So is its key: whoever
-submits with it again starts a new task.
+A prune deletes a tree of tasks as a whole: journals, results, artifacts, conversations with models and their costs, deliveries. It also
+frees the keys: a later submit with such a key starts a new task.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD
 
 log = logging.getLogger("onward.prune")
 
-LEAST = 60.0
-"""Seconds for which an ended task is kept in any case: the worker that ended it may not have got its answer, and ask again."""
+MIN_AGE_S = 60.0
+"""Seconds for which an ended task is always kept: the worker that ended it may have lost the answer of the store, and asks again."""
 
-AT_ONCE = 100
-"""Trees that are forgotten in one transaction."""
+BATCH_TREES = 100
+"""Trees that are pruned in one transaction."""
 
-EVERY = 60.0
-"""Seconds between two looks for what is old enough."""
+INTERVAL_S = 60.0
+"""Seconds between two searches for old tasks."""
 
 ADVICE = {
     CHILD: "it goes with the task that started it: onward show {id} names that",
     UNFINISHED: "cancel it first, or wait until all of its tree has ended",
     RECENT: "its worker may still ask for it; try again in a minute",
-    UNTOLD: "somebody has yet to be told of it: onward deliveries --task {id}",
+    UNTOLD: "events of it are still to be delivered: onward deliveries --task {id}",
 }
 _STATES = {CHILD: "a child", UNFINISHED: "not ended", RECENT: "only just ended", UNTOLD: "not yet reported"}
 
@@ -40,78 +40,79 @@ Ids = Sequence[str]
 
 
 class Pruner:
-    """Verbs that forget."""
+    """Prunes ended tasks."""
 
     def __init__(self, store: Store, artifacts: Artifacts, clock: Clock) -> None:
         self._store, self._artifacts, self._clock = store, artifacts, clock
 
     async def prune(self, task_id: str) -> int:
-        """Forget an ended task and all that it started; how many tasks that were. Raises TaskNotFound, and StateConflict for one that
-        has to stay."""
-        found = await self.all_of([task_id])
-        if why := found.kept.get(task_id):
+        """Prune an ended task and all that it started; how many tasks that were. Raises TaskNotFound, and StateConflict for a task that
+        cannot be pruned now."""
+        pruned = await self.prune_all([task_id])
+        if why := pruned.kept.get(task_id):
             raise refusal(task_id, why)
-        return len(found.gone)
+        return len(pruned.gone)
 
-    async def all_of(self, ids: Ids, age: float = 0.0) -> Pruned:
-        """Forget all of these that may go: that ended so many seconds ago, a minute at least. The oldest first."""
+    async def prune_all(self, ids: Ids, age: float = 0.0) -> Pruned:
+        """Prune those of these tasks that ended at least `age` seconds ago, and at least a minute ago. The oldest first."""
         gone: list[str] = []
         kept: dict[str, str] = {}
-        line = sorted(set(ids))
-        for start in range(0, len(line), AT_ONCE):
-            found = await self._store.pruning.prune(line[start : start + AT_ONCE], max(age, LEAST))
-            gone += found.gone
-            kept |= found.kept
-            await self._drop(found.gone)
-        away = set(gone)
-        return Pruned(gone, {one: why for one, why in kept.items() if one not in away})
+        ordered = sorted(set(ids))
+        for start in range(0, len(ordered), BATCH_TREES):
+            batch = await self._store.pruning.prune(ordered[start : start + BATCH_TREES], max(age, MIN_AGE_S))
+            gone += batch.gone
+            kept |= batch.kept
+            await self._drop_artifacts(batch.gone)
+        deleted = set(gone)
+        return Pruned(gone, {task_id: why for task_id, why in kept.items() if task_id not in deleted})
 
-    async def _drop(self, ids: Ids) -> None:
-        """What they have on a shelf. The tasks are gone already: what cannot be dropped now is named, so that somebody can do it."""
-        for one in ids:
+    async def _drop_artifacts(self, ids: Ids) -> None:
+        """Delete their artifacts outside the database. The tasks are deleted already: the log names artifacts that cannot be deleted now,
+        so that an operator can do it."""
+        for task_id in ids:
             try:
-                await self._artifacts.drop(one)
+                await self._artifacts.drop(task_id)
             except Exception as error:
                 log.warning(
-                    "task %s is forgotten, but what it kept outside the database is still there: %s", one, error
+                    "task %s is pruned, but its artifacts outside the database are still there: %s", task_id, error
                 )
 
-    async def old(self, age: float) -> int:
-        """Forget all that ended so many seconds ago; how many tasks that were."""
-        many, after, age = 0, "", max(age, LEAST)
+    async def prune_old(self, age: float) -> int:
+        """Prune all tasks that ended at least `age` seconds ago; how many tasks that were."""
+        count, after, age = 0, "", max(age, MIN_AGE_S)
         until = first_id(self._clock.now() - age)
-        while ids := await self._store.pruning.prunable(age, after, until, AT_ONCE):
+        while ids := await self._store.pruning.prunable(age, after, until, BATCH_TREES):
             try:
-                many += len((await self.all_of(ids, age)).gone)
+                count += len((await self.prune_all(ids, age)).gone)
             except StoreUnavailable:
-                # One of them may be too large for its time, and must not be in the way of all others.
-                for one in ids:
-                    many += await self._one_alone(one, age)
+                # One tree may be too large for one transaction. It must not keep all others.
+                for task_id in ids:
+                    count += await self._prune_alone(task_id, age)
             after = ids[-1]
-        return many
+        return count
 
-    async def _one_alone(self, task_id: str, age: float) -> int:
+    async def _prune_alone(self, task_id: str, age: float) -> int:
         try:
-            return len((await self.all_of([task_id], age)).gone)
+            return len((await self.prune_all([task_id], age)).gone)
         except StoreUnavailable as error:
-            log.warning("task %s could not be forgotten: %s", task_id, error)
+            log.warning("task %s could not be pruned: %s", task_id, error)
             return 0
 
-    async def forever(self, age: float, rng: random.Random) -> None:
-        """The chore of a worker: what is old enough is forgotten, now and then. Every worker does it, and twice does no harm."""
+    async def run(self, age: float, rng: random.Random) -> None:
+        """The chore of a worker: prune old tasks about once a minute. Every worker does it; two at the same time do no harm."""
         while True:
-            await self._clock.sleep(EVERY * rng.uniform(0.8, 1.2))
+            await self._clock.sleep(INTERVAL_S * rng.uniform(0.8, 1.2))
             try:
-                if many := await self.old(age):
-                    log.info("forgot %d tasks that ended more than %g days ago", many, round(age / 86400, 2))
+                if count := await self.prune_old(age):
+                    log.info("pruned %d tasks that ended more than %g days ago", count, round(age / 86400, 2))
             except StoreUnavailable as error:
-                log.info("could not look for old tasks: %s", error)
+                log.info("could not search for old tasks: %s", error)
             except Exception:
                 log.exception("pruning failed")
 
 
 def refusal(task_id: str, why: str) -> OnwardError:
-    """Why a task stays, as an error."""
+    """The error that says why a task cannot be pruned."""
     if why == UNKNOWN:
         return TaskNotFound(task_id)
     return StateConflict(task_id, _STATES[why], "pruned", ADVICE[why].format(id=task_id[-8:]))

@@ -1,100 +1,76 @@
-"""Schedules as the outside sees them: saved from code, listed, paused, triggered, removed.
+"""Schedules: saves them from code, lists, pauses, triggers and removes them. A part of the service.
 
-A part of the service. Every change names the mark of the schedule that it saw, and looks again when somebody
-was quicker: so a pause and a tick at the same time are one after the other.
+Every change names the mark of the schedule that it read, and reads again when another change came first. So a pause and a tick at the
+same time happen one after the other.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from onward.core import wire
 from onward.core.ids import Ids
 from onward.core.schedule import Rhythm, ScheduleRow, Timetable
 from onward.core.task import NewTask
+from onward.core.views import Schedule
 from onward.errors import ScheduleNotFound
 from onward.store.port.core import Store
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Schedule:
-    """A schedule as every door shows it. Times are seconds since 1970, UTC; `every` is in seconds."""
-
-    name: str
-    task: str
-    input: Any
-    cron: str | None
-    every: float | None
-    timezone: str
-    missed: str
-    queue: str
-    priority: int
-    deadline: float | None
-    labels: dict[str, str]
-    next_at: float | None
-    """The next tick; None while it is paused."""
-    upcoming: tuple[float, ...]
-    """The next ticks, that one first: up to three."""
-    last_at: float | None
-    """The last tick for which a task was submitted."""
-    paused: bool
-
-
 Change = Callable[[ScheduleRow, float], ScheduleRow | None]
-"""What becomes of a schedule, at a time of the database; the same row where nothing has to change."""
+"""Makes the new row of a schedule, at a time of the database: the same row where nothing has to change, None to remove it."""
+
+UPCOMING_TICKS = 3
 
 
 class Schedules:
-    """All verbs about schedules."""
+    """Saves, lists and changes schedules."""
 
     def __init__(self, store: Store, ids: Ids) -> None:
         self._store, self._ids = store, ids
 
     async def save(self, wanted: Sequence[ScheduleRow]) -> None:
-        """Have these in the store as they are here. One that ticks as before keeps its next tick, and one that is paused
-        stays paused."""
+        """Write the schedules that code declares. A schedule with the same rhythm keeps its next tick, and a paused one stays paused."""
         table = await self._store.schedules.list()
         for row in wanted:
             while not await self._save(row, table):
                 table = await self._store.schedules.list()
 
     async def _save(self, wanted: ScheduleRow, table: Timetable) -> bool:
-        there = next((row for row in table.rows if row.name == wanted.name), None)
-        to = _joined(wanted, there, table.now)
-        if to == there:
+        stored = next((row for row in table.rows if row.name == wanted.name), None)
+        merged = _merge(wanted, stored, table.now)
+        if merged == stored:
             return True
-        mark = None if there is None else there.mark
-        return await self._store.schedules.advance(wanted.name, mark, to._replace(mark=self._ids()))
+        mark = None if stored is None else stored.mark
+        return await self._store.schedules.advance(wanted.name, mark, merged._replace(mark=self._ids()))
 
     async def pause(self, name: str) -> Schedule:
-        """No tick until it is unpaused. Raises ScheduleNotFound, as the others do."""
+        """Pause a schedule: it has no tick until it is unpaused. Raises ScheduleNotFound, as the other verbs do."""
         return _view(await self._change(name, lambda row, _: row._replace(paused=True, next_at=None)))
 
     async def unpause(self, name: str) -> Schedule:
-        """Go on with the next tick from now; those of the pause were not missed."""
+        """Go on with the next tick from now. Ticks during the pause do not count as missed."""
         return _view(await self._change(name, _unpaused))
 
     async def remove(self, name: str) -> None:
-        """Forget it. Its tasks stay. Where code still declares it, the next worker that starts brings it back."""
+        """Remove a schedule. Its tasks stay. If code still declares it, the next worker that starts saves it again."""
         await self._change(name, lambda _row, _now: None)
 
     async def trigger(self, name: str) -> str:
-        """Submit its task now, whatever its next tick, also while it is paused; the task's id."""
-        (new,) = await self._store.submit([_found(await self._store.schedules.list(), name).task_at(None, self._ids())])
-        self._store.nudge("ready", [new.id])
-        return new.id
+        """Submit its task now, beside its ticks, also while it is paused; the task's id."""
+        row = _find(await self._store.schedules.list(), name)
+        (submitted,) = await self._store.submit([row.task_at(None, self._ids())])
+        self._store.nudge("ready", [submitted.id])
+        return submitted.id
 
     async def _change(self, name: str, change: Change) -> ScheduleRow:
         while True:
             table = await self._store.schedules.list()
-            row = _found(table, name)
-            to = change(row, table.now)
-            if to == row:
+            row = _find(table, name)
+            changed = change(row, table.now)
+            if changed == row:
                 return row
-            if await self._store.schedules.advance(name, row.mark, to and to._replace(mark=self._ids())):
-                return to or row
+            if await self._store.schedules.advance(name, row.mark, changed and changed._replace(mark=self._ids())):
+                return changed or row
 
     async def list(self) -> list[Schedule]:
         """All schedules, by name."""
@@ -102,7 +78,7 @@ class Schedules:
 
 
 def row_of(name: str, rhythm: Rhythm, missed: str, task: NewTask) -> ScheduleRow:
-    """A schedule that submits tasks like this one; as it stands in code, without a next tick."""
+    """The row of a schedule that submits tasks like this one, as code declares it: without a next tick."""
     return ScheduleRow(
         name=name,
         task=task.task,
@@ -121,19 +97,19 @@ def row_of(name: str, rhythm: Rhythm, missed: str, task: NewTask) -> ScheduleRow
     )
 
 
-def _joined(wanted: ScheduleRow, there: ScheduleRow | None, now: float) -> ScheduleRow:
-    """What code says, with what has happened so far."""
-    if there is None:
+def _merge(wanted: ScheduleRow, stored: ScheduleRow | None, now: float) -> ScheduleRow:
+    """The row that code declares, with the ticks and the pause of the stored one."""
+    if stored is None:
         return wanted._replace(next_at=wanted.rhythm.after(now))
-    next_at = there.next_at if wanted.rhythm == there.rhythm or there.paused else wanted.rhythm.after(now)
-    return wanted._replace(next_at=next_at, last_at=there.last_at, paused=there.paused, mark=there.mark)
+    next_at = stored.next_at if wanted.rhythm == stored.rhythm or stored.paused else wanted.rhythm.after(now)
+    return wanted._replace(next_at=next_at, last_at=stored.last_at, paused=stored.paused, mark=stored.mark)
 
 
 def _unpaused(row: ScheduleRow, now: float) -> ScheduleRow:
     return row._replace(paused=False, next_at=row.rhythm.after(now)) if row.paused else row
 
 
-def _found(table: Timetable, name: str) -> ScheduleRow:
+def _find(table: Timetable, name: str) -> ScheduleRow:
     for row in table.rows:
         if row.name == name:
             return row
@@ -161,10 +137,10 @@ def _view(row: ScheduleRow) -> Schedule:
     )
 
 
-def _upcoming(row: ScheduleRow, several: int = 3) -> tuple[float, ...]:
-    found: list[float] = []
+def _upcoming(row: ScheduleRow) -> tuple[float, ...]:
+    ticks: list[float] = []
     tick = row.next_at
-    while tick is not None and len(found) < several:
-        found.append(tick)
+    while tick is not None and len(ticks) < UPCOMING_TICKS:
+        ticks.append(tick)
         tick = row.rhythm.after(tick)
-    return tuple(found)
+    return tuple(ticks)

@@ -1,8 +1,8 @@
-"""Leaks: where in the database the value of a secret stands all the same, from before it was one, or from a process that did
-not know it.
+"""Searches the database for values of secrets: those that were written before the name was declared, or by a process that did not know
+the secret.
 
-Every row of every table is looked through, and what artifacts hold. Nothing is changed, and no value leaves this process: the
-database is not asked for it.
+The scan reads every row of every table, and all artifacts. It changes nothing, and no value leaves this process: the values are compared
+here and not in the database.
 """
 
 from __future__ import annotations
@@ -12,102 +12,104 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from onward.artifacts.errors import ArtifactDamaged, ArtifactNotFound
 from onward.artifacts.keeper import Artifacts, beside
 from onward.core import mask, wire
 from onward.core import record as r
 from onward.core.secret import SecretMissing, UnfitSecret
+from onward.errors import ArtifactDamaged, ArtifactNotFound
 from onward.store.port.core import Store
 
-MOST = 1_000
-"""Leaks that are told one by one."""
+MAX_LEAKS = 1_000
+"""Leaks that are listed; further ones are only counted."""
 
 
-class Asked(Protocol):
-    """What gives the values of secrets."""
+class SecretValues(Protocol):
+    """Gives the values of secrets."""
 
     @property
     def names(self) -> Mapping[str, Any]:
-        """The declared ones."""
+        """The declared secrets."""
         ...
 
     def value(self, name: str) -> str:
-        """The value, which the masks know from then on."""
+        """The value of a secret; the masks know it from then on."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leak:
-    """One place at which a value stands."""
+    """One place that has the value of a secret."""
 
     secret: str
     task_id: str
-    """Empty where no task is concerned."""
+    """Empty where the place belongs to no task."""
     where: str
 
 
 @dataclasses.dataclass(slots=True)
-class Found:
-    """What a look at everything came to."""
+class ScanResult:
+    """The result of a scan."""
 
     leaks: list[Leak] = dataclasses.field(default_factory=list)
     more: int = 0
-    """Further ones, beyond those that are told."""
+    """Leaks beyond those in `leaks`."""
     rows: int = 0
     secrets: list[str] = dataclasses.field(default_factory=list)
     unknown: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Secrets that were not looked for, and why."""
+    """Secrets that were not searched for, and why."""
 
     def add(self, leak: Leak) -> None:
-        """One more."""
-        if len(self.leaks) < MOST:
+        """Add a leak."""
+        if len(self.leaks) < MAX_LEAKS:
             self.leaks.append(leak)
         else:
             self.more += 1
 
 
-async def find(store: Store, artifacts: Artifacts, secrets: Asked) -> Found:
-    """Look for the values of all declared secrets."""
-    found = Found()
+async def find(store: Store, artifacts: Artifacts, secrets: SecretValues) -> ScanResult:
+    """Search for the values of all declared secrets."""
+    result = ScanResult()
     for name in sorted(secrets.names):
         try:
             await asyncio.to_thread(secrets.value, name)
-            found.secrets.append(name)
+            result.secrets.append(name)
         except (SecretMissing, UnfitSecret) as error:
-            found.unknown[name] = str(error)
-    left: list[tuple[str, str]] = []
+            result.unknown[name] = str(error)
+    kept: list[tuple[str, str]] = []
 
-    def look(table: str, row: Mapping[str, Any]) -> None:
-        found.rows += 1
-        for column, said in row.items():
-            if (name := _name_in(said)) is not None:
-                found.add(Leak(name, _task(table, row), _where(table, row, column)))
+    def scan_row(table: str, row: Mapping[str, Any]) -> None:
+        result.rows += 1
+        for column, value in row.items():
+            if (name := _name_in(value)) is not None:
+                result.add(Leak(name, _task(table, row), _where(table, row, column)))
         if row.get("kind") == r.ARTIFACT and table == "onward_journal":
-            left.append((row["task_id"], wire.decode(row["data"])["artifact_id"]))
+            kept.append((row["task_id"], wire.decode(row["data"])["artifact_id"]))
 
-    if found.secrets:
-        await store.health.scan(look)
+    if result.secrets:
+        await store.health.scan(scan_row)
         if artifacts.elsewhere:
-            await _look_at_artifacts(artifacts, left, found)
-    return found
+            await _scan_artifacts(artifacts, kept, result)
+    return result
 
 
-async def _look_at_artifacts(artifacts: Artifacts, left: Sequence[tuple[str, str]], found: Found) -> None:
-    for task_id, artifact_id in dict.fromkeys(left):
+async def _scan_artifacts(artifacts: Artifacts, ids: Sequence[tuple[str, str]], result: ScanResult) -> None:
+    """Scan artifacts outside the database, by the ids of task and artifact."""
+    for task_id, artifact_id in dict.fromkeys(ids):
         try:
             data = await artifacts.get(task_id, artifact_id)
         except (ArtifactNotFound, ArtifactDamaged):
             continue
-        found.rows += 1
+        result.rows += 1
         name = await beside(len(data), lambda data=data: mask.name_in_bytes(data))  # type: ignore[misc]
         if name is not None:
-            found.add(Leak(name, task_id, f"artifact {artifact_id}"))
+            result.add(Leak(name, task_id, f"artifact {artifact_id}"))
 
 
-def _name_in(said: Any) -> str | None:
-    if isinstance(said, str):
-        said = said.encode("utf-8", "replace")
-    return mask.name_in_bytes(said) if isinstance(said, bytes) else None
+def _name_in(value: Any) -> str | None:
+    """The name of a secret whose value is in the value of a column."""
+    if isinstance(value, str):
+        value = value.encode("utf-8", "replace")
+    return mask.name_in_bytes(value) if isinstance(value, bytes) else None
 
 
 def _task(table: str, row: Mapping[str, Any]) -> str:
@@ -115,7 +117,7 @@ def _task(table: str, row: Mapping[str, Any]) -> str:
 
 
 def _where(table: str, row: Mapping[str, Any], column: str) -> str:
-    """A place as a person can find it."""
+    """The place in words that a person can follow."""
     match table:
         case "onward_journal":
             return f"record {row['seq']} ({row['kind']})" + ("" if column == "data" else f", its {column}")
@@ -126,5 +128,5 @@ def _where(table: str, row: Mapping[str, Any], column: str) -> str:
         case "onward_inbox":
             return f"message {row['number']} ({row['kind']})"
         case _:
-            told = next((str(row[name]) for name in ("name", "id", "task_id") if row.get(name)), "")
-            return f"{table.removeprefix('onward_')} {mask.text(told)}, {column}".replace(" ,", ",")
+            row_name = next((str(row[name]) for name in ("name", "id", "task_id") if row.get(name)), "")
+            return f"{table.removeprefix('onward_')} {mask.text(row_name)}, {column}".replace(" ,", ",")

@@ -1,7 +1,6 @@
-"""The one door for outsiders: submit, get, list, wait, cancel, resume, prioritize, tail.
+"""The service: submit, get, list, wait, cancel, resume, prioritize, tail.
 
-Python, the command line and later HTTP and MCP all come through here; what may be asked of a task in which state is
-decided here and nowhere else.
+Python, the command line, HTTP and MCP all call it. It alone decides which verb is allowed in which state of a task.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from onward.core.clock import Clock
 from onward.core.ids import Ids
 from onward.core.record import DOUBTED, ENDS, PARKED, QUARANTINED, Record, payload
 from onward.core.task import NEEDS_A_PERSON, NewTask, Reason, State, Task
+from onward.core.views import UsageReport
 from onward.errors import (
     InvalidInput,
     KeyConflict,
@@ -58,34 +58,34 @@ from onward.service.submission import (
 )
 from onward.service.subscriptions import Subscriptions, Webhooks, no_webhooks
 from onward.service.timeline import Timelines
-from onward.service.usage import Report, UsageReports
+from onward.service.usage import UsageReports
 from onward.store.port.core import Stopped, Store, Submitted
 from onward.store.port.overview import QueueSnapshot
 
-STANDS_STILL = {Reason.PARKED: PARKED, Reason.QUARANTINED: QUARANTINED, Reason.IN_DOUBT: DOUBTED}
-"""Reasons of which the last records of a journal say why, and the kinds of these records."""
-LAST = 20
-"""Records of a journal that are read for that."""
-WORDS = 16_000
-"""Bytes of one of them."""
+STUCK_RECORDS = {Reason.PARKED: PARKED, Reason.QUARANTINED: QUARANTINED, Reason.IN_DOUBT: DOUBTED}
+"""Reasons that a record near the end of the journal explains, and the kind of that record."""
+LAST_RECORDS = 20
+"""Records of a journal that are searched for it."""
+MAX_RECORD_BYTES = 16_000
+"""Bytes of one of these records."""
 
-TAIL_EVERY = 0.1
-"""Seconds between two looks at a journal that is being followed."""
+TAIL_INTERVAL_S = 0.1
+"""Seconds between two reads of a journal that is being followed."""
 
 PAUSE_TIMEOUT_S = 60.0
 """Seconds that a pause waits for the workers that hold the tasks. A worker that is frozen or cut off is waited for until its lease ends."""
 
-NEWS = 5.0
-"""Seconds for which it is remembered what workers say of the handlers that this process does not have."""
+REGISTRATIONS_TTL_S = 5.0
+"""Seconds for which the registrations of handlers of other processes are cached."""
 
 
 class Service(Listing):
-    """All verbs of the outside."""
+    """All verbs for callers outside of tasks."""
 
     def __init__(
         self,
         store: Store,
-        offers: Mapping[str, HandlerSpec],
+        specs: Mapping[str, HandlerSpec],
         *,
         queue_limit: int,
         clock: Clock,
@@ -93,73 +93,74 @@ class Service(Listing):
         artifacts: Artifacts | None = None,
         webhooks: Callable[[], Webhooks] = no_webhooks,
     ) -> None:
-        self._store, self._offers, self._limit, self._clock, self._ids = store, offers, queue_limit, clock, ids
+        self._store, self._specs, self._limit, self._clock, self._ids = store, specs, queue_limit, clock, ids
         self._remote: dict[str, HandlerSpec] = {}
-        self._learned_at = -math.inf
-        self._depths: dict[str, _Gauge] = {}
-        self.messages = Messages(store, ids, self.check_call, self.is_agent)
+        self._read_at = -math.inf
+        self._depths: dict[str, _QueueGauge] = {}
+        self.messages = Messages(store, clock, ids, self.check_call, self.is_agent)
         self.artifacts = artifacts or Artifacts(store)
         self.forks = Forks(store, ids, self.check_input, self.artifacts)
         self.schedules = Schedules(store, ids)
         self.budgets = Budgets(store, clock)
-        self.states = AgentStates(store, ids)
+        self.agent_states = AgentStates(store, ids)
         self.subscriptions = Subscriptions(store, ids, webhooks)
         self.keys = Keys(store)
         self.audit = Audit(store)
-        self.place = Cluster(store, clock)
-        self.handlers = Handlers(store, offers)
-        self.journals = Timelines(store)
-        self.whys = Explainer(store, self.handlers)
-        self.prunes = Pruner(store, self.artifacts, clock)
-        self.many = Bulk(self, self.prunes)
-        self.health = Doctor(store, clock, self.place, queue_limit)
-        self.usages = UsageReports(store, self.is_agent)
+        self.cluster = Cluster(store, clock)
+        self.handlers = Handlers(store, specs)
+        self.timelines = Timelines(store)
+        self.explainer = Explainer(store, self.handlers)
+        self.pruner = Pruner(store, self.artifacts, clock)
+        self.bulk = Bulk(self, self.pruner)
+        self.health = Doctor(store, clock, self.cluster, queue_limit)
+        self.usage_reports = UsageReports(store, self.is_agent)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def submit(
-        self, wishes: Sequence[SubmitRequest], *, connection: Any = None, unchecked: bool = False
+        self, requests: Sequence[SubmitRequest], *, connection: Any = None, unchecked: bool = False
     ) -> list[str]:
         """The ids of the tasks, after the commit. All or none."""
-        if not wishes:
+        if not requests:
             return []
         if telemetry.tracer() is None:
-            return await self._submit(wishes, connection, unchecked)
-        first = wishes[0]
-        said = {telemetry.TASK: first.task, telemetry.COUNT: len(wishes)}
-        with telemetry.span(f"submit {first.task}", said, kind="PRODUCER", within=_trace(first)) as span:
-            ids = await self._submit([wish._replace(trace=span.trace) for wish in wishes], connection, unchecked)
+            return await self._submit(requests, connection, unchecked)
+        first = requests[0]
+        attributes = {telemetry.TASK: first.task, telemetry.COUNT: len(requests)}
+        with telemetry.span(f"submit {first.task}", attributes, kind="PRODUCER", within=_trace(first)) as span:
+            traced = [request._replace(trace=span.trace) for request in requests]
+            ids = await self._submit(traced, connection, unchecked)
             span.set({telemetry.TASK_ID: ids[0]})
             return ids
 
-    async def _submit(self, wishes: Sequence[SubmitRequest], connection: Any, unchecked: bool) -> list[str]:
-        afar = {wish.task for wish in wishes if wish.task not in self._offers}
-        for name in afar:
-            await self._ask_for(name, unchecked)
+    async def _submit(self, requests: Sequence[SubmitRequest], connection: Any, unchecked: bool) -> list[str]:
+        remote = {request.task for request in requests if request.task not in self._specs}
+        for name in remote:
+            await self._check_registered(name, unchecked)
         try:
-            new = [self._prepared(wish) for wish in wishes]
+            new = [self._new_task(request) for request in requests]
         except InvalidInput:
-            if not afar:
+            if not remote:
                 raise
-            await self._learn()  # a worker with other code may have come
-            new = [self._prepared(wish) for wish in wishes]
-        for place, wish in enumerate(wishes):
-            if wish.webhook is not None:
-                hook = await self.subscriptions.webhook(wish.webhook, wish.tenant)
-                new[place] = new[place]._replace(webhook=hook)
+            await self._read_registrations()  # a worker with other code may have started
+            new = [self._new_task(request) for request in requests]
+        for index, request in enumerate(requests):
+            if request.webhook is not None:
+                webhook = await self.subscriptions.webhook(request.webhook, request.tenant)
+                new[index] = new[index]._replace(webhook=webhook)
         if len(new) > 1:
-            await self._all_there(new)  # before any is written
-        if wishes[0].parent is None:  # what was begun may go on: children pass the bound
-            await self._find_room(new)
-        answers = await self._store.submit(new, connection)
-        for task, answer in zip(new, answers, strict=True):
-            _no_conflict(task, answer)
-            if telemetry.counters.on and answer.created:
+            await self._all_there(new)  # raises KeyConflict before any task is written
+        if requests[0].parent is None:  # children pass the bound, so that their parents can go on
+            await self._check_room(new)
+        submitted = await self._store.submit(new, connection)
+        for task, row in zip(new, submitted, strict=True):
+            _check_conflict(task, row)
+            if telemetry.counters.on and row.created:
                 telemetry.counters.add(telemetry.SUBMITTED, task.task)
-        self._store.nudge("ready", [answer.id for answer in answers])
+        self._store.nudge("ready", [row.id for row in submitted])
         if any(task.webhook is not None for task in new):
             self._store.nudge("outbox")
-        return [answer.id for answer in answers]
+        return [row.id for row in submitted]
 
     async def child(
         self, name: str, value: Any, options: dict[str, Any], key: str, parent: str, until: float | None
@@ -168,79 +169,82 @@ class Service(Listing):
         (task_id,) = await self.submit([SubmitRequest(name, value, key, parent=parent, until=until, **options)])
         return task_id
 
-    async def save_schedules(self, plans: Sequence[ScheduleSpec]) -> None:
-        """Check schedules as submits are checked, and have them in the store. Raises UnknownTask."""
-        for name in {plan.wish.task for plan in plans} - self._offers.keys():
-            await self._ask_for(name, unchecked=False)
-        rows = [row_of(plan.name, plan.rhythm, plan.missed, self._prepared(plan.wish)) for plan in plans]
+    async def save_schedules(self, specs: Sequence[ScheduleSpec]) -> None:
+        """Check schedules as submits are checked, and write them. Raises UnknownTask."""
+        for name in {spec.request.task for spec in specs} - self._specs.keys():
+            await self._check_registered(name, unchecked=False)
+        rows = [row_of(spec.name, spec.rhythm, spec.missed, self._new_task(spec.request)) for spec in specs]
         if rows:
             await self.schedules.save(rows)
 
-    async def _find_room(self, new: Sequence[NewTask]) -> None:
+    async def _check_room(self, new: Sequence[NewTask]) -> None:
+        """Raises QueueFull, unless all of these tasks were submitted before."""
         try:
-            await self._make_room(new)
+            await self._check_queues(new)
         except QueueFull:
             if not await self._all_there(new):
                 raise
 
     async def _all_there(self, new: Sequence[NewTask]) -> bool:
-        """Whether all of these were submitted before, so that nothing would be added. Raises KeyConflict when a key belongs
-        to other work."""
+        """Whether all of these were submitted before, so that none would be added. Raises KeyConflict when a key belongs to a task with
+        other content."""
         keys = [task.key for task in new if task.key is not None]
-        there = await self._store.by_key(keys) if keys else {}
+        submitted = await self._store.by_key(keys) if keys else {}
         for task in new:
-            if task.key in there:
-                _no_conflict(task, there[task.key])
-        return all(task.key in there for task in new)
+            if task.key in submitted:
+                _check_conflict(task, submitted[task.key])
+        return all(task.key in submitted for task in new)
 
-    def _prepared(self, wish: SubmitRequest) -> NewTask:
-        return to_new_task(wish, self._offers.get(wish.task) or self._remote.get(wish.task) or UNKNOWN, self._ids())
+    def _spec(self, name: str) -> HandlerSpec:
+        return self._specs.get(name) or self._remote.get(name) or UNKNOWN
+
+    def _new_task(self, request: SubmitRequest) -> NewTask:
+        return to_new_task(request, self._spec(request.task), self._ids())
 
     def check_input(self, name: str, value: Any) -> None:
-        """Raises InvalidInput when the handler does not take it, as far as this process knows."""
-        (self._offers.get(name) or UNKNOWN).check_input(value, f"the input of task {name!r}")
+        """Raises InvalidInput when the handler does not take the value, as far as this process knows."""
+        (self._specs.get(name) or UNKNOWN).check_input(value, f"the input of task {name!r}")
 
     def check_call(self, name: str, tool: str, arguments: dict[str, Any]) -> None:
-        """Raises InvalidInput when a tool of an agent does not take these, as far as this process knows."""
-        check = (self._offers.get(name) or UNKNOWN).tools.get(tool)
+        """Raises InvalidInput when a tool of an agent does not take these arguments, as far as this process knows."""
+        check = (self._specs.get(name) or UNKNOWN).tools.get(tool)
         if check is not None:
             check(arguments)
 
     async def is_agent(self, name: str) -> bool:
-        """Whether tasks of this name are done by an agent, as far as anybody has said."""
-        if name not in self._offers:
-            await self._ask_for(name, unchecked=True)
-        return (self._offers.get(name) or self._remote.get(name) or UNKNOWN).agent
+        """Whether an agent does the tasks of this name, as far as a registration says it."""
+        if name not in self._specs:
+            await self._check_registered(name, unchecked=True)
+        return self._spec(name).agent
 
-    async def _ask_for(self, name: str, unchecked: bool) -> None:
-        """Learn what a worker said of a handler that this process does not have. Raises UnknownTask."""
-        if name not in self._remote or self._clock.monotonic() - self._learned_at > NEWS:
-            await self._learn()
+    async def _check_registered(self, name: str, unchecked: bool) -> None:
+        """Read the registration of a handler that this process does not have. Raises UnknownTask, unless `unchecked`."""
+        if name not in self._remote or self._clock.monotonic() - self._read_at > REGISTRATIONS_TTL_S:
+            await self._read_registrations()
         if name not in self._remote and not unchecked:
-            raise UnknownTask(name, sorted(self._remote.keys() | self._offers.keys()))
+            raise UnknownTask(name, sorted(self._remote.keys() | self._specs.keys()))
 
-    async def _learn(self) -> None:
-        """What workers say of their handlers now."""
-        self._learned_at = self._clock.monotonic()
-        told = await self._store.handlers.registered()
-        self._remote = {name: from_registration(name, wire.decode(data)) for name, data in told.items()}
+    async def _read_registrations(self) -> None:
+        self._read_at = self._clock.monotonic()
+        registrations = await self._store.handlers.registered()
+        self._remote = {name: from_registration(name, wire.decode(data)) for name, data in registrations.items()}
 
-    async def _make_room(self, new: Sequence[NewTask]) -> None:
-        """Refuse what a full queue cannot take. Counted exactly near the limit, and now and then far from it: the bound
-        protects memory and disk, it is not a ticket counter."""
+    async def _check_queues(self, new: Sequence[NewTask]) -> None:
+        """Raises QueueFull. Queues are counted exactly near the limit, and now and then far from it: the bound protects memory and disk,
+        and need not be exact."""
         counts = {new[0].queue: 1} if len(new) == 1 else collections.Counter([task.queue for task in new])
         for queue, count in counts.items():
-            gauge = self._depths.setdefault(queue, _Gauge())
+            gauge = self._depths.setdefault(queue, _QueueGauge())
             if gauge.stale(self._clock.monotonic(), count, self._limit):
-                asked, began = gauge.total, self._clock.monotonic()
+                total, began = gauge.total, self._clock.monotonic()
                 depth = await self._store.queues.depth(queue)
-                gauge.read(self._clock.monotonic(), depth.waiting, asked, self._clock.monotonic() - began)
+                gauge.update(self._clock.monotonic(), depth.waiting, total, self._clock.monotonic() - began)
                 if gauge.waiting + gauge.added + count > self._limit:
-                    raise QueueFull(queue, self._limit, _come_back(self._limit, depth.rate))
+                    raise QueueFull(queue, self._limit, _retry_after(self._limit, depth.rate))
             gauge.total += count
 
-    async def standing(self) -> QueueSnapshot:
-        """The figures of this moment. Raises StoreUnavailable."""
+    async def standing(self) -> QueueSnapshot | None:
+        """Figures of the queues; None where the store has none. Raises StoreUnavailable."""
         return await self._store.overview.snapshot()
 
     async def version(self) -> tuple[int, int]:
@@ -250,46 +254,48 @@ class Service(Listing):
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, task_id: str, whose: str | None = None) -> Task:
-        """The task. Raises TaskNotFound, also where it is not of this tenant ("": of none; None: of any will do)."""
+        """The task. Raises TaskNotFound, also where it is not of the tenant `whose` ("": of no tenant; None: of any)."""
         task = await self._store.get(plain_id(task_id), whose)
         if task is None:
             raise TaskNotFound(task_id)
-        return await self._told_why(task) if task.reason in STANDS_STILL else task
+        return await self._with_reason(task) if task.reason in STUCK_RECORDS else task
 
-    async def _told_why(self, task: Task) -> Task:
-        """The task with what its journal says about why it stands still, as its error."""
-        records = (await self._store.listing.recent_records([task.task_id], LAST, WORDS)).get(task.task_id, ())
+    async def _with_reason(self, task: Task) -> Task:
+        """The task with an error that says why it does not go on, as its journal has it."""
+        records = (await self._store.listing.recent_records([task.task_id], LAST_RECORDS, MAX_RECORD_BYTES)).get(
+            task.task_id, ()
+        )
         for record in reversed(records):
-            if record.kind in STANDS_STILL.values():
-                found = payload(record)
-                told = found if isinstance(found, dict) else {}
-                step = {"step": told["step"]} if "step" in told else {}
+            if record.kind in STUCK_RECORDS.values():
+                value = payload(record)
+                fields = value if isinstance(value, dict) else {}
+                step = {"step": fields["step"]} if "step" in fields else {}
                 kind = str(task.reason).title().replace("_", "")
-                error = {"type": kind, "message": str(told.get("reason", "")), "attempts": task.attempt, **step}
+                error = {"type": kind, "message": str(fields.get("reason", "")), "attempts": task.attempt, **step}
                 return dataclasses.replace(task, error=error)
         return task
 
     async def look(self, task_id: str) -> Task:
-        """The same with all that is known of its usage, which may take a few more questions to the store."""
-        return await self.usages.of(await self.get(task_id))
+        """The task with its usage, which may take a few more queries."""
+        return await self.usage_reports.of(await self.get(task_id))
 
     async def usage(
         self, by: str, *, since: float | None = None, until: float | None = None, whose: str | None = None
-    ) -> Report:
-        """What models took, by agent, model, key or day, of tasks that were submitted in a time."""
-        agents = [one.name for one in await self.handlers.list() if one.kind == "agent"]
-        return await self.usages.report(by, agents, self.list, since=since, until=until, whose=whose)
+    ) -> UsageReport:
+        """The usage of models, by agent, model, key or day, of tasks that were submitted between `since` and `until`."""
+        agents = [handler.name for handler in await self.handlers.list() if handler.kind == "agent"]
+        return await self.usage_reports.report(by, agents, self.list, since=since, until=until, whose=whose)
 
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
-        """What a task keeps under these names; unknown ones are missing."""
+        """The contents of a task with these ids; unknown ids are left out."""
         return await self._store.contents(plain_id(task_id), ids)
 
     async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
         """Records after a number; with None, from the last checkpoint on."""
-        found = await self._store.journal(plain_id(task_id), after, limit)
-        if not found and after == 0:
+        records = await self._store.journal(plain_id(task_id), after, limit)
+        if not records and after == 0:
             raise TaskNotFound(task_id)
-        return found
+        return records
 
     async def tail(self, task_id: str, after: int = 0) -> AsyncIterator[Record]:
         """Every record after a number, as it comes, until the task has ended."""
@@ -302,12 +308,12 @@ class Service(Listing):
                 head = await self._store.journal(task_id, max(after - 1, 0), 1)
                 if head and head[0].kind in ENDS:
                     return
-                if not head and (await self.get(task_id)).ended:  # asked from past the end
+                if not head and (await self.get(task_id)).ended:  # `after` is past the end
                     return
-                await self._clock.sleep(TAIL_EVERY)
+                await self._clock.sleep(TAIL_INTERVAL_S)
 
     async def wait(self, task_id: str, timeout: float | None = None, *, parked: bool = False) -> Task:
-        """The task once it has ended. Raises ResultTimeout; with `parked`, TaskParked as soon as it is parked or quarantined."""
+        """Wait until the task has ended. Raises ResultTimeout; with `parked`, TaskParked as soon as it is parked or quarantined."""
         task = await self.get(task_id)
         if task.ended:
             return task
@@ -335,8 +341,8 @@ class Service(Listing):
             pause = min(pause * 1.2, 0.25)
 
     async def result(self, task_id: str, timeout: float | None = None, *, partial: bool = False) -> Any:
-        """The result; with `partial`, of a task that failed, the best that it had by then. Raises TaskFailed, TaskCancelled or
-        ResultTimeout; TaskParked, which is one, as soon as the task is parked or quarantined."""
+        """Wait for the result; with `partial`, a task that failed gives the best result that it had by then. Raises TaskFailed,
+        TaskCancelled or ResultTimeout, and its subclass TaskParked as soon as the task is parked or quarantined."""
         task = await self.wait(task_id, timeout, parked=True)
         if partial and task.partial is not None:
             return task.partial
@@ -346,11 +352,11 @@ class Service(Listing):
             raise TaskCancelled(task.task_id, task.task)
         return task.result
 
-    # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── control ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def cancel(self, task_id: str) -> Task:
-        """End the task and its children, wherever they stand; where a saga is open, it is undone first. A worker that holds it stops within a heartbeat. Cancelling a cancelled task
-        changes nothing; one that has ended otherwise raises StateConflict."""
+        """Cancel the task and its children, in any state; open sagas are undone first. A worker that holds the task stops within a
+        heartbeat. Cancelling a cancelled task changes nothing. Raises StateConflict for a task that has ended otherwise."""
         task = await self.get(task_id)
         stopped = await self._store.cancel(task.task_id)
         if not stopped.won:
@@ -364,48 +370,48 @@ class Service(Listing):
         return dataclasses.replace(await self.get(task_id), in_flight=held)
 
     async def cancel_children(self, parents: Sequence[str]) -> int:
-        """Cancel all that these tasks started, and what that started; how many of them a worker held. A canceller that
-        does not come to the end is no harm: workers look for children whose parent was cancelled."""
-        held, line = 0, collections.deque(parents)
-        while line:
-            for child in await self._store.children(line.popleft()):
+        """Cancel all tasks below these; how many of them a worker held. A process that dies before the end of it does no harm: workers
+        search for children whose parent was cancelled."""
+        held, pending = 0, collections.deque(parents)
+        while pending:
+            for child in await self._store.children(pending.popleft()):
                 stopped = await self._store.cancel(child)
                 if telemetry.counters.on and (task := await self._store.get(child)) is not None:
                     _count_ended(task.task, stopped)
                 held += stopped.held
-                line.append(child)
+                pending.append(child)
         return held
 
     async def pause(self, task_id: str) -> Task:
-        """Let nobody go on with the task and its children until they are resumed. After the answer no step of them begins; one that
-        runs comes to its end and is recorded."""
+        """Pause the task and its children until they are resumed. After this returns, no step of them begins; running steps end and are
+        recorded."""
         await self.get(task_id)
         marked: dict[str, bool] = {}
         while new := await self._mark_paused(task_id, marked):
             marked |= new
             self._store.nudge("pause")
-            await self._until_confirmed(task_id, [one for one, held in new.items() if held])
+            await self._until_confirmed(task_id, [marked_id for marked_id, held in new.items() if held])
         return dataclasses.replace(await self.get(task_id), in_flight=sum(marked.values()))
 
     async def _mark_paused(self, task_id: str, marked: Mapping[str, bool]) -> dict[str, bool]:
         """Mark the unfinished tasks of a tree that are not marked yet as paused; whether a worker held them."""
         new: dict[str, bool] = {}
-        line = collections.deque([task_id])
-        while line:
-            one = line.popleft()
-            if one not in marked:
-                paused = await self._store.pause(one)
-                if paused is None and one == task_id:
+        pending = collections.deque([task_id])
+        while pending:
+            current = pending.popleft()
+            if current not in marked:
+                held = await self._store.pause(current)
+                if held is None and current == task_id:
                     raise StateConflict(task_id, (await self.get(task_id)).state, "paused", "it has ended")
-                if paused is not None:
-                    new[one] = paused
-            line.extend(await self._store.children(one))
+                if held is not None:
+                    new[current] = held
+            pending.extend(await self._store.children(current))
         return new
 
     async def _until_confirmed(self, task_id: str, held: Sequence[str]) -> None:
-        """Until the workers that hold these tasks have confirmed that they begin nothing more, or their leases have ended."""
+        """Wait until the workers that hold these tasks have confirmed that they begin no further step, or their leases have ended."""
         start, pause, changed = self._clock.monotonic(), 0.005, asyncio.Event()
-        deaf = self._store.listen("ready", changed.set)
+        stop_listening = self._store.listen("ready", changed.set)
         try:
             while left := await self._store.unconfirmed_pauses(held):
                 if self._clock.monotonic() - start > PAUSE_TIMEOUT_S:
@@ -419,7 +425,7 @@ class Service(Listing):
                 changed.clear()
                 held, pause = left, min(pause * 1.5, 0.1)
         finally:
-            deaf()
+            stop_listening()
 
     async def _resume_children(self, task_id: str) -> None:
         for child in await self._store.children(task_id):
@@ -428,8 +434,7 @@ class Service(Listing):
             await self._resume_children(child)
 
     async def resume(self, task_id: str) -> Task:
-        """Reopen a failed task, or one that waits for a person (parked, quarantined), from the step where it stands. A
-        completed task is left as it is: executing it again does nothing and gives its result."""
+        """Go on with a failed, parked, quarantined or paused task, from the step at which it stopped. A completed task stays as it is."""
         task = await self.get(task_id)
         if task.state is State.COMPLETED:
             return task
@@ -451,41 +456,41 @@ class Service(Listing):
 
 
 def _count_ended(name: str, stopped: Stopped) -> None:
-    """A cancel that had nothing to undo has ended the task here; otherwise a worker ends it."""
+    """Count a cancel that ended the task here: it had nothing to undo. Otherwise a worker ends the task."""
     if stopped.won and not stopped.requested:
         telemetry.counters.add(telemetry.ENDED, name, State.CANCELLED)
 
 
-def _trace(wish: SubmitRequest) -> dict[str, str] | None:
-    return None if wish.trace is None else dict(wish.trace)
+def _trace(request: SubmitRequest) -> dict[str, str] | None:
+    return None if request.trace is None else dict(request.trace)
 
 
-def _no_conflict(task: NewTask, there: Submitted) -> None:
-    if not there.created and there.fingerprint != task.fingerprint:
+def _check_conflict(task: NewTask, submitted: Submitted) -> None:
+    if not submitted.created and submitted.fingerprint != task.fingerprint:
         assert task.key is not None
-        raise KeyConflict(task.key.rpartition("\n")[2], there.id)
+        raise KeyConflict(task.key.rpartition("\n")[2], submitted.id)
 
 
-class _Gauge:
-    """How full a queue was when we last looked, and what we added since. What came between the question and its answer may be
-    in both: then the queue seems fuller than it is, and we look again."""
+class _QueueGauge:
+    """The length of a queue when it was last counted, and the tasks that this process added since. A task that was added during the
+    count may be in both: then the queue seems fuller than it is, and is counted again."""
 
     def __init__(self) -> None:
-        self.at, self.waiting, self.total, self._asked = -math.inf, 0, 0, 0
-        self._lasts = 1.0
+        self.at, self.waiting, self.total, self._total_then = -math.inf, 0, 0, 0
+        self._valid_for = 1.0
 
     @property
     def added(self) -> int:
-        return self.total - self._asked
+        return self.total - self._total_then
 
-    def read(self, now: float, waiting: int, asked: int, took: float) -> None:
-        self.at, self.waiting, self._asked = now, waiting, asked
-        self._lasts = min(max(1.0, 50 * took), 10.0)  # counting a hundred thousand takes a while
+    def update(self, now: float, waiting: int, total: int, took: float) -> None:
+        self.at, self.waiting, self._total_then = now, waiting, total
+        self._valid_for = min(max(1.0, 50 * took), 10.0)  # counting a hundred thousand tasks takes a while
 
     def stale(self, now: float, count: int, limit: int) -> bool:
-        return now - self.at > self._lasts or self.waiting + self.added + count > limit * 0.9
+        return now - self.at > self._valid_for or self.waiting + self.added + count > limit * 0.9
 
 
-def _come_back(limit: int, rate: float) -> float:
-    """When a twentieth of the queue should be gone, at the pace of the workers."""
+def _retry_after(limit: int, rate: float) -> float:
+    """Seconds in which the workers finish a twentieth of the queue."""
     return float(math.ceil(min(300.0, max(1.0, limit / 20 / rate)))) if rate > 0 else 30.0

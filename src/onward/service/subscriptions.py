@@ -1,4 +1,4 @@
-"""Subscriptions and deliveries: who hears of what, and what came of it. A part of the service."""
+"""Subscriptions, and deliveries of their events. A part of the service."""
 
 from __future__ import annotations
 
@@ -9,30 +9,22 @@ from typing import Protocol
 from onward.core import event
 from onward.core.ids import Ids
 from onward.core.task import Webhook
-from onward.errors import BadSetting, NotFound, UsageError
+from onward.core.views import Delivery, Subscription
+from onward.errors import BadSetting, NotFound, NotSentAgain, UsageError
 from onward.store.port.core import Store
 from onward.store.port.outbox import AFTER_LAST, DELIVERED, FAILED, PENDING, DeliveryRow, Key, SubscriptionRow
 
 STATES = (PENDING, DELIVERED, FAILED)
 FUNCTION = "on:"
-MOST = 1000
-
-
-class NotSentAgain(UsageError):
-    """A delivery that cannot be sent again just now."""
-
-    code = "not_sent_again"
-    status = 409
-
-    def __init__(self, delivery: str, why: str) -> None:
-        super().__init__(f"delivery {delivery} is not sent again: {why}")
+"""The sink of a function of an app begins with this."""
+MAX_PAGE = 1000
 
 
 class Webhooks(Protocol):
-    """What knows about webhooks."""
+    """Checks URLs of webhooks, and has their secrets."""
 
     def check(self, url: str, *, own: bool, tenant: str | None = None) -> str:
-        """The lane of a URL that may be told. Raises what is wrong with it."""
+        """The lane of a URL. Raises BadWebhook for a URL that may not be called."""
         ...
 
     def secret(self, subscription: str) -> str:
@@ -40,82 +32,42 @@ class Webhooks(Protocol):
         ...
 
     def secret_of(self, tenant: str) -> str | None:
-        """What signs the webhooks that a tenant gives at submit."""
+        """The secret that signs the webhooks that a tenant names at submit."""
         ...
 
 
 def no_webhooks() -> Webhooks:
-    """For a service that tells nobody of anything."""
+    """For a service without an app, which sends no webhooks."""
     raise UsageError("webhooks are sent by an app (onward.Onward), and this service has none")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Subscription:
-    """Who hears of what. `secret` is there only in the answer to `make`."""
-
-    id: str
-    types: tuple[str, ...]
-    sink: str
-    """A URL, or `on:NAME` for a function of an app."""
-    task_id: str | None
-    tenant: str | None
-    created_at: float
-    offered_at: float | None
-    """When a process with that function was seen last."""
-    disabled: str | None
-    """Why nothing is sent any more."""
-    dropped: int
-    """Events that were dropped because too many waited."""
-    secret: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Delivery:
-    """One event on its way to one receiver."""
-
-    id: str
-    subscription: str
-    task_id: str
-    seq: int
-    type: str
-    state: str
-    sink: str | None
-    attempts: int
-    said: str | None
-    """What came of the last attempt."""
-    at: float
-    due_at: float | None
-    done_at: float | None
-    sending: bool
 
 
 Deliveries = Sequence[Delivery]
 Heard = Sequence[Subscription]
-"""For classes that have a verb named `list`, or `subscriptions`."""
+"""Aliases for classes that have a verb named `list`, or `subscriptions`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Declared:
-    """A function that code wants to be called with events."""
+    """A function that code subscribes to events."""
 
     name: str
     types: tuple[str, ...]
 
 
 class Subscriptions:
-    """All verbs about subscriptions and deliveries. A tenant of None is whoever runs the place, and sees all."""
+    """Makes, lists and removes subscriptions; lists and repeats deliveries. A tenant of None is the operator, who sees all."""
 
     def __init__(self, store: Store, ids: Ids, webhooks: Callable[[], Webhooks]) -> None:
         self._store, self._ids, self._webhooks = store, ids, webhooks
         self._watching: set[bool] = set()
 
     def check(self, url: str, types: Iterable[str]) -> None:
-        """Raises what is wrong with a subscription."""
+        """Raises UsageError or BadWebhook for a subscription that cannot be made."""
         event.known_types(types)
         self._webhooks().check(url, own=True)
 
     async def make(self, url: str, types: Iterable[str], *, tenant: str | None = None) -> Subscription:
-        """Have events of these types sent to a URL, from now on; with the secret that signs them. Raises BadWebhook."""
+        """Send events of these types to a URL from now on. The answer has the secret that signs them. Raises BadWebhook."""
         wanted = event.known_types(types)
         webhooks, name = self._webhooks(), self._ids()
         lane = webhooks.check(url, own=True)
@@ -126,22 +78,22 @@ class Subscriptions:
         return dataclasses.replace(await self.get(name), secret=webhooks.secret(name))
 
     def secret_of(self, tenant: str | None) -> str | None:
-        """What signs the webhooks that a tenant gives at submit, for whoever makes its keys."""
+        """The secret that signs the webhooks that a tenant names at submit; the operator who makes its keys needs it."""
         return None if tenant is None else self._webhooks().secret_of(tenant)
 
     async def webhook(self, url: str, tenant: str | None = None) -> Webhook:
-        """What a submit with a webhook writes beside the task. Raises BadWebhook, before anything is written."""
+        """The row that a submit with a webhook writes beside the task. Raises BadWebhook, before anything is written."""
         lane, kinds = self._webhooks().check(url, own=False, tenant=tenant), event.kinds(event.ENDINGS)
         await self._watch(kinds)
         return Webhook(url, lane, " ".join(event.ENDINGS), kinds)
 
     async def save(self, declared: Sequence[Declared]) -> None:
-        """Have the functions that code declares in the store, and say that they are here."""
-        for one in declared:
-            kinds = event.kinds(one.types)
+        """Write the subscriptions of functions that code declares, and that this process has them."""
+        for function in declared:
+            kinds = event.kinds(function.types)
             await self._watch(kinds)
-            lane = FUNCTION + one.name
-            row = SubscriptionRow(lane, None, None, " ".join(one.types), kinds, lane, lane)
+            lane = FUNCTION + function.name
+            row = SubscriptionRow(lane, None, None, " ".join(function.types), kinds, lane, lane)
             await self._store.outbox.subscribe(row, offered=True)
 
     async def _watch(self, kinds: str) -> None:
@@ -153,20 +105,20 @@ class Subscriptions:
     async def list(
         self, *, tenant: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> tuple[Sequence[Subscription], str | None]:
-        """Subscriptions that somebody made, by their ids, and the cursor for the next page. Webhooks of single tasks are with
-        their deliveries."""
-        found = await self._store.outbox.subscriptions(tenant=tenant, limit=_limit(limit) + 1, after=cursor or "")
-        return [_subscription(row) for row in found[:limit]], found[limit - 1].id if len(found) > limit else None
+        """Subscriptions by their ids, and the cursor for the next page. Webhooks of single tasks are not listed here; their deliveries
+        are."""
+        rows = await self._store.outbox.subscriptions(tenant=tenant, limit=_limit(limit) + 1, after=cursor or "")
+        return [_subscription(row) for row in rows[:limit]], rows[limit - 1].id if len(rows) > limit else None
 
     async def get(self, subscription: str, *, tenant: str | None = None) -> Subscription:
-        """One of them. Raises NotFound."""
+        """One subscription. Raises NotFound."""
         for row in await self._store.outbox.subscriptions(tenant=tenant, limit=1, id=subscription):
             return _subscription(row)
         raise NotFound(f"there is no subscription {subscription!r:.80}; `app.subscriptions.list()` shows them")
 
     async def remove(self, subscription: str, *, tenant: str | None = None) -> None:
-        """Tell of nothing more; what was still to be sent is not. Where code still declares it (`@app.on`), the next worker that
-        starts brings it back. Raises NotFound."""
+        """Remove a subscription; its pending deliveries are not sent. If code still declares it (`@app.on`), the next worker that starts
+        makes it again. Raises NotFound."""
         await self.get(subscription, tenant=tenant)
         await self._store.outbox.unsubscribe(subscription)
 
@@ -185,7 +137,7 @@ class Subscriptions:
             raise BadSetting("state", state, f"one of {', '.join(STATES)}")
         if cursor is not None and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
             raise UsageError(f"{cursor!r:.40} is no cursor of a list of deliveries; use `next` of the page before")
-        found = await self._store.outbox.deliveries(
+        rows = await self._store.outbox.deliveries(
             state=state,
             task=task,
             subscription=subscription,
@@ -193,15 +145,15 @@ class Subscriptions:
             limit=_limit(limit) + 1,
             before=AFTER_LAST if cursor is None else int(cursor),
         )
-        last = str(found[limit - 1].number) if len(found) > limit else None
-        return [_delivery(row) for row in found[:limit]], last
+        last = str(rows[limit - 1].number) if len(rows) > limit else None
+        return [_delivery(row) for row in rows[:limit]], last
 
     async def delivery(self, delivery: str, *, tenant: str | None = None) -> Delivery:
-        """One of them. Raises NotFound."""
+        """One delivery. Raises NotFound."""
         return _delivery(await self._row(delivery, tenant))
 
     async def redeliver(self, delivery: str, *, tenant: str | None = None) -> Delivery:
-        """Send it again now: the same id, the same bytes. Raises NotFound and NotSentAgain."""
+        """Send a delivery again now: the same id, the same bytes. Raises NotFound and NotSentAgain."""
         row = await self._row(delivery, tenant)
         if not await self._store.outbox.redeliver(row.key):
             row = await self._row(delivery, tenant)
@@ -214,15 +166,15 @@ class Subscriptions:
         key = Key.parse(delivery)
         if key is not None:
             task_id, seq, subscription = key
-            found = await self._store.outbox.deliveries(task=task_id, seq=seq, subscription=subscription, tenant=tenant)
-            if found:
-                return found[0]
+            rows = await self._store.outbox.deliveries(task=task_id, seq=seq, subscription=subscription, tenant=tenant)
+            if rows:
+                return rows[0]
         raise NotFound(f"there is no delivery {delivery!r:.120}; `onward deliveries` lists them")
 
 
 def _limit(limit: int) -> int:
-    if not 1 <= limit <= MOST:
-        raise BadSetting("limit", limit, f"between 1 and {MOST}")
+    if not 1 <= limit <= MAX_PAGE:
+        raise BadSetting("limit", limit, f"between 1 and {MAX_PAGE}")
     return limit
 
 

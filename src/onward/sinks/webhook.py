@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.core import mask
 from onward.core.clock import Clock
-from onward.engine.worker.relay import Said
+from onward.engine.worker.relay import SendResult
 from onward.errors import BadSetting
 from onward.sinks import guard, signature
 from onward.sinks.errors import BadWebhook
@@ -78,7 +78,7 @@ class Webhooks:
 
     async def send(
         self, lane: str, subscription: str, message: str, url: str, body: bytes, trace: Trace | None = None
-    ) -> Said:
+    ) -> SendResult:
         """One attempt."""
         secrets = (
             self._secrets if lane.startswith(HOOK) else signature.derived(self._secrets, _named(lane, subscription))
@@ -98,13 +98,13 @@ class Webhooks:
             async with asyncio.timeout(TIMEOUT):
                 return await self._post(url, headers, body)
         except TimeoutError:
-            return Said(False, f"no answer within {TIMEOUT:g} s", down=True)
+            return SendResult(False, f"no answer within {TIMEOUT:g} s", down=True)
         except BadWebhook as error:
-            return Said(False, error.why, down=True)
+            return SendResult(False, error.why, down=True)
         except Exception as error:  # whatever the other side makes of HTTP, TLS and names
-            return Said(False, mask.text(f"{type(error).__name__}: {error}")[:300], down=True)
+            return SendResult(False, mask.text(f"{type(error).__name__}: {error}")[:300], down=True)
 
-    async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Said:
+    async def _post(self, url: str, headers: dict[str, str], body: bytes) -> SendResult:
         target = guard.check(url, self._allowed)
         addresses = await guard.resolved(url, target, self._allowed, self._resolve)
         # In a thread: what speaks HTTP takes a while to load, and a worker has other things to do meanwhile.
@@ -124,16 +124,16 @@ class Webhooks:
                     await _drained(response)
             return self._said(response.status, dict(response.headers))
 
-    def _said(self, status: int, headers: dict[bytes, bytes]) -> Said:
+    def _said(self, status: int, headers: dict[bytes, bytes]) -> SendResult:
         if 200 <= status < 300:
-            return Said(True, f"HTTP {status}")
+            return SendResult(True, f"HTTP {status}")
         if status == 410:
-            return Said(False, "HTTP 410: the receiver is gone for good", gone=True)
+            return SendResult(False, "HTTP 410: the receiver is gone for good", gone=True)
         if 300 <= status < 400:
-            return Said(False, f"HTTP {status}: a redirect, which is not followed")
+            return SendResult(False, f"HTTP {status}: a redirect, which is not followed")
         asked = next((value for name, value in headers.items() if name.lower() == b"retry-after"), b"")
         rest = self._rest(asked[:64].decode("latin-1")) if status in THROTTLED else None
-        return Said(False, f"HTTP {status}", down=status >= 500, rest=rest)
+        return SendResult(False, f"HTTP {status}", down=status >= 500, rest=rest)
 
     def _rest(self, asked: str) -> float | None:
         """The seconds of a Retry-After: a number or a date."""

@@ -1,4 +1,4 @@
-"""Models, one file each; `model_of` finds the one that a name means."""
+"""Models, one file each; `model_of` returns the model of a name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onward.errors import BadSetting
 
 
 def model_of(model: str | Model) -> Model:
-    """`openai:NAME`, or a model as it is."""
+    """The model of a name (`openai:NAME`); a model is returned as it is."""
     if not isinstance(model, str):
         return model
     name = model.partition(":")[2]
@@ -18,8 +18,8 @@ def model_of(model: str | Model) -> Model:
     return OpenAIModel(name)
 
 
-def _checked(model: str | Model) -> str | Model:
-    """The same; raises BadSetting for what can be no model, where the agent is written and not when its first task comes."""
+def _check(model: str | Model) -> str | Model:
+    """Raise BadSetting for a value that cannot be a model: when the agent is declared, and not when its first task runs."""
     if isinstance(model, str):
         fits = model.startswith("openai:") and model != "openai:"
     else:
@@ -29,11 +29,11 @@ def _checked(model: str | Model) -> str | Model:
     return model
 
 
-class Chosen:
-    """The model of an agent, made once, when it is first asked for: a program that only submits tasks needs no key."""
+class LazyModel:
+    """The model of an agent, made once, when it is first needed: a program that only submits tasks needs no key."""
 
     def __init__(self, model: str | Model) -> None:
-        self._choice = _checked(model)
+        self._choice = _check(model)
         self._made = None if isinstance(model, str) else model
 
     def __call__(self) -> Model:
@@ -43,7 +43,7 @@ class Chosen:
         return self._made
 
     async def close(self) -> None:
-        """Close it, where it was used and can be closed. It may be asked again."""
+        """Close the model, if it was made and has a `close`. It may be used again."""
         close = getattr(self._made, "close", None)
         if close is not None and inspect.isawaitable(closing := close()):
             await closing

@@ -1,8 +1,8 @@
 """Models that speak OpenAI's chat completions, through its official SDK: OpenAI itself, and every compatible server.
 
-The SDK's own retries are off: attempts belong in the journal, where people see them and where they do not multiply. Servers
-that say "compatible" differ in small things (where the limit of tokens goes, how pieces of calls are numbered, what they leave
-out); what is known of that is here and nowhere else.
+The SDK's own retries are off: attempts belong in the journal, where people see them and where they do not multiply. Compatible servers
+differ in small things (the field for the limit of tokens, the numbers of the pieces of a call, missing fields). Only this module knows
+these differences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import openai
 from openai.types.chat import ChatCompletionChunk
 
-from onward.agent import http_limits as bounded
+from onward.agent import http_limits
 from onward.agent.model import (
     Emit,
     Message,
@@ -35,35 +35,39 @@ from onward.agent.model import (
 from onward.agent.prices import Prices
 from onward.core.durations import Duration, seconds
 
-CONNECT = 10.0
-FIRST = 300.0
-SILENCE = 120.0
-"""Seconds until a connection, until the first word (a model may think before it), and between two words: then it is given up."""
+CONNECT_TIMEOUT_S = 10.0
+FIRST_WORD_TIMEOUT_S = 300.0
+SILENCE_TIMEOUT_S = 120.0
+"""For the connection, for the first word (a model may think before it), and between two words."""
 
-LONGEST, MOST, CALLS = 3_600.0, 32 << 20, 1_000
-"""Seconds and bytes of a whole answer (most of it is not text, but what each word is wrapped in), and calls of tools in it."""
+REPLY_TIMEOUT_S = 3_600.0
+MAX_REPLY_BYTES = 32 << 20
+"""Of a whole reply. Most of the bytes are not text, but the JSON around each word."""
 
-BUSY = frozenset({402, 408, 409, 429, 503, 529})
-"""Answers that mean: not now."""
+MAX_CALLS = 1_000
+"""Calls of tools in one reply."""
 
-SAID = 2_000
-"""Characters of what a provider says no with."""
+MAX_ERROR_CHARS = 2_000
+"""Characters that are kept of a provider's error message."""
 
-QUOTA = frozenset({402, 429})
-"""Those of them that mean: you have had yours."""
+BUSY_STATUSES = frozenset({402, 408, 409, 429, 503, 529})
+"""Statuses with which a provider refuses for now."""
+
+QUOTA_STATUSES = frozenset({402, 429})
+"""Those of them that say that the quota is used up."""
 
 QUOTA_CODES = frozenset({"insufficient_quota", "rate_limit_exceeded"})
-"""The same in words, for answers that have already begun."""
+"""Error codes that say the same, for replies that have already begun."""
 
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
-"""What the SDK's own HTTP client raises when there was no connection."""
+"""Errors of the SDK's own HTTP client when there was no connection."""
 
 OPENAI = "https://api.openai.com/v1"
-_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class OpenAIModel:
-    """`openai:NAME`, or a server of your own: with a base URL any key will do, and none is sent as "none"."""
+    """The model of `openai:NAME`, or one of your own server: with a base URL any key will do, and without a key "none" is sent."""
 
     def __init__(
         self,
@@ -72,13 +76,13 @@ class OpenAIModel:
         base_url: str | None = None,
         api_key: str | None = None,
         prices: Prices | None = None,
-        connect: Duration = CONNECT,
-        first: Duration = FIRST,
-        silence: Duration = SILENCE,
+        connect: Duration = CONNECT_TIMEOUT_S,
+        first: Duration = FIRST_WORD_TIMEOUT_S,
+        silence: Duration = SILENCE_TIMEOUT_S,
         max_tokens_as: str | None = None,
     ) -> None:
-        """`max_tokens_as` is the field for the most tokens of an answer, where it cannot be told from the base URL: OpenAI takes
-        `max_completion_tokens` and nothing else, most others know `max_tokens` alone."""
+        """`max_tokens_as` is the field for the most tokens of a reply, where the base URL does not determine it: OpenAI accepts only
+        `max_completion_tokens`, most other servers only `max_tokens`."""
         self.name, self.prices = name, prices
         self._own_server = base_url or os.environ.get("OPENAI_BASE_URL") or None
         self.base_url = self._own_server or OPENAI
@@ -86,52 +90,51 @@ class OpenAIModel:
         self._connect = seconds(connect, "connect")
         self._first, self._silence = seconds(first, "first"), seconds(silence, "silence")
         host = urllib.parse.urlsplit(self.base_url).hostname or ""
-        theirs = host.endswith((".openai.com", ".openai.azure.com"))
-        self._most = max_tokens_as or ("max_completion_tokens" if theirs else "max_tokens")
-        self._tells_usage = host.endswith("mistral.ai")  # unasked; and it refuses to be asked
-        self._opened: tuple[asyncio.AbstractEventLoop, openai.AsyncOpenAI] | None = None
+        is_openai = host.endswith((".openai.com", ".openai.azure.com"))
+        self._max_tokens_field = max_tokens_as or ("max_completion_tokens" if is_openai else "max_tokens")
+        self._always_reports_usage = host.endswith("mistral.ai")  # it refuses a request that asks for usage
+        self._open_client: tuple[asyncio.AbstractEventLoop, openai.AsyncOpenAI] | None = None
 
     @property
     def quota(self) -> str:
-        """What shares one quota: this model, there, with this key. (Of the key only a mark, which leads nowhere.)"""
+        """The name of the quota: this model, at this address, with this key. It has six digits of the key's hash, which do not give it away."""
         where = urllib.parse.urlsplit(self.base_url)
         address = f"{where.hostname}{f':{where.port}' if where.port else ''}{where.path.rstrip('/')}"
-        mark = hashlib.sha256((self._api_key() or "").encode()).hexdigest()[:6]
-        return f"{self.name} at {address} (key #{mark})"
+        key_hash = hashlib.sha256((self._api_key() or "").encode()).hexdigest()[:6]
+        return f"{self.name} at {address} (key #{key_hash})"
 
     async def ask(self, request: Request, emit: Emit) -> Reply:
-        """The answer, put together from its stream."""
+        """The reply, put together from the provider's stream."""
         try:
-            return await self._answered(request, emit)
+            return await self._stream_reply(request, emit)
         except ModelUnavailable as error:
             error.began = _may_cost(error.__cause__)
             raise
 
-    async def _answered(self, request: Request, emit: Emit) -> Reply:
+    async def _stream_reply(self, request: Request, emit: Emit) -> Reply:
         try:
             async with asyncio.timeout(self._first):
-                stream = await self._client().chat.completions.create(**self._asked(request))
-            async with stream, asyncio.timeout(LONGEST):
-                return await self._gathered(self._chunks(stream), emit)
+                stream = await self._client().chat.completions.create(**self._parameters(request))
+            async with stream, asyncio.timeout(REPLY_TIMEOUT_S):
+                return await self._gather(self._chunks(stream), emit)
         except openai.APIStatusError as error:
-            raise self._in_our_words(error) from error
+            raise self._status_error(error) from error
         except openai.APIError as error:  # no connection, silence, a stream that was cut or ends in an error
             if error.code in QUOTA_CODES:
-                raise ModelBusy(self.name, error.message[:SAID], quota=True) from error
-            raise ModelUnavailable(self.name, str(error)[:SAID] or type(error).__name__) from error
+                raise ModelBusy(self.name, error.message[:MAX_ERROR_CHARS], quota=True) from error
+            raise ModelUnavailable(self.name, str(error)[:MAX_ERROR_CHARS] or type(error).__name__) from error
         except TimeoutError as error:
-            raise self._silent(self._first) from error
-        except bounded.Oversized as error:
+            raise self._silence_error(self._first) from error
+        except http_limits.Oversized as error:
             raise ModelUnavailable(self.name, str(error)) from error
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise ModelUnavailable(
-                self.name, f"its answer makes no sense ({type(error).__name__}: {error})"[:SAID]
-            ) from error
+            why = f"its answer makes no sense ({type(error).__name__}: {error})"
+            raise ModelUnavailable(self.name, why[:MAX_ERROR_CHARS]) from error
 
     async def close(self) -> None:
-        """Let go of its connections. Asked again, it opens new ones."""
-        if self._opened is not None:
-            (loop, client), self._opened = self._opened, None
+        """Close its connections. A later call opens new ones."""
+        if self._open_client is not None:
+            (loop, client), self._open_client = self._open_client, None
             if loop is asyncio.get_running_loop():
                 await client.close()
 
@@ -139,79 +142,79 @@ class OpenAIModel:
         return self._key or os.environ.get("OPENAI_API_KEY") or ("none" if self._own_server else None)
 
     def _client(self) -> openai.AsyncOpenAI:
-        """One for all tasks, and a new one in another loop: connections belong to theirs."""
+        """One client for all tasks, and a new one in another event loop: connections belong to their loop."""
         loop = asyncio.get_running_loop()
-        if self._opened is None or self._opened[0] is not loop:
+        if self._open_client is None or self._open_client[0] is not loop:
             key = self._api_key()
             if key is None:
                 why = "there is no key: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own"
                 raise ModelRefused(self.name, why)
-            patience = openai.Timeout(max(self._first, self._silence), connect=self._connect)
-            # with the SDK's own defaults, and bounds on what is read
+            timeout = openai.Timeout(max(self._first, self._silence), connect=self._connect)
+            # with the SDK's own defaults, and limits for responses
             http = openai.DefaultAsyncHttpxClient(
-                base_url=self.base_url, timeout=patience, event_hooks=bounded.hooks(MOST)
+                base_url=self.base_url, timeout=timeout, event_hooks=http_limits.hooks(MAX_REPLY_BYTES)
             )
             client = openai.AsyncOpenAI(
                 base_url=self.base_url,
                 api_key=key,
                 max_retries=0,
-                timeout=patience,
+                timeout=timeout,
                 http_client=http,
-                default_headers=bounded.HEADERS,
+                default_headers=http_limits.HEADERS,
             )
-            self._opened = loop, client
-        return self._opened[1]
+            self._open_client = loop, client
+        return self._open_client[1]
 
-    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the request ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _asked(self, request: Request) -> dict[str, Any]:
-        asked: dict[str, Any] = {
+    def _parameters(self, request: Request) -> dict[str, Any]:
+        parameters: dict[str, Any] = {
             "model": self.name,
-            "messages": [_readable(message) for message in request.messages],
+            "messages": [_repair(message) for message in request.messages],
             "stream": True,
         }
-        if not self._tells_usage:
-            asked["stream_options"] = {"include_usage": True}
+        if not self._always_reports_usage:
+            parameters["stream_options"] = {"include_usage": True}
         if request.tools:
-            asked["tools"] = list(request.tools)
+            parameters["tools"] = list(request.tools)
         if request.max_tokens is not None:
-            asked[self._most] = request.max_tokens
+            parameters[self._max_tokens_field] = request.max_tokens
         if request.temperature is not None:
-            asked["temperature"] = request.temperature
+            parameters["temperature"] = request.temperature
         if request.result is not None:
             schema = {"name": request.result.__name__, "schema": request.result.model_json_schema()}
-            asked["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return asked
+            parameters["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return parameters
 
-    # ── the answer ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the reply ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _chunks(self, stream: AsyncIterator[ChatCompletionChunk]) -> AsyncIterator[ChatCompletionChunk]:
-        """Each in its time. A server that keeps the line open and says nothing is silent too."""
-        patience = self._first
+        """The chunks of a stream, each within its timeout. A server that keeps the connection open and sends nothing is silent too."""
+        timeout_s = self._first
         while True:
             try:
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(timeout_s):
                     chunk = await anext(stream)
             except StopAsyncIteration:
                 return
             except TimeoutError as error:
-                raise self._silent(patience) from error
+                raise self._silence_error(timeout_s) from error
             yield chunk
-            patience = self._silence
+            timeout_s = self._silence
 
-    async def _gathered(self, chunks: AsyncIterator[ChatCompletionChunk], emit: Emit) -> Reply:
+    async def _gather(self, chunks: AsyncIterator[ChatCompletionChunk], emit: Emit) -> Reply:
         text: list[str] = []
         refusal: list[str] = []
-        calls: list[_Piece] = []
-        latest: dict[int | None, _Piece] = {}
+        calls: list[_PartialCall] = []
+        latest: dict[int | None, _PartialCall] = {}
         usage, finish, model = Usage(), "", ""
         async for chunk in chunks:
             model = chunk.model or model
             if chunk.usage is not None:
-                usage = _usage(chunk.usage)
+                usage = _parse_usage(chunk.usage)
             for choice in (chunk.choices or ())[:1]:
                 finish = choice.finish_reason or finish
-                delta: Any = choice.delta  # whatever was sent: the SDK does not check it
+                delta: Any = choice.delta  # the SDK does not check what a server sent
                 if delta is None:
                     continue
                 if delta.content:
@@ -219,49 +222,50 @@ class OpenAIModel:
                     emit(delta.content)
                 if delta.refusal:
                     refusal.append(delta.refusal)
-                _merge(calls, latest, delta.tool_calls or ())
+                _add_pieces(calls, latest, delta.tool_calls or ())
         if not finish:
             raise ModelUnavailable(self.name, "its answer broke off")
         if refusal and not text:
             text, finish = refusal, "refusal"
-        return Reply("".join(text), _calls(calls), usage, finish, model)
+        return Reply("".join(text), _tool_calls(calls), usage, finish, model)
 
-    def _silent(self, patience: float) -> ModelUnavailable:
-        return ModelUnavailable(self.name, f"it was silent for {patience:g} s")
+    def _silence_error(self, timeout_s: float) -> ModelUnavailable:
+        return ModelUnavailable(self.name, f"it was silent for {timeout_s:g} s")
 
-    def _in_our_words(self, error: openai.APIStatusError) -> Exception:
-        status, why = error.status_code, f"{error.status_code} {error.message}"[:SAID]
-        if status in BUSY:
-            after = seconds_to_wait(error.response.headers)
-            return ModelBusy(self.name, why, after, quota=status in QUOTA or error.code in QUOTA_CODES)
+    def _status_error(self, error: openai.APIStatusError) -> Exception:
+        status, why = error.status_code, f"{error.status_code} {error.message}"[:MAX_ERROR_CHARS]
+        if status in BUSY_STATUSES:
+            retry_after = seconds_to_wait(error.response.headers)
+            return ModelBusy(self.name, why, retry_after, quota=status in QUOTA_STATUSES or error.code in QUOTA_CODES)
         if status >= 500:
             return ModelUnavailable(self.name, why)
         return ModelRefused(self.name, why)
 
 
 def _may_cost(cause: BaseException | None) -> bool:
-    """Whether something was begun that has no end: all that was sent, unless it was answered with a no."""
+    """Whether the provider may bill a failed request: it was sent, and not answered with an error status."""
     if isinstance(cause, openai.APIStatusError):
         return False
     return cause is None or type(cause.__cause__).__name__ not in _NOT_SENT
 
 
-def _readable(message: Message) -> dict[str, Any]:
-    """The message, with names that are names and arguments that are JSON: servers check what a model wrote earlier, and refuse
-    the whole history when it once wrote nonsense."""
+def _repair(message: Message) -> dict[str, Any]:
+    """The message with valid names of tools, and JSON objects as arguments: servers check the earlier calls of a model, and refuse the
+    whole history for one invalid call."""
     if not message.get("tool_calls"):
         return dict(message)
     return {
         **message,
-        "tool_calls": [{**call, "function": _function(call["function"])} for call in message["tool_calls"]],
+        "tool_calls": [{**call, "function": _repair_function(call["function"])} for call in message["tool_calls"]],
     }
 
 
-def _function(wanted: Mapping[str, str]) -> dict[str, str]:
-    return {"name": _NO_NAME.sub("_", wanted["name"])[:64] or "_", "arguments": _object(wanted["arguments"])}
+def _repair_function(function: Mapping[str, str]) -> dict[str, str]:
+    name = _NOT_IN_A_NAME.sub("_", function["name"])[:64] or "_"
+    return {"name": name, "arguments": _repair_arguments(function["arguments"])}
 
 
-def _object(arguments: str) -> str:
+def _repair_arguments(arguments: str) -> str:
     try:
         fits = isinstance(json.loads(arguments or "{}"), dict)
     except (ValueError, RecursionError):
@@ -269,16 +273,16 @@ def _object(arguments: str) -> str:
     return (arguments or "{}") if fits else json.dumps({"not_a_json_object": arguments})
 
 
-def _usage(told: Any) -> Usage:
-    details = told.prompt_tokens_details
-    return Usage(told.prompt_tokens, told.completion_tokens, None if details is None else details.cached_tokens)
+def _parse_usage(usage: Any) -> Usage:
+    details = usage.prompt_tokens_details
+    return Usage(usage.prompt_tokens, usage.completion_tokens, None if details is None else details.cached_tokens)
 
 
 # ── calls, which come in pieces ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Piece:
-    """A call as far as it has come."""
+class _PartialCall:
+    """The pieces of a call that have come so far."""
 
     def __init__(self, index: int | None, id_: str) -> None:
         self.index, self.id = index, id_
@@ -286,26 +290,26 @@ class _Piece:
         self.arguments: list[str] = []
 
 
-def _merge(calls: list[_Piece], latest: dict[int | None, _Piece], deltas: Iterable[Any]) -> None:
-    """Pieces of calls, each with the number of its call. Some servers number none, or number all of them 0: another id is
+def _add_pieces(calls: list[_PartialCall], latest: dict[int | None, _PartialCall], deltas: Iterable[Any]) -> None:
+    """Add pieces to their calls, by the number in each piece. Some servers send no numbers, or always 0: there, another id begins
     another call. `latest` has the last call of each number."""
     for delta in deltas:
         index, id_ = getattr(delta, "index", None), delta.id or ""
         call = latest.get(index)
         if call is None or (id_ and call.id and id_ != call.id):
-            latest[index] = call = _Piece(index, id_)
+            latest[index] = call = _PartialCall(index, id_)
             calls.append(call)
-            if len(calls) > CALLS:
-                raise bounded.Oversized(f"its answer has more than {CALLS:,} calls of tools")
+            if len(calls) > MAX_CALLS:
+                raise http_limits.Oversized(f"its answer has more than {MAX_CALLS:,} calls of tools")
         call.id = call.id or id_
         if delta.function is not None:
             call.names.append(delta.function.name or "")
             call.arguments.append(delta.function.arguments or "")
 
 
-def _calls(calls: list[_Piece]) -> tuple[ToolCall, ...]:
-    """In order."""
+def _tool_calls(calls: list[_PartialCall]) -> tuple[ToolCall, ...]:
+    """The calls in the order of their numbers."""
     return tuple(
-        ToolCall(one.id, "".join(one.names), "".join(one.arguments))
-        for one in sorted(calls, key=lambda one: one.index or 0)
+        ToolCall(call.id, "".join(call.names), "".join(call.arguments))
+        for call in sorted(calls, key=lambda call: call.index or 0)
     )

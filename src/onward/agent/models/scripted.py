@@ -1,8 +1,8 @@
-"""A scripted model, for tests and demonstrations: it says what its script says, whoever asks.
+"""A scripted model, for tests and demonstrations: it replies with the lines of a script.
 
-Each answer is a text, a list of calls, a Reply, an exception, or a function of the request that gives one of these. It finds
-its place in the script from the conversation itself (the turns it has already answered), so that it says the same again when
-it is asked the same, from any process.
+A line is a string, a list of calls, a Reply, an exception, or a function of the request that returns one of these. The model finds its
+place in the script from the conversation itself (the turns that it has already answered), so that the same request gets the same
+reply, in any process.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Script = Sequence["Line | Callable[[Request], Line]"]
 
 
 class ScriptedModel:
-    """Answers from a script."""
+    """A model that replies with the lines of a script."""
 
     def __init__(self, script: Script, name: str = "scripted") -> None:
         self.name, self._script = name, script
         self.asked: list[Request] = []
-        """All requests, as they came."""
+        """All requests, in the order of the calls."""
 
     async def ask(self, request: Request, emit: Emit) -> Reply:
-        """The next line of the script."""
+        """Reply with the next line of the script."""
         self.asked.append(request)
         turn = sum(message["role"] == "assistant" for message in request.messages)
         if turn >= len(self._script):

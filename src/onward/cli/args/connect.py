@@ -12,8 +12,8 @@ from onward.app.application import Onward
 from onward.cli.args.loading import load
 from onward.cli.output.text import count, safe
 from onward.core.task import Tasks
+from onward.core.views import Ask
 from onward.errors import NotFound, OnwardError, TaskNotFound, UsageError
-from onward.service.messages import Ask
 from onward.service.service import Service
 from onward.store.port.core import Store
 from onward.store.sqlite.file import MEMORY

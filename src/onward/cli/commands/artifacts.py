@@ -11,13 +11,12 @@ from typing import Any
 
 from rich.text import Text
 
-from onward.artifacts.errors import ArtifactNotFound
 from onward.cli.args import connect as door
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import safe
 from onward.core.state import ArtifactRef
-from onward.errors import UsageError
+from onward.errors import ArtifactNotFound, UsageError
 
 COLUMNS = (fixed("ARTIFACT"), Column("TYPE", drop=1), number("BYTES"), Column("STEP", drop=2), Column("SUMMARY"))
 

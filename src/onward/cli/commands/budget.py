@@ -12,7 +12,7 @@ from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import count, span
 from onward.core.budget import KINDS
-from onward.service.budgets import Spent
+from onward.core.views import Spent
 
 NAMES = {"steps": "steps", "llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
 BAR = 20
@@ -67,7 +67,7 @@ def _show(screen: Screen, task_id: str, spent: Spent) -> None:
         if meter["limit"] is not None or meter["spent"]
     ]
     print_table(screen.out, COLUMNS, rows)
-    if over := {NAMES[kind]: more for kind, more in spent.purse.exceeded.items()}:
+    if over := {NAMES[kind]: more for kind, more in spent.ledger.exceeded.items()}:
         told = ", ".join(f"{_number(more)} {name}" for name, more in over.items())
         screen.say((f"the provider took {told} more than it was allowed", "yellow"))
     if spent.waiting:
@@ -80,7 +80,7 @@ def _next_call(spent: Spent) -> str:
     told = []
     for kind in KINDS:
         needs = [one[kind] for one in spent.needs.values() if one[kind] is not None]
-        limit, used = spent.purse.budget.of(kind), spent.purse.used(kind)
+        limit, used = spent.ledger.budget.of(kind), spent.ledger.used(kind)
         if limit is not None and needs and used + min(needs) > limit:
             left = max(limit - used, 0)
             told.append(f"the next call needs {_number(min(needs))} {NAMES[kind]}, and {_number(left)} are left")

@@ -11,8 +11,8 @@ from onward.cli.args import connect as door
 from onward.cli.args.filters import which
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import count, safe
+from onward.core.views import Acted
 from onward.errors import UsageError
-from onward.service.bulk import Acted
 
 DONE = {"cancel": "cancelled", "pause": "paused", "resume": "resumed", "prioritize": "changed", "prune": "pruned"}
 
@@ -30,8 +30,8 @@ async def on_all(args: Namespace) -> int:
         many, more = await app.service.count(**wanted)
         if many and not args.yes and not _allowed(screen, verb, many, more=more):
             return UsageError.exit_status
-        ids = await app.service.many.found(action, many, priority=priority, **wanted)
-        acted = await app.service.many.act(action, ids, priority)
+        ids = await app.service.bulk.find(action, many, priority=priority, **wanted)
+        acted = await app.service.bulk.act(action, ids, priority)
     if screen.json:
         refused = [{"task_id": one.task_id, "code": one.code, "detail": one.detail} for one in acted.refused]
         screen.document(

@@ -15,8 +15,9 @@ from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import age, count, safe, span
 from onward.core.durations import seconds
+from onward.core.views import Queue, WorkerView
 from onward.errors import ResultTimeout
-from onward.service.cluster import READY, Queue, WorkerView
+from onward.service.cluster import READY
 from onward.service.serialize import queue_json, stats_json, worker_json
 
 QUEUES = (
@@ -103,7 +104,7 @@ async def drain(args: Namespace) -> int:
         end = time.monotonic() + patience
         while args.wait is not None and queue.running and time.monotonic() < end:
             await asyncio.sleep(GLANCE)
-            queue = await app.service.place.queue(args.name)
+            queue = await app.service.cluster.queue(args.name)
     still = f"{count(queue.running, 'task')} of it still {'runs' if queue.running == 1 else 'run'}"
     what = still if queue.running else "nothing of it runs any more"
     _changed(screen, queue, f"is paused, and {what}; `onward queues unpause {safe(queue.name)}` lets it go on")

@@ -21,9 +21,10 @@ from onward.cli.output.timeline import Mark
 from onward.core import record as r
 from onward.core.durations import seconds
 from onward.core.journal.cuts import Again
-from onward.engine.check.deploy_check import HARMED, Finding, Verdict, quietly
+from onward.core.task import SAME
+from onward.engine.check.deploy_check import HARMED, Finding, Verdict, show_no_progress
 from onward.errors import UsageError
-from onward.service.forks import SAME, ForkPlan
+from onward.service.forks import ForkPlan
 from onward.service.serialize import task_json
 
 DISAGREES = 1
@@ -90,7 +91,7 @@ def _progress(screen: Screen) -> Iterator[Callable[[int, int], None]]:
     """A bar on the terminal; and what handlers print outside of their steps goes beside the answer."""
     with contextlib.redirect_stdout(sys.stderr):
         if not screen.err.is_terminal or screen.json:
-            yield quietly
+            yield show_no_progress
             return
         columns = (TextColumn("checking"), BarColumn(30), MofNCompleteColumn())
         with Progress(*columns, console=screen.err, transient=True) as bar:

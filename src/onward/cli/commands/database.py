@@ -12,8 +12,8 @@ from onward.cli.args import connect as door
 from onward.cli.output.screen import Screen, indented, sign, verdicts
 from onward.cli.output.text import machine_readable, safe
 from onward.cli.output.timeline import Mark
+from onward.core.views import Check
 from onward.errors import SchemaMismatch, StoreUnavailable
-from onward.service.health import Check
 from onward.store.migrate import Progress
 from onward.store.shared.health import SLICE_RECORDS
 from onward.store.sqlite.file import MEMORY

@@ -12,9 +12,10 @@ from onward.cli.args import connect as door
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import age, safe, span
+from onward.core.views import Delivery
 from onward.errors import NotFound, UsageError
 from onward.service.serialize import delivery_json
-from onward.service.subscriptions import Deliveries, Delivery
+from onward.service.subscriptions import Deliveries
 from onward.store.port.outbox import DELIVERED, FAILED, PENDING
 
 COLUMNS = (

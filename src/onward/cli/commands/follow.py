@@ -23,12 +23,12 @@ from onward.core.record import CHILD, DOUBTED, HANDED_BACK, PARKED, QUARANTINED,
 from onward.core.task import ASKS_A_PERSON, HEARS, NEEDS_A_PERSON, Reason, State, Task
 from onward.errors import OnwardError, ResultTimeout, TaskCancelled, TaskFailed
 from onward.service.serialize import payload, record_json, task_json
+from onward.store.port.paging import journal_pages
 
 WAITS_FOR_A_PERSON = 5
 WORDS = 200
 """Characters of what a task wants that a sentence has; `onward approvals` shows it whole."""
 
-PAGE = 1000
 MOST_TASKS = 50
 """Tasks of a tree that are looked at."""
 
@@ -165,7 +165,7 @@ class _Below:
             return []
         said: list[str] = []
         for wait in await self._waits(task):
-            if wait.kind != CHILD or not isinstance(child_id := wait.said.get("child"), str):
+            if wait.kind != CHILD or not isinstance(child_id := wait.payload.get("child"), str):
                 continue
             child = await self._app.get(child_id)
             if child.reason in ASKS_A_PERSON:
@@ -319,7 +319,9 @@ class _Growing(_View):
                 tree.has_child(child, task.created_at)
 
     async def _read(self, tree: Tree) -> None:
-        while not tree.ended and (page := await self._app.service.journal(tree.task_id, tree.seq, PAGE)):
+        if tree.ended:
+            return
+        async for page in journal_pages(self._app.service.journal, tree.task_id, tree.seq):
             for record in page:
                 tree.read(record)
 

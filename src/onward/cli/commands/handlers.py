@@ -13,8 +13,8 @@ from onward.cli.args import connect as door
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import count, readable, safe, safe_lines
+from onward.core.views import HandlerView
 from onward.errors import UnknownTask
-from onward.service.handlers import HandlerView
 
 COLUMNS = (
     Column("NAME", 12),

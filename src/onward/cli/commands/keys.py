@@ -14,8 +14,9 @@ from onward.cli.output.table import Column, fixed, print_table
 from onward.cli.output.text import age, local, readable, safe
 from onward.core.audit import Entry
 from onward.core.caller import Caller
+from onward.core.views import Key
 from onward.errors import NotFound
-from onward.service.keys import Key, KeyList, Keys
+from onward.service.keys import KeyList, Keys
 from onward.service.serialize import entry_json, key_json
 
 PAGE = 1000

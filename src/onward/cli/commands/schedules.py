@@ -11,7 +11,7 @@ from onward.cli.args import connect as door
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, print_table
 from onward.cli.output.text import age, local, safe, span
-from onward.service.schedules import Schedule
+from onward.core.views import Schedule
 from onward.service.serialize import schedule_json, task_json
 
 COLUMNS = (Column("NAME"), Column("TASK", drop=2), Column("RHYTHM"), fixed("LAST", drop=1), Column("NEXT", 20))

@@ -9,7 +9,7 @@ from onward.cli.args import connect as door
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import count, safe
 from onward.errors import UsageError
-from onward.service import secret_scan as leaks
+from onward.service import secret_scan
 
 WRONG = 1
 
@@ -20,11 +20,11 @@ async def scan(args: Namespace) -> int:
     if not app.secrets.names:
         raise UsageError(f"{args.app} names no secret, so there is nothing to look for; app.secret(NAME) names one")
     if door.missing(app.store):
-        found = leaks.Found(secrets=sorted(app.secrets.names))
+        found = secret_scan.ScanResult(secrets=sorted(app.secrets.names))
     else:
         await app.open(migrate=False)
         try:
-            found = await leaks.find(app.store, app.service.artifacts, app.secrets)
+            found = await secret_scan.find(app.store, app.service.artifacts, app.secrets)
         finally:
             await app.close()
     if screen.json:
@@ -34,7 +34,7 @@ async def scan(args: Namespace) -> int:
     return WRONG if found.leaks or found.unknown else 0
 
 
-def _print(screen: Screen, found: leaks.Found) -> None:
+def _print(screen: Screen, found: secret_scan.ScanResult) -> None:
     for leak in found.leaks:
         whose = f"task {leak.task_id}: " if leak.task_id else ""
         screen.say((f"{whose}{safe(leak.where)}", "red"), f" holds {safe(leak.secret)}")

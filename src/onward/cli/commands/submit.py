@@ -51,7 +51,7 @@ async def submit(args: Namespace) -> int:
     async with door.app_of(args) as app:
         if args.after is not None:
             after = await door.whole_id(app.service, args.after)
-            wish = await app.service.states.after(after, wish)
+            wish = await app.service.agent_states.after(after, wish)
         task_id = await _submitted(app, wish, unchecked=args.anyway)
         if args.follow:
             if not screen.live:  # the tree has it in its head

@@ -26,8 +26,8 @@ from onward.core.usage import Usage
 from onward.errors import UsageError
 from onward.service.serialize import payload, record_json, task_json, why_json
 from onward.service.service import Service
+from onward.store.port.paging import whole_journal
 
-PAGE = 1000
 MOST = 2000
 """Characters of an input or a result that are shown to people."""
 
@@ -50,7 +50,7 @@ async def list_tasks(args: Namespace) -> int:
         asked = await which(args, app.service)
         tasks, cursor = await app.service.list(**asked, key=args.key, limit=args.limit, cursor=args.cursor)
         waits = {task.task_id: await standing(app.service, task) for task in _hearing(tasks)}
-        whys = await app.service.whys.of(tasks)
+        whys = await app.service.explainer.of(tasks)
     if screen.json:
         told = {task.task_id: {"why": why_json(whys[task.task_id])} for task in tasks}
         found = [task_json(task) | waits_json(waits.get(task.task_id, [])) | told[task.task_id] for task in tasks]
@@ -171,7 +171,7 @@ def _still_waited_for(task: Task, waits: Sequence[Open]) -> list[Open]:
     if task.reason in NEEDS_A_PERSON:
         return []
     now = time.time()
-    return [one for one in waits if one.kind != SLEEP or float(one.said.get("until", math.inf)) > now]
+    return [one for one in waits if one.kind != SLEEP or float(one.payload.get("until", math.inf)) > now]
 
 
 def _undone(task: Task, records: list[Record], found: OpenWaits) -> dict[str, list[str]]:
@@ -189,10 +189,7 @@ def _undone(task: Task, records: list[Record], found: OpenWaits) -> dict[str, li
 
 async def journal(service: Service, task_id: str) -> list[Record]:
     """The whole journal."""
-    records: list[Record] = []
-    while len(page := await service.journal(task_id, records[-1].seq if records else 0, PAGE)) == PAGE:
-        records += page
-    return records + page
+    return await whole_journal(service.journal, task_id)
 
 
 def print_task(
@@ -237,7 +234,7 @@ def print_task(
 def _usage(usage: Usage) -> str:
     """What models took, in a line; with the children where they took some."""
     below = usage.with_children
-    more = f" · with children {_taken(below)}" if below is not None and below.told() != usage.told() else ""
+    more = f" · with children {_taken(below)}" if below is not None and below.to_json() != usage.to_json() else ""
     return f"{_taken(usage)}{more}"
 
 

@@ -30,8 +30,9 @@ from onward.cli.output.text import age, clock, count, safe, short
 from onward.core.durations import seconds
 from onward.core.journal.explain import Explanation
 from onward.core.task import ASKS_A_PERSON, Reason, State, Task
+from onward.core.views import Queue, Stats, WorkerView
 from onward.errors import OnwardError
-from onward.service.cluster import READY, Queue, Stats, WorkerView
+from onward.service.cluster import READY
 from onward.service.serialize import iso, queue_json, stats_json, why_json, worker_json
 
 SIDE_BY_SIDE = 140
@@ -147,7 +148,7 @@ async def look(app: Onward) -> Look:
         queues=await app.queues(),
         workers=await app.workers(),
         running=running,
-        whys=await app.service.whys.of(running),
+        whys=await app.service.explainer.of(running),
         people=await _people(app),
     )
 

@@ -11,7 +11,7 @@ from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, number, print_table
 from onward.cli.output.text import local, readable, safe, safe_lines, span
 from onward.core import record as r
-from onward.core.journal.turns import asked_in, named_in, none_such, spoken
+from onward.core.journal.turns import calls_in, content_ids, messages_of, missing_turn
 from onward.core.task import Task
 from onward.errors import UsageError
 from onward.service.serialize import payload, turn_json, whole_record_json
@@ -32,11 +32,11 @@ COLUMNS = (
 
 async def show(screen: Screen, service: Service, task: Task, records: Sequence[r.Record], number: int) -> int:
     """`onward show ID --turn N`."""
-    asked = asked_in(records)
+    asked = calls_in(records)
     if number not in asked:
-        raise UsageError(none_such(task.task_id, records, number))
+        raise UsageError(missing_turn(task.task_id, records, number))
     _, turn = asked[number]
-    messages = spoken(turn, await service.contents(task.task_id, named_in(turn)))
+    messages = messages_of(turn, await service.contents(task.task_id, content_ids(turn)))
     if screen.json:
         told = {
             "turn": number,
@@ -57,7 +57,7 @@ async def show(screen: Screen, service: Service, task: Task, records: Sequence[r
 
 async def show_all(screen: Screen, service: Service, task: Task) -> int:
     """`onward show ID --turns`."""
-    found = await service.journals.turns(task.task_id, limit=MOST)
+    found = await service.timelines.turns(task.task_id, limit=MOST)
     if screen.json:
         screen.document({"task_id": task.task_id, "turns": [turn_json(turn) for turn in found]})
     elif found:
@@ -82,7 +82,7 @@ async def show_all(screen: Screen, service: Service, task: Task) -> int:
 
 async def show_record(screen: Screen, service: Service, task: Task, number_: int) -> int:
     """`onward show ID --record N`."""
-    found = await service.journals.record(task.task_id, number_)
+    found = await service.timelines.record(task.task_id, number_)
     record = found.record
     if screen.json:
         screen.document({"task_id": task.task_id, **whole_record_json(found)})

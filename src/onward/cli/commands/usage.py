@@ -12,7 +12,8 @@ from onward.cli.args.filters import moment
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, number, print_table
 from onward.cli.output.text import safe
-from onward.service.usage import REPORTED, Row
+from onward.core.views import UsageRow
+from onward.service.usage import MAX_REPORT_TASKS
 
 NUMBERS = (
     number("TASKS", drop=3),
@@ -38,12 +39,12 @@ async def usage(args: Namespace) -> int:
     else:
         screen.aside("no model was asked; agents are made with app.agent(…)")
     if not found.complete:
-        screen.aside(f"only the newest {REPORTED:,} tasks; say --since, or --until for those before")
+        screen.aside(f"only the newest {MAX_REPORT_TASKS:,} tasks; say --since, or --until for those before")
     return 0
 
 
-def _print(screen: Screen, by: str, rows: list[Row]) -> None:
-    total = Row("all")
+def _print(screen: Screen, by: str, rows: list[UsageRow]) -> None:
+    total = UsageRow("all")
     for row in rows:
         for name in ("tasks", "calls", "tokens_in", "tokens_out", "usd", "unknown"):
             setattr(total, name, getattr(total, name) + getattr(row, name))
@@ -55,13 +56,13 @@ def _print(screen: Screen, by: str, rows: list[Row]) -> None:
         screen.aside(("UNKNOWN: so many did not tell their price or their tokens, and are not in the sums", "dim"))
 
 
-def _cells(row: Row, style: str) -> tuple[Text, ...]:
+def _cells(row: UsageRow, style: str) -> tuple[Text, ...]:
     numbers = [f"{many:,}" for many in (row.tasks, row.calls, row.tokens_in, row.tokens_out)]
     unknown = f"{row.unknown:,}" if row.unknown else ""
     return tuple(Text(text, style) for text in (safe(row.group) or "(none)", *numbers, _cost(row), unknown))
 
 
-def _cost(row: Row) -> str:
+def _cost(row: UsageRow) -> str:
     """What is unknown is never nothing."""
     if not row.unknown:
         return f"${row.usd:,.4f}"

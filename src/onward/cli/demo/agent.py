@@ -33,10 +33,10 @@ from onward.core.durations import seconds
 from onward.core.journal.turns import model_call
 from onward.core.record import STEP_DONE, STEP_FAILED, STEP_RETRY, Record
 from onward.core.task import ASKS_A_PERSON, State, Task
+from onward.core.views import Ask
 from onward.demo.agent import GOAL, SCRIPTED, TASK, delete_logs, model_words, real_model
-from onward.demo.disk import FOLDER, Disk
+from onward.demo.disk import FOLDER_VARIABLE, Disk
 from onward.errors import AlreadyDecided, OnwardError, UsageError
-from onward.service.messages import Ask
 from onward.service.serialize import payload
 
 APP = "onward.demo.agent:app"
@@ -106,7 +106,9 @@ class _Play:
         self._app, self._disk, self._person = app, disk, person
         self._board = person.board = AgentBoard(screen)
         self._queue = folder.name  # whoever else plays on this database has another disk
-        self._crew = Crew(APP, db, folder, self._board.started, queue=self._queue, environment={FOLDER: str(folder)})
+        self._crew = Crew(
+            APP, db, folder, self._board.started, queue=self._queue, environment={FOLDER_VARIABLE: str(folder)}
+        )
         self._patience = PATIENCE_WITH_A_MODEL if real_model(os.environ) else PATIENCE
         self._moments: list[Moment] = []
         self._told = self._silences = 0

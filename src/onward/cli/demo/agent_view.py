@@ -20,8 +20,8 @@ from onward.cli.output.timeline import Mark, Story
 from onward.core import record as r
 from onward.core.journal.open_waits import split_key
 from onward.core.journal.turns import model_call
+from onward.core.views import Ask
 from onward.demo.disk import megabytes
-from onward.service.messages import Ask
 
 TOLD = frozenset({r.STEP_RETRY, r.STEP_FAILED, r.DOUBTED, r.RETRY, r.PARKED, r.QUARANTINED, r.CANCELLED})
 """What usually does not happen here, told as any other journal is."""

@@ -16,7 +16,7 @@ from onward.cli.output.text import safe
 from onward.config import load as settings
 from onward.core.task import ENDED, State
 from onward.demo.agent import TASK, model_words
-from onward.demo.disk import FOLDER, Disk
+from onward.demo.disk import FOLDER_VARIABLE, Disk
 from onward.errors import UsageError
 
 APP = "onward.demo.agent:app"
@@ -30,7 +30,7 @@ def demo_app(args: Namespace) -> Onward:
     folder = DISK.absolute()
     if folder.exists() and any(folder.iterdir()) and not _is_disk(folder):
         raise UsageError(f"{folder} is in the way: the demo keeps its disk there; move it, or serve elsewhere")
-    os.environ[FOLDER] = str(folder)
+    os.environ[FOLDER_VARIABLE] = str(folder)
     app = load(APP, args.db or settings({}).db)
     app.move(args.db or settings({}).db)
     return app
@@ -46,7 +46,7 @@ def _is_disk(folder: Path) -> bool:
 
 async def fill(app: Onward) -> Disk:
     """A disk that is nearly full again, unless a task is still at work on it."""
-    folder = Path(os.environ[FOLDER])
+    folder = Path(os.environ[FOLDER_VARIABLE])
     busy = False
     for state in State:
         if state not in ENDED:

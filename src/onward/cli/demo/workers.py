@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from onward.demo import PARENT, QUEUE
+from onward.demo import PARENT_VARIABLE, QUEUE
 from onward.errors import OnwardError
 
 
@@ -46,7 +46,7 @@ class Crew:
     ) -> None:
         self._app, self._db, self._folder, self._started = app, db, folder, started
         self._queue = queue
-        self._environment = {**os.environ, **(environment or {}), PARENT: str(os.getpid())}
+        self._environment = {**os.environ, **(environment or {}), PARENT_VARIABLE: str(os.getpid())}
         self._workers: list[subprocess.Popen[bytes]] = []
         self.working = False
         """Whether the last one should be alive."""

@@ -1,8 +1,7 @@
 """Checkpoints: when the results of reads are written, from which checkpoints a task goes on, and which of them are kept. Pure.
 
-A checkpoint is a record that stands for all before it. The **strategy** says when records of steps that only read are
-written: they can be run again, so losing one costs a repetition and nothing else. Everything else is always written before
-the task goes on.
+A checkpoint is a record that replaces all records before it. The **strategy** says when the records of steps that only read are written:
+such a step can be run again, so a lost record costs only a repetition. All other records are written before the task goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from onward.core.record import Record
 from onward.errors import BadSetting, InvalidInput, UnfitCheckpoint
 
 FORM = 1
-"""The form of the record of a checkpoint; one without it is of the first."""
+"""The version of the format of a checkpoint's record; a record without it has version 1."""
 
 EVERY_STEP = "every_step"
 EVERY_ITERATION = "every_iteration"
@@ -27,14 +26,14 @@ _PARTS = ("number", "value", "inbox", "messages", "started_at", "versions")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """What a handler says about its checkpoints.
+    """The settings of a handler for its checkpoints.
 
     `strategy`: the record of a read is written at once ("every_step"), at the end of its iteration ("every_iteration": a
     turn of an agent, or the next `ctx.checkpoint`) or with the next change of the state ("on_state_change"); and always
     before the next step that does more than read.
 
-    `keep`: of checkpoints, and the records before them, keep what the last so many need, and what is younger than
-    `keep_for`; nothing said keeps everything. `max_age`: a task whose last checkpoint is older parks instead of going on.
+    `keep`: how many of the last checkpoints to keep, with the records that they need, and all that are younger than `keep_for`. None keeps
+    everything. `max_age`: a task whose last checkpoint is older parks instead of going on.
     """
 
     strategy: str = EVERY_STEP
@@ -54,11 +53,11 @@ class Checkpoints:
             object.__setattr__(self, "max_age", seconds(self.max_age, "Checkpoints.max_age"))
 
     def dropped_before(self, now: float) -> float:
-        """The time from which on everything is kept."""
+        """The time from which on all records are kept."""
         return now - float(self.keep_for)  # type: ignore[arg-type]
 
     def check_age(self, number: int, age: float) -> None:
-        """Raises UnfitCheckpoint for one that is too old."""
+        """Raises UnfitCheckpoint for a checkpoint that is too old."""
         most = None if self.max_age is None else float(self.max_age)  # type: ignore[arg-type]
         if most is not None and age > most:
             raise UnfitCheckpoint(
@@ -71,31 +70,31 @@ class Checkpoints:
 DEFAULT = Checkpoints()
 
 
-def checkpoints(said: str | Checkpoints | None) -> Checkpoints:
-    """What was said about them: a strategy alone, or more."""
-    if said is None:
+def checkpoints(setting: str | Checkpoints | None) -> Checkpoints:
+    """The settings of a handler, which may be given as a strategy alone."""
+    if setting is None:
         return DEFAULT
-    return said if isinstance(said, Checkpoints) else Checkpoints(said)
+    return setting if isinstance(setting, Checkpoints) else Checkpoints(setting)
 
 
 def read(record: Record) -> dict[str, Any]:
-    """What a checkpoint says. Raises UnfitCheckpoint for one that this program does not understand."""
+    """The payload of a checkpoint. Raises UnfitCheckpoint for one that this program cannot read."""
     try:
-        told = record.value
+        payload = record.value
     except (InvalidInput, ValueError) as error:
         raise _unreadable(None, f"its record {record.seq} is not JSON ({error})") from None
-    if not isinstance(told, dict):
+    if not isinstance(payload, dict):
         raise _unreadable(None, f"its record {record.seq} is no object")
-    form = told.get("form", FORM)
+    form = payload.get("form", FORM)
     if form != FORM:
         raise UnfitCheckpoint(
-            told.get("number"),
+            payload.get("number"),
             f"its form is {form!r}, and this program knows {FORM}",
             "it was written by another version of Onward: start workers of that version, then `onward resume`",
         )
-    if missing := [part for part in _PARTS if part not in told]:
-        raise _unreadable(told.get("number"), f"its record {record.seq} has no {', '.join(missing)}")
-    return told
+    if missing := [part for part in _PARTS if part not in payload]:
+        raise _unreadable(payload.get("number"), f"its record {record.seq} has no {', '.join(missing)}")
+    return payload
 
 
 def _unreadable(number: Any, why: str) -> UnfitCheckpoint:

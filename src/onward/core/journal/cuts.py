@@ -1,8 +1,8 @@
-"""Forks: where a journal can be cut, and what would be done again after the cut. Pure.
+"""Forks: where a journal can be cut, and what a fork does again after the cut. Pure.
 
-A fork begins with records 1…N of another task. It inherits what was done, and owes nothing for it: so a journal cannot be
-cut where something is open that belongs to the task it came from (an effect whose end is not known, a question to a person,
-a child, a saga that may have to be undone, a cancel).
+A fork begins with records 1…N of another task, its origin. It inherits the steps, and never has to undo them. So a journal cannot be cut
+where something is open that belongs to the origin: an effect whose end is not known, a question to a person, a child, a saga that may have
+to be undone, a cancel.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from onward.core import record as r
 from onward.core.record import Record
 
 SUBMIT = "submit "
-"""How the name of a step begins that starts a child."""
+"""The beginning of the name of a step that starts a child."""
 
 ASKED_AGAIN = "[#fork]"
-"""How the keys of approvals begin that a fork asks for again, before it goes on. No part of a handler has such a name."""
+"""The beginning of the keys of approvals that a fork asks for again before it goes on. No part of a handler has such a name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Again:
-    """Something that the fork will do although the task it came from has done it."""
+    """Something that the fork will do although its origin has done it."""
 
     seq: int
     kind: str
     step: str
     effect: bool = False
-    """Whether it was announced before it began: an effect that must not happen twice by itself."""
+    """Whether it is an effect that must not be repeated automatically: it was announced before it began."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -53,49 +53,49 @@ class Cuts:
         return [seq for seq in fine if seq < at][-1:] + [seq for seq in fine if seq > at][:1]
 
     def inbox(self, at: int) -> int:
-        """How many messages had been read by then."""
+        """How many messages the task had read at record `at`."""
         return max(
             (record.value["n"] for record in self.records if record.seq <= at and record.kind == r.MESSAGE), default=0
         )
 
     def approved(self, at: int) -> list[int]:
-        """The numbers of the approvals by then that were answered with yes, by a person or by their default. A decision is for the task
-        that asked, so a fork asks for them again."""
-        asked: dict[str, Record] = {}
+        """The numbers of the approvals up to record `at` that were approved, by a person or by their default. A decision is for the task that
+        asked, so a fork asks for them again."""
+        requested: dict[str, Record] = {}
         messages: dict[int, Any] = {}
-        found: list[int] = []
+        approved: list[int] = []
         for record in self.records:
             if record.seq > at:
                 break
             if record.kind == r.APPROVAL and not record.key.startswith(ASKED_AGAIN):
-                asked[record.key] = record
+                requested[record.key] = record
             elif record.kind == r.MESSAGE:
                 messages[record.value["n"]] = record.value["value"]
-            elif record.kind == r.WAITED and (ask := asked.pop(record.key, None)) is not None:
-                late = {"decision": ask.value.get("default")}
-                if (messages.get(record.value.get("n"), late) or late).get("decision") == "approve":
-                    found.append(ask.seq)
-        return found
+            elif record.kind == r.WAITED and (request := requested.pop(record.key, None)) is not None:
+                default = {"decision": request.value.get("default")}
+                if (messages.get(record.value.get("n"), default) or default).get("decision") == "approve":
+                    approved.append(request.seq)
+        return approved
 
     def again(self, at: int) -> list[Again]:
-        """What was done after record `at`: the fork will do it anew, if its way leads there. Undos are none of it: only what
-        fails is undone."""
-        told = {
+        """What the task did after record `at`: the fork does it again, if its handler comes there. Undos are left out: only a saga that fails
+        is undone."""
+        kinds = {
             r.STEP_DONE: "step",
             r.STEP_FAILED: "step",
             r.ANNOUNCED: "step",
             r.QUESTION: "question",
             r.APPROVAL: "approval",
         }
-        found: dict[str, Again] = {}
+        repeated: dict[str, Again] = {}
         for record in self.records:
-            if record.seq > at and record.kind in told and "/undo]" not in record.key:
-                kind = "child" if _starts_child(record) else told[record.kind]
-                found.setdefault(record.key, Again(record.seq, kind, record.key, record.kind == r.ANNOUNCED))
-        return list(found.values())
+            if record.seq > at and record.kind in kinds and "/undo]" not in record.key:
+                kind = "child" if _starts_child(record) else kinds[record.kind]
+                repeated.setdefault(record.key, Again(record.seq, kind, record.key, record.kind == r.ANNOUNCED))
+        return list(repeated.values())
 
     def started(self) -> set[str]:
-        """What steps returned that may have started a child."""
+        """The results of steps that may have started a child."""
         return {record.value["result"] for record in self.records if _starts_child(record)}
 
     def _open(self) -> Iterable[tuple[int, str]]:
@@ -107,7 +107,7 @@ class Cuts:
         for record in self.records:
             key, name = record.key, repr(record.key)
             if number := record.dropped:
-                gone = f"what came before checkpoint {number} was dropped"
+                gone = f"the records before checkpoint {number} were dropped"
             elif record.kind == r.CHECKPOINT:
                 gone = ""
             match record.kind:
@@ -116,7 +116,7 @@ class Cuts:
                 case r.WAITED:
                     waits.pop(key, None)
                 case r.ANNOUNCED:
-                    waits[key] = f"nobody knows yet what became of step {name}"
+                    waits[key] = f"the end of step {name} is not known yet"
                 case r.STEP_DONE | r.STEP_FAILED:
                     waits.pop(key, None)
                     if _starts_child(record) and (child := record.value["result"]) in self.children:

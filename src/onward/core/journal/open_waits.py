@@ -1,6 +1,6 @@
-"""What of a journal is still open: what the task waits for, and which effects are in doubt. Pure: records in, words out.
+"""The open waits of a journal, and its effects in doubt. Pure.
 
-Each open thing knows the command that a person would type about it.
+Each of them has the command that a person would type about it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _NUMBER = re.compile(r"#\d+$")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Open:
-    """Something that has begun and not ended: a wait, or an effect in doubt."""
+    """An open wait, or an effect in doubt."""
 
     task_id: str
     seq: int
     kind: str
     key: str
-    said: dict[str, Any]
+    payload: dict[str, Any]
     at: float = 0.0
-    """Since when."""
+    """The time since which it is open."""
 
     @property
     def reason(self) -> str:
-        """The word for it, as in a task's reason."""
-        return str(self.said.get("reason", "")) if self.kind == r.STEP_WAITS else _REASONS[self.kind].value
+        """The reason that a task with this wait has."""
+        return str(self.payload.get("reason", "")) if self.kind == r.STEP_WAITS else _REASONS[self.kind].value
 
     @property
     def id(self) -> str:
@@ -52,34 +52,34 @@ class Open:
 
     @property
     def text(self) -> str:
-        """What it is about."""
+        """What it waits for, in words."""
         match self.kind:
             case r.APPROVAL:
-                return str(self.said.get("what", ""))
+                return str(self.payload.get("what", ""))
             case r.QUESTION:
-                return question(self.said.get("question", ""), self.said.get("choices"))
+                return question(self.payload.get("question", ""), self.payload.get("choices"))
             case r.SIGNAL:
-                return str(self.said.get("signal", ""))
+                return str(self.payload.get("signal", ""))
             case r.CHILD:
-                return f"{child_name(self.key)} {self.said.get('child', '')}".strip()
+                return f"{child_name(self.key)} {self.payload.get('child', '')}".strip()
             case r.STEP_WAITS:
-                return str(self.said.get("why", ""))
+                return str(self.payload.get("why", ""))
             case r.DOUBTED:
-                return f"whether {plain_key(self.key)} happened ({self.said.get('reason', '')})"
+                return f"whether {plain_key(self.key)} happened ({self.payload.get('reason', '')})"
             case _:
-                until = self.said.get("until")
+                until = self.payload.get("until")
                 return f"until {clock(until)}" if isinstance(until, int | float) else ""
 
     @property
     def words(self) -> str:
-        """One line of it, for people."""
+        """One line for people."""
         name = "in doubt" if self.kind == r.DOUBTED else self.reason
         joint = " " if self.kind in {r.DOUBTED, r.SLEEP, r.CHILD, r.SIGNAL} else ": "
         return safe(f"{name}{joint}{self.text}")
 
     @property
     def command(self) -> str:
-        """What a person would type about it; empty where there is nothing to do but wait."""
+        """The command that a person would type about it; empty where a person can only wait."""
         task = self.task_id[-8:]
         match self.kind:
             case r.APPROVAL:
@@ -89,52 +89,55 @@ class Open:
             case r.SIGNAL:
                 return f"onward signal {task} {_quoted(self.text)}"
             case r.CHILD:
-                return f"onward show {safe(self.said.get('child', ''))[-8:]}"
+                return f"onward show {safe(self.payload.get('child', ''))[-8:]}"
             case r.DOUBTED:
                 return f"onward resolve {task}"
             case r.STEP_WAITS if self.reason == Reason.BUDGET:
-                holder, lacking = str(self.said.get("holder", self.task_id)), str(self.said.get("lacking", "steps"))
-                enough = self.said.get("enough")
+                holder, lacking = (
+                    str(self.payload.get("holder", self.task_id)),
+                    str(self.payload.get("lacking", "steps")),
+                )
+                enough = self.payload.get("enough")
                 limit = f"{enough:.10g}" if isinstance(enough, int | float) else "N"
                 return f"onward budget {safe(holder)[-8:]} --{safe(BUDGET_OPTIONS.get(lacking, lacking))} {limit}"
             case _:
                 return ""
 
     def json(self) -> dict[str, Any]:
-        """The same for programs."""
-        until = self.said.get("until")
-        told: dict[str, Any] = {"reason": self.reason, "text": self.text, "key": self.key, "command": self.command}
+        """The wait as JSON."""
+        until = self.payload.get("until")
+        document: dict[str, Any] = {"reason": self.reason, "text": self.text, "key": self.key, "command": self.command}
         if self.kind in {r.APPROVAL, r.QUESTION}:
-            told["id"] = self.id
+            document["id"] = self.id
         if self.kind == r.CHILD:
-            told["child"] = self.said.get("child")
+            document["child"] = self.payload.get("child")
         if isinstance(until, int | float):
-            told["until"] = iso(until)
-        return told
+            document["until"] = iso(until)
+        return document
 
 
 class OpenWaits:
-    """Read a journal, record by record; `open` is what is open after the last."""
+    """Reads a journal, record by record; `open` has what is open after the last record read."""
 
     def __init__(self, task_id: str = "") -> None:
         self._task_id = task_id
         self.waits: dict[str, Open] = {}
-        """Waits that are open, by their keys."""
+        """Open waits, by their keys."""
         self._doubts: dict[str, Open] = {}
         self._announced: dict[str, int] = {}
         self._unsettled: dict[str, None] = {}
         self.sagas: set[str] = set()
-        """Sagas that are open."""
+        """Open sagas, by their keys."""
 
     @property
     def open(self) -> list[Open]:
-        """All of it, that which needs a person first."""
-        found = [*self._doubts.values(), *self.waits.values()]
-        return sorted(found, key=lambda one: (_ORDER[one.kind], one.seq))
+        """All open waits and doubts, those that need a person first."""
+        all_open = [*self._doubts.values(), *self.waits.values()]
+        return sorted(all_open, key=lambda wait: (_ORDER[wait.kind], wait.seq))
 
     @property
     def unsettled(self) -> list[str]:
-        """Effects that were announced and of which the journal does not say whether they happened."""
+        """Effects that were announced and whose end is not in the journal."""
         return list(self._unsettled)
 
     def announced(self, seq: object) -> str:
@@ -142,34 +145,34 @@ class OpenWaits:
         return next((key for key, number in self._announced.items() if number == seq), "")
 
     def command(self, key: str) -> str:
-        """What a person would type about what is open under this key."""
-        found = self.waits.get(key) or self._doubts.get(key)
-        return found.command if found and found.task_id else ""
+        """The command that a person would type about the open wait of this key."""
+        wait = self.waits.get(key) or self._doubts.get(key)
+        return wait.command if wait and wait.task_id else ""
 
     def read(self, record: r.Record) -> None:
-        """One more record."""
+        """Read the next record."""
         key, value = record.key, payload(record)
-        said = value if isinstance(value, dict) else {}
+        fields = value if isinstance(value, dict) else {}
         if record.kind in WAITS:
-            self.waits[key] = Open(self._task_id, record.seq, record.kind, key, said, record.at)
-            if record.kind == r.STEP_WAITS:  # it could not begin, so what was announced for it did not happen
+            self.waits[key] = Open(self._task_id, record.seq, record.kind, key, fields, record.at)
+            if record.kind == r.STEP_WAITS:  # the step could not begin, so its effect did not happen
                 self._unsettled.pop(key, None)
         elif record.kind in {r.SLEPT, r.WAITED}:
             self.waits.pop(key, None)
         elif record.kind == r.ANNOUNCED:
             self._announced[key], self._unsettled[key] = record.seq, None
             self._doubts.pop(key, None)
-        elif record.kind == r.DOUBTED and isinstance(said.get("step"), str):
-            step = said["step"]
-            self._doubts[step] = Open(self._task_id, self._announced.get(step, 0), r.DOUBTED, step, said, record.at)
+        elif record.kind == r.DOUBTED and isinstance(fields.get("step"), str):
+            step = fields["step"]
+            self._doubts[step] = Open(self._task_id, self._announced.get(step, 0), r.DOUBTED, step, fields, record.at)
         elif record.kind in {r.STEP_DONE, r.STEP_FAILED, r.STEP_RETRY}:
             self.waits.pop(key, None)
             self._doubts.pop(key, None)
             self._unsettled.pop(key, None)
-        elif record.kind == r.MESSAGE and said.get("kind") == "resolve":
-            self._doubts.pop(self.announced(said.get("ref")), None)
+        elif record.kind == r.MESSAGE and fields.get("kind") == "resolve":
+            self._doubts.pop(self.announced(fields.get("ref")), None)
         elif record.kind in r.ENDS or record.kind == r.CANCEL:
-            self.waits.clear()  # an effect in doubt stays in doubt, and a person can still say what became of it
+            self.waits.clear()  # an effect in doubt stays in doubt, and a person can still resolve it
         elif record.kind == r.FORKED:
             self.waits.clear()
             self._doubts.clear()
@@ -187,9 +190,9 @@ class OpenWaits:
             self._drop("/".join([*parts, name]))
 
     def _drop(self, path: str) -> None:
-        """What waited inside a saga that was given up waits no more, whatever its round."""
+        """Drop the waits inside of a saga that is being undone, of all its rounds."""
         inside = re.compile(re.escape(path) + r"(@\d+)?(/|$)")
-        self.waits = {key: one for key, one in self.waits.items() if not inside.match("/".join(split_key(key)[0]))}
+        self.waits = {key: wait for key, wait in self.waits.items() if not inside.match("/".join(split_key(key)[0]))}
 
 
 def question(text: object, choices: object) -> str:
@@ -221,16 +224,16 @@ def plain_key(key: str) -> str:
 
 
 def placed_key(key: str) -> str:
-    """The same for a line of a timeline."""
+    """A key for a line of a timeline, indented."""
     return indent(key) + plain_key(key)
 
 
 def indent(key: str) -> str:
-    """As far in as the place in the handler is deep."""
+    """The indentation for the depth of a key's path."""
     return "  " * len(split_key(key)[0])
 
 
 def _quoted(name: str) -> str:
-    """A name for a shell."""
+    """A name, quoted for a shell."""
     text = safe(name)
     return text if re.fullmatch(r"[\w.:@%+=-]+", text, re.ASCII) else "'" + text.replace("'", "'\\''") + "'"

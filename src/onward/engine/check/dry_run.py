@@ -1,8 +1,9 @@
-"""Rehearsals: a handler is run over a journal with nothing behind it. What the journal has is handed out; whatever would be
-new ends it. No step is run and nothing is written, so that it can be tried on living tasks, with code that nobody runs yet.
+"""Dry runs: a handler runs over a journal, and ends where the journal ends.
 
-It is a shift (the very code that would do the task) with a pen that cannot write. The handler's own code is somebody's: it
-may hang, raise, or end the process, so each rehearsal has a thread and a loop of its own, and a time.
+The journal answers all recorded calls; the first new call ends the run. No step runs and nothing is written, so a dry run is safe
+for living tasks, with code that no worker runs yet. It is a shift (the same code that does the task) with a journal that cannot
+write. The handler's own code may hang, raise, or end the process, so each dry run has a thread and an event loop of its own, and
+a timeout.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.shift import Shift
 from onward.engine.shift.spending import Spending
 from onward.engine.shift.threads import Threads
-from onward.engine.shift.timeout import GRACE, bounded
+from onward.engine.shift.timeout import CANCEL_GRACE_S, run_with_timeout
 from onward.engine.shift.waits import Waits
 from onward.errors import OnwardError, UnfitCheckpoint
 from onward.store.port.core import Claimed, Store
@@ -40,185 +41,195 @@ from onward.store.writer import Hold
 T = TypeVar("T")
 
 
-class Walked(Control):
-    """The handler came to something that the journal does not have."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class DryRunResult:
+    """How a dry run ended: one of the first four is set, or the handler returned `result`."""
+
+    parks: str = ""
+    """Why the task would park."""
+    new: str = ""
+    """The key of the step, not in the journal, that the task would continue with."""
+    error: BaseException | None = None
+    hangs: bool = False
+    result: Any = None
+    unread: str | None = None
+    """The key of a step that the journal has and the code had not asked for by then."""
+    begun: bool = True
+    """Whether the handler accepts the input at all."""
+
+
+class StoreAccess:
+    """What a dry run may read. Queries run on the event loop of the store; a dry run has another."""
+
+    def __init__(self, store: Store, artifacts: Artifacts) -> None:
+        self.store, self.artifacts, self._loop = store, artifacts, asyncio.get_running_loop()
+
+    async def run(self, query: Coroutine[Any, Any, T]) -> T:
+        """The result of a query."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(query, self._loop))
+
+
+async def dry_run(
+    handler: Handler, task: Task, records: Sequence[Record], threads: Threads, access: StoreAccess, seconds: float
+) -> DryRunResult:
+    """Run the handler over the journal, for at most so many seconds."""
+    claimed = Claimed(
+        task.task_id, task.task, wire.encode(task.input), b"{}", len(records) + 1, task.attempt, 0, 0.0, 0.0, None, 0
+    )
+    clock = SystemClock()
+
+    def in_own_loop() -> DryRunResult:
+        services = cast("WorkerServices", _DryRunServices(threads, clock, access))
+        work = run_with_timeout(DryRun(services, claimed, handler).replay(records), clock, seconds, DryRunTimeout)
+        try:
+            return cast("DryRunResult", asyncio.run(work))
+        except DryRunTimeout:
+            return DryRunResult(hangs=True)
+        except BaseException as error:  # it ended the event loop
+            return DryRunResult(error=error, unread="(any)")
+
+    try:
+        # Its own loop ends a handler that awaits; one that blocks its loop is left behind with its thread.
+        longest = seconds + 2 * CANCEL_GRACE_S
+        return cast("DryRunResult", await run_with_timeout(threads.run(in_own_loop), clock, longest, DryRunTimeout))
+    except DryRunTimeout:
+        return DryRunResult(hangs=True)
+
+
+class DryRunTimeout(OnwardError):
+    """The handler did not come to an end in its time."""
+
+
+class ReachedNewStep(Control):
+    """The handler came to a call that the journal does not have."""
 
     def __init__(self, key: str) -> None:
         self.key = key
         super().__init__(key)
 
 
-class Hung(OnwardError):
-    """The handler did not come to an end in its time."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Walk:
-    """How a rehearsal ended: one of the first four is set, or the handler returned `result`."""
-
-    parks: str = ""
-    """Why the task would park."""
-    new: str = ""
-    """The step, not in the journal, that it would go on with."""
-    error: BaseException | None = None
-    hangs: bool = False
-    result: Any = None
-    left: str | None = None
-    """A step that the journal has and the code had not asked for by then."""
-    begun: bool = True
-    """Whether the handler takes the input at all."""
-
-
-class Library:
-    """What a rehearsal may read. It is asked on the loop to which the store belongs; a rehearsal has another."""
-
-    def __init__(self, store: Store, artifacts: Artifacts) -> None:
-        self.store, self.artifacts, self._loop = store, artifacts, asyncio.get_running_loop()
-
-    async def ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """The answer."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
-
-
-class _BlindPen(ShiftJournal):
-    """Reads, and ends the shift where it would have to write."""
-
-    def __init__(self, desk: WorkerServices, hold: Hold) -> None:
-        super().__init__(desk, hold)
-        self.plain = False
-
-    def next(self, scope: Scope, key: str, kinds: frozenset[str], mark: str = "") -> Known | None:
-        known = super().next(scope, key, kinds, mark)
-        self.plain = False
-        return known
-
-    async def may_go_on(self) -> None:
-        scope = SCOPE.get()
-        asked = scope.prefix + scope.last
-        if self.ended_by is None:
-            await self.until_told()
-        raise self.end(Walked(asked))
-
-    async def flushed(self) -> None:
-        """Nothing was written."""
-
-    async def append(self, kind: str, key: str, data: bytes) -> NoReturn:  # noqa: ARG002 -- as the pen it stands for
-        raise self.end(Walked(key))
-
-    def mention(self, kind: str, key: str, data: dict[str, Any]) -> NoReturn:  # noqa: ARG002
-        raise self.end(Walked(key))
-
-
-class _DeafWaits(Waits):
-    """Nobody can say anything new."""
-
-    async def _heard(self, key: str, *, last: bool) -> list[Message]:  # noqa: ARG002 -- as the waits they stand for
-        return []
-
-
-class _BareDesk:
-    """What a shift finds on its desk when there is no worker: a clock, threads, what its task keeps, and nobody to write to."""
-
-    store = writer = lease = None
-
-    def __init__(self, threads: Threads, clock: Clock, library: Library) -> None:
-        self.threads, self.clock, self.rng = threads, clock, random.Random(0)  # noqa: S311 -- nothing is drawn
-        self.library, self.secrets = library, StandIns()
-
-    def now(self) -> float:
-        return self.clock.now()
-
-
 class DryRun(Shift):
-    """One task, rehearsed."""
+    """The shift of a dry run."""
 
-    pen = _BlindPen
-    waits = _DeafWaits
-
-    def __init__(self, desk: WorkerServices, claimed: Claimed, handler: Handler) -> None:
-        super().__init__(desk, claimed, handler)
+    def __init__(self, services: WorkerServices, claimed: Claimed, handler: Handler) -> None:
+        super().__init__(services, claimed, handler)
         self._kept: dict[str, bytes] = {}
 
+    def _make_journal(self) -> ShiftJournal:
+        return _ReadOnlyJournal(self._services, self.hold)
+
+    def _make_waits(self) -> Waits:
+        return _NoNewMessages(self._services, self._journal, self._claimed.id, self._claimed.inbox)
+
+    async def replay(self, records: Sequence[Record]) -> DryRunResult:
+        """Run the handler as far as the journal goes."""
+        self._journal.task = asyncio.current_task()
+        SCOPE.set(self._root)
+        try:
+            self._journal.load(Replay(records), self._allowed)
+        except UnfitCheckpoint as unfit:
+            return DryRunResult(parks=str(unfit))
+        if self._journal.replay.checkpoint:
+            self._begin_at(self._journal.replay.checkpoint)
+        self._journal.fast_path = False
+        try:
+            self._handler.arguments(standing_in(wire.decode(self._claimed.input)))
+        except BaseException as error:
+            return DryRunResult(error=error, unread=self._journal.replay.first_unread(), begun=False)
+        try:
+            result = await self._call_handler()
+            self._check_returned()
+        except BaseException as error:
+            return self._result_for(self._exit_cause(error))
+        return DryRunResult(result=result)
+
+    def _result_for(self, error: BaseException) -> DryRunResult:
+        match error:
+            case Park() | UnfitCheckpoint():
+                return DryRunResult(parks=str(error))
+            case ReachedNewStep():
+                return DryRunResult(new=error.key)
+            case _:
+                return DryRunResult(error=error, unread=self._journal.replay.first_unread())
+
+    # ── the host, without a worker ───────────────────────────────────────────────────────────────────────────────
+
     def mention(self, data: dict[str, Any]) -> None:
-        """Nobody watches."""
+        """Progress is not recorded."""
 
     def spending(self, budget: Budget) -> Spending:  # noqa: ARG002 -- nothing is spent
-        return Spending(self._desk, self._pen, {}, Budget())
+        return Spending(self._services, self._journal, {}, Budget())
 
     async def patches(self) -> list[Any]:
         """Only those that the journal has."""
-        return await self._waits.patches(look=False)
+        return await self._waits.patches(poll=False)
 
     def keep(self, data: bytes) -> str:
-        """It is kept while the rehearsal lasts."""
+        """Kept in memory, for this dry run."""
         name = wire.content_id(data)
         self._kept[name] = data
         return name
 
     async def contents(self, ids: Sequence[str], of: str | None = None) -> dict[str, bytes]:
-        """What the task keeps, and what it would."""
-        library, there = cast("_BareDesk", self._desk).library, [name for name in ids if name not in self._kept]
-        found = await library.ask(library.store.contents(of or self.task_id, there)) if there else {}
-        return found | {name: self._kept[name] for name in ids if name in self._kept}
+        """The contents that the task keeps, and those that this dry run kept."""
+        stored = [name for name in ids if name not in self._kept]
+        access = self._access
+        contents = await access.run(access.store.contents(of or self.task_id, stored)) if stored else {}
+        return contents | {name: self._kept[name] for name in ids if name in self._kept}
 
-    async def left(self, artifact_id: str, of: str | None = None) -> bytes:
-        """What the task left behind."""
-        library = cast("_BareDesk", self._desk).library
-        return await library.ask(library.artifacts.get(of or self.task_id, artifact_id))
+    async def read_artifact(self, artifact_id: str, of: str | None = None) -> bytes:
+        access = self._access
+        return await access.run(access.artifacts.get(of or self.task_id, artifact_id))
 
-    async def walk(self, records: Sequence[Record]) -> Walk:
-        """Run the handler as far as the journal goes."""
-        self._pen.task = asyncio.current_task()
-        SCOPE.set(self._root)
-        try:
-            self._pen.read(Replay(records), self._allowed)
-        except UnfitCheckpoint as unfit:
-            return Walk(parks=str(unfit))
-        if self._pen.replay.checkpoint:
-            self._begin_at(self._pen.replay.checkpoint)
-        self._pen.plain = False
-        try:
-            self._handler.arguments(standing_in(wire.decode(self._claimed.input)))
-        except BaseException as error:
-            return Walk(error=error, left=self._pen.replay.leftover(), begun=False)
-        try:
-            result = await self._call_handler()
-            self._check_returned()
-        except BaseException as error:
-            return self._left(self._cause(error))
-        return Walk(result=result)
-
-    def _left(self, error: BaseException) -> Walk:
-        match error:
-            case Park() | UnfitCheckpoint():
-                return Walk(parks=str(error))
-            case Walked():
-                return Walk(new=error.key)
-            case _:
-                return Walk(error=error, left=self._pen.replay.leftover())
+    @property
+    def _access(self) -> StoreAccess:
+        return cast("_DryRunServices", self._services).access
 
 
-async def rehearse(
-    handler: Handler, task: Task, records: Sequence[Record], threads: Threads, library: Library, seconds: float
-) -> Walk:
-    """Run the handler over the journal, for at most so long."""
-    claimed = Claimed(
-        task.task_id, task.task, wire.encode(task.input), b"{}", len(records) + 1, task.attempt, 0, 0.0, 0.0, None, 0
-    )
-    clock = SystemClock()
+class _DryRunServices:
+    """The services of a shift without a worker: a clock, threads, and read access to the store."""
 
-    def alone() -> Walk:
-        desk = cast("WorkerServices", _BareDesk(threads, clock, library))
-        work = bounded(DryRun(desk, claimed, handler).walk(records), clock, seconds, Hung)
-        try:
-            return cast("Walk", asyncio.run(work))
-        except Hung:
-            return Walk(hangs=True)
-        except BaseException as error:  # not even a loop survives it
-            return Walk(error=error, left="(any)")
+    store = writer = lease = None
 
-    try:
-        # A handler that waits is ended by its own loop; one that does not even let that run is left behind.
-        return cast("Walk", await bounded(threads.run(alone), clock, seconds + 2 * GRACE, Hung))
-    except Hung:
-        return Walk(hangs=True)
+    def __init__(self, threads: Threads, clock: Clock, access: StoreAccess) -> None:
+        self.threads, self.clock, self.rng = threads, clock, random.Random(0)  # noqa: S311 -- nothing is drawn
+        self.access, self.secrets = access, StandIns()
+
+    def now(self) -> float:
+        return self.clock.now()
+
+
+class _ReadOnlyJournal(ShiftJournal):
+    """Reads, and ends the shift where it would have to write."""
+
+    def __init__(self, services: WorkerServices, hold: Hold) -> None:
+        super().__init__(services, hold)
+        self.fast_path = False
+
+    def next(self, scope: Scope, key: str, kinds: frozenset[str], mark: str = "") -> Known | None:
+        known = super().next(scope, key, kinds, mark)
+        self.fast_path = False
+        return known
+
+    async def ensure_may_continue(self) -> None:
+        scope = SCOPE.get()
+        key = scope.prefix + scope.last_name
+        if self.ended_by is None:
+            await self.wait_for_replay()
+        raise self.end(ReachedNewStep(key))
+
+    async def flush(self) -> None:
+        """Nothing was written."""
+
+    async def append(self, kind: str, key: str, data: bytes) -> NoReturn:  # noqa: ARG002 -- the signature of ShiftJournal
+        raise self.end(ReachedNewStep(key))
+
+    def enqueue(self, kind: str, key: str, data: dict[str, Any]) -> NoReturn:  # noqa: ARG002
+        raise self.end(ReachedNewStep(key))
+
+
+class _NoNewMessages(Waits):
+    """Waits of a task that gets no new messages."""
+
+    async def _take_spoken(self, key: str, *, last: bool) -> list[Message]:  # noqa: ARG002 -- the signature of Waits
+        return []

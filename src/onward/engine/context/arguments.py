@@ -144,7 +144,7 @@ class Arguments:
 
     def of(self, value: Any) -> tuple[list[Any], dict[str, Any]]:
         """A JSON value as the arguments of the function (see `core/call.py`), checked against its annotations."""
-        given = call.arranged(value, self.named, self.needed, open_ended=self.open_ended)
+        given = call.arrange(value, self.named, self.needed, open_ended=self.open_ended)
         if given is None:
             quiet = any(_bears_secrets(p.annotation) for p in self.parameters if p.annotation not in _UNCHECKED)
             raise call.refusal(self.what, self._parts, value, quiet=quiet)

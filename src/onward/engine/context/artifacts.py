@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.artifacts.errors import ArtifactTooLarge
 from onward.artifacts.keeper import LARGEST
 from onward.core.state import ArtifactRef, StatePatch
 from onward.engine.context.context import Context
 from onward.engine.context.host import Call
 from onward.engine.shift.scope import SCOPE
+from onward.errors import ArtifactTooLarge
 
 
 async def leave(ctx: Context, data: bytes | str, about: dict[str, Any]) -> ArtifactRef:
@@ -20,7 +20,7 @@ async def leave(ctx: Context, data: bytes | str, about: dict[str, Any]) -> Artif
     inside = SCOPE.get().key
 
     async def keep() -> dict[str, Any]:
-        return await ctx._host.leave(raw, about)
+        return await ctx._host.save_artifact(raw, about)
 
     if inside is not None:
         ref = ArtifactRef.model_validate(await keep())

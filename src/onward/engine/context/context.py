@@ -224,7 +224,7 @@ class Context:
 
     async def read_artifact(self, artifact: ArtifactRef | str) -> bytes:
         """The bytes of an artifact of this task, by its ref or its id. Raises ArtifactNotFound."""
-        return await self._host.left(artifact if isinstance(artifact, str) else artifact.artifact_id)
+        return await self._host.read_artifact(artifact if isinstance(artifact, str) else artifact.artifact_id)
 
     async def checkpoint(self, value: Any) -> None:
         """From now on the task goes on from here: after a crash the handler begins anew with `ctx.restored` as this value, and

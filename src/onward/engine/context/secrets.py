@@ -237,7 +237,7 @@ async def making(host: Host, call: Call, name: str) -> Secret:
     call.function = make = keyring.making(call.function, name)
     await host.run(call)
     scope = SCOPE.get()
-    keyring.remember(name, scope.prefix + scope.last, functools.partial(make, *call.args, **call.kwargs))
+    keyring.remember(name, scope.prefix + scope.last_name, functools.partial(make, *call.args, **call.kwargs))
     return Secret(name, keyring.held)
 
 

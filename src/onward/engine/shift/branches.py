@@ -21,8 +21,8 @@ from onward.errors import BadSetting
 class Branches:
     """The branches of one shift; `scopes` are all that exist just now."""
 
-    def __init__(self, pen: ShiftJournal, waits: Waits) -> None:
-        self._pen, self._waits = pen, waits
+    def __init__(self, journal: ShiftJournal, waits: Waits) -> None:
+        self._journal, self._waits = journal, waits
         self.scopes: set[Scope] = set()
 
     async def gather(
@@ -31,83 +31,85 @@ class Branches:
         """The results, in order. At most `limit` run at once."""
         if limit is not None and limit < 1:
             raise BadSetting("limit", limit, "1 or more")
-        up = SCOPE.get()
-        local = up.next("gather")
-        if self._pen.replay.unread:
-            self._pen.check(self._pen.replay.check_branches, up.below(f"{local}.").path, len(makers))
-        round_ = _Round(self._waits, len(makers))
+        outer = SCOPE.get()
+        name = outer.next_name("gather")
+        if self._journal.replay.unread:
+            path = outer.inner(f"{name}.").path
+            self._journal.run_check(self._journal.replay.check_branches, path, len(makers))
+        gather = _Gather(self._waits, len(makers))
         waiting = collections.deque(enumerate(makers))
 
-        def start() -> None:
+        def start_next() -> None:
             if waiting:
                 number, make = waiting.popleft()
-                scope = up.below(f"{local}.{number}")
+                scope = outer.inner(f"{name}.{number}")
                 self.scopes.add(scope)
-                round_.begin(number, self._branch(scope, make, round_, number))
+                gather.start(number, self._run_branch(scope, make, gather, number))
 
-        round_.then = start
+        gather.start_next = start_next
         for _ in range(limit or len(makers)):
-            start()
-        await round_.over()
-        return round_.results(return_exceptions=return_exceptions)
+            start_next()
+        await gather.wait()
+        return gather.collect(return_exceptions=return_exceptions)
 
-    async def _branch(self, scope: Scope, make: Callable[[], Awaitable[Any]], round_: _Round, number: int) -> None:
+    async def _run_branch(self, scope: Scope, make: Callable[[], Awaitable[Any]], gather: _Gather, number: int) -> None:
         SCOPE.set(scope)
         try:
-            round_.answers[number] = await self._to_its_end(scope, make)
+            gather.results[number] = await self._run_to_end(scope, make)
         except BaseException as error:
-            round_.errors[number] = error
-            round_.left = round_.left or isinstance(error, Control)
+            gather.errors[number] = error
+            gather.shift_ends = gather.shift_ends or isinstance(error, Control)
         finally:
             self.scopes.discard(scope)
 
-    async def _to_its_end(self, scope: Scope, make: Callable[[], Awaitable[Any]]) -> Any:
-        check = self._pen.replay.check_over
+    async def _run_to_end(self, scope: Scope, make: Callable[[], Awaitable[Any]]) -> Any:
+        """The result of a branch. The shift ends when the journal has more of the branch than its code asked for."""
+        check = self._journal.replay.check_over
         try:
-            answer = await make()
+            result = await make()
         except Exception:
-            self._pen.check(check, scope.path)
+            self._journal.run_check(check, scope.path)
             raise
-        self._pen.check(check, scope.path)
-        return answer
+        self._journal.run_check(check, scope.path)
+        return result
 
 
-class _Round:
-    """One gather: its tasks, answers and errors."""
+class _Gather:
+    """One gather: its tasks, results and errors."""
 
     def __init__(self, waits: Waits, count: int) -> None:
         self._waits = waits
-        self.answers: list[Any] = [None] * count
+        self.results: list[Any] = [None] * count
         self.errors: dict[int, BaseException] = {}
-        self.left = False
+        self.shift_ends = False
         """Whether a branch was left because the shift ends: no other begins."""
-        self.then: Callable[[], None] = lambda: None
+        self.start_next: Callable[[], None] = lambda: None
         self._tasks: set[asyncio.Task[None]] = set()
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not count:
             self._done.set_result(None)
 
-    def begin(self, number: int, work: Any) -> None:
+    def start(self, number: int, branch: Any) -> None:
         self._waits.active += 1
-        task = asyncio.get_running_loop().create_task(work, name=f"onward-branch-{number}")
+        task = asyncio.get_running_loop().create_task(branch, name=f"onward-branch-{number}")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._branch_ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _branch_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not self.left:
-            self.then()  # before the count goes down: the next takes its place
-        self._waits.branch_over()
+        if not self.shift_ends:
+            self.start_next()  # before the count of active lines goes down: the next branch takes the place of this one
+        self._waits.branch_ended()
         if not self._tasks and not self._done.done():
             self._done.set_result(None)
 
-    async def over(self) -> None:
-        """Until the last has ended. Cancelled, it takes them all along."""
+    async def wait(self) -> None:
+        """Wait until the last branch has ended. When cancelled, cancel all of them."""
         self._waits.active -= 1
         try:
             await self._done
         except asyncio.CancelledError:
-            self.then = lambda: None  # no other branch takes the place of one that was cancelled
+            self.start_next = lambda: None  # no other branch takes the place of one that was cancelled
             for task in list(self._tasks):
                 task.cancel()
             if self._tasks:
@@ -116,12 +118,13 @@ class _Round:
         finally:
             self._waits.active += 1
 
-    def results(self, *, return_exceptions: bool) -> list[Any]:
+    def collect(self, *, return_exceptions: bool) -> list[Any]:
+        """The results in order. Raises what ends the shift, or else the error of the first branch that failed."""
         for error in self.errors.values():
             if isinstance(error, Control | asyncio.CancelledError):
                 raise error
         if return_exceptions:
-            return [self.errors.get(number, answer) for number, answer in enumerate(self.answers)]
+            return [self.errors.get(number, result) for number, result in enumerate(self.results)]
         if self.errors:
             raise self.errors[min(self.errors)]
-        return self.answers
+        return self.results

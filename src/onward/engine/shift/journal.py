@@ -1,8 +1,8 @@
-"""The pen: how one shift writes its task's journal, and whether it still may.
+"""ShiftJournal: how one shift reads and writes the journal of its task, and whether it still may.
 
-Everything that a handler does through its context goes by here: what the journal knows is handed out, what is new is
-appended under the shift's hold, and whatever ends the shift (another worker, a cancel, a stop, the journal's own word) is
-raised here, once and then again at every further call.
+All calls of a handler on its context come through here. A call that the journal knows gets the recorded result. A new one is
+appended under the shift's hold. An event that ends the shift (another worker, a cancel, a stop of the worker, a record of the
+journal) is raised here, and raised again at each further call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Cancel, Control, Fenced, Park
 from onward.engine.shift.replay import Known, Replay, failure_of
-from onward.engine.shift.scope import SCOPE, Scope, refuse
+from onward.engine.shift.scope import SCOPE, Scope, refuse_overlap
 from onward.engine.shift.services import WorkerServices
 from onward.errors import DeadlineExceeded, OnwardError, StoreUnavailable
 from onward.store.writer import MAX_UNSAVED_BYTES, Hold
@@ -25,125 +25,49 @@ from onward.store.writer import MAX_UNSAVED_BYTES, Hold
 T = TypeVar("T")
 log = logging.getLogger("onward.shift")
 
-STILL = 100
-"""Turns of the loop in which no branch was told anything from the journal, after which it is taken as told."""
+MAX_IDLE_TURNS = 100
+"""Turns of the event loop in which no branch reads a record, after which the replay counts as finished."""
 
 
 class ShiftJournal:
-    """The one hand that writes for a shift."""
+    """The journal of one shift: the only object that appends records for it."""
 
-    plain = True
-    """Whether the next step is new and may begin, for all that stands below: the one thing that every step asks."""
-    why: Control | OnwardError | None = None
-    """What the worker or the clock had to say from outside."""
+    fast_path = True
+    """Whether the next step is new and may begin, by all fields below: the one flag that every step checks."""
+    interruption: Control | OnwardError | None = None
+    """Why the worker or the deadline ends the shift, from outside of the handler."""
     ended_by: Control | None = None
-    stop: Control | OnwardError | None = None
-    """What the journal's own request for an end raises, where the journal ends."""
+    """The exception with which this shift has ended. Each further call on the context raises it again."""
+    recorded_stop: Control | OnwardError | None = None
+    """The exception for a cancel or deadline that the journal has. It is raised where the journal ends."""
     task: asyncio.Task[Any] | None = None
     sagas: AbstractSet[str] = frozenset()
-    """Sagas that are open."""
+    """The keys of open sagas."""
     transacting = False
-    """Whether the next number belongs to the record of a transaction, which is written elsewhere: nothing else may take it."""
-    _told = False
-    """Whether nothing more of the journal can be told before something new begins."""
+    """Whether the next number belongs to the record of a transaction, which the store writes: no other record may take it."""
+    _replay_settled = False
+    """Whether no branch reads more of the journal before something new begins."""
 
-    def __init__(self, desk: WorkerServices, hold: Hold) -> None:
-        self.desk, self.hold, self.replay = desk, hold, Replay()
-        self.writer, self.lease = desk.writer, desk.lease
-        self.monotonic = desk.clock.monotonic
+    def __init__(self, services: WorkerServices, hold: Hold) -> None:
+        self.services, self.hold, self.replay = services, hold, Replay()
+        self.writer, self.lease = services.writer, services.lease
+        self.monotonic = services.clock.monotonic
         self.aborts: dict[str, dict[str, Any]] = {}
-        """Sagas that the journal knows as being undone, by the path of their scope, and the error that they died of."""
+        """Sagas that the journal knows as being undone, by the path of their scope, and the error that they failed with."""
         self.undone: list[str] = []
         self.not_undone: list[str] = []
 
-    def read(self, replay: Replay, allowed: float | None) -> None:
-        """Begin with what the journal has."""
+    def load(self, replay: Replay, allowed: float | None) -> None:
+        """Begin with the records that the journal has. `allowed` is the task's deadline in seconds."""
         self.replay, self.sagas = replay, replay.open_sagas
         if replay.stop:
-            self.stop = Cancel("cancelled") if replay.stop == r.CANCEL else DeadlineExceeded(allowed or 0.0)
-        self.plain = replay.told and self.stop is None
-
-    # ── may we go on ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    def tell(self, why: Control | OnwardError) -> None:
-        """Something from outside ends the shift at its next step."""
-        self.why = self.why or why
-        self.plain = False
-
-    def end(self, control: Control) -> Control:
-        """From here on the context is dead: whatever the handler does with this exception, it gets it again."""
-        self.ended_by = self.ended_by or control
-        self.plain = False
-        return self.ended_by
-
-    def forget(self) -> None:
-        """The shift is over. An exception that is kept holds the frames it came through, and they hold us: without this, every
-        task that goes to sleep would stay in memory until the collector finds the circle."""
-        for kept in (self.ended_by, self.why, self.stop):
-            if kept is not None:
-                kept.__traceback__ = kept.__context__ = None
-
-    async def may_go_on(self) -> None:
-        """Raise what speaks against it, or wait for the lease."""
-        if self.ended_by is not None:
-            raise self.ended_by
-        if isinstance(self.why, Control):
-            raise self.end(self.why)
-        if self.why is not None:
-            raise self.why
-        if self.stop is not None and not SCOPE.get().undoing:
-            raise self.stop
-        if self.replay.unread and not self._told:
-            await self.until_told()
-            await self.may_go_on()
-        if not self.lease.holds():
-            await self.lease.until_held()
-            await self.may_go_on()
-        if self.hold.unsaved > MAX_UNSAVED_BYTES:
-            await self.flushed()
-            await self.may_go_on()
-
-    def leaving(self, error: BaseException | None) -> bool:
-        """Whether this exception only carries the handler out of the shift: nothing has gone wrong with the task."""
-        if isinstance(error, Control):
-            return not isinstance(error, Cancel)
-        if isinstance(error, asyncio.CancelledError):
-            return self.why is not None or (self.task is not None and bool(self.task.cancelling()))
-        return False
-
-    def check_abort(self, scope: Scope) -> None:
-        """The journal says that a saga around this place was being undone: nothing new begins in it."""
-        at: Scope | None = scope
-        while at is not None:
-            if at.path in self.aborts:
-                raise self.stop or failure_of(at.path, self.aborts[at.path])
-            at = at.up
-
-    async def until_told(self) -> None:
-        """Nothing new begins while other branches are still being told what the journal has of them: one of them may find
-        that the code was changed. (A branch that waits for another, or for its turn, is not waited for.)"""
-        still, unread = 0, self.replay.unread
-        while unread and still < STILL and not self._told and self.ended_by is None:
-            await asyncio.sleep(0)
-            still = still + 1 if self.replay.unread == unread else 0
-            unread = self.replay.unread
-        self._told = self._told or still >= STILL
-
-    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """An answer of the store, however long it takes: an outage is no failure of the task."""
-        pause = 0.05
-        while True:
-            try:
-                return await ask()
-            except StoreUnavailable as error:
-                log.warning("task %s: the store does not answer, trying again: %s", self.hold.id, error)
-                await self.desk.clock.sleep(pause * self.desk.rng.uniform(0.5, 1))
-                pause = min(pause * 2, 1.0)
+            self.recorded_stop = Cancel("cancelled") if replay.stop == r.CANCEL else DeadlineExceeded(allowed or 0.0)
+        self.fast_path = replay.exhausted and self.recorded_stop is None
 
     # ── reading and writing ──────────────────────────────────────────────────────────────────────────────────────
 
     def next(self, scope: Scope, key: str, kinds: frozenset[str], mark: str = "") -> Known | None:
-        """What the journal has in this place, or None when it is new."""
+        """The record that the journal has in this place, or None when the call is new."""
         if self.ended_by is not None:
             raise self.ended_by
         try:
@@ -155,47 +79,127 @@ class ShiftJournal:
                     self.replay.check_last(key)
         except Park as park:
             raise self.end(park) from None
-        self.plain = self.replay.told and not (self.aborts or self.why or self.stop)
+        self.fast_path = self.replay.exhausted and not (self.aborts or self.interruption or self.recorded_stop)
         return known
 
     async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Write a record that belongs to this place of the code, with the next commit; what it says, now or from before."""
+        """Write a record that belongs to this place of the code, with the next commit. Returns its data, which in a replay are
+        the recorded ones."""
         scope = SCOPE.get()
         if scope.key is not None:
-            refuse(name, scope.key)
-        key = scope.prefix + scope.next(name)
+            refuse_overlap(name, scope.key)
+        key = scope.prefix + scope.next_name(name)
         known = self.next(scope, key, frozenset({kind}))
         if known is not None:
             return known.data
-        await self.may_go_on()
-        self.mention(kind, key, data)
+        await self.ensure_may_continue()
+        self.enqueue(kind, key, data)
         return data
 
-    def check(self, check: Callable[..., None], *args: Any) -> None:
-        """Compare something else with the journal; the shift ends here when they disagree."""
-        try:
-            check(*args)
-        except Park as park:
-            raise self.end(park) from None
-
-    async def flushed(self) -> None:
-        """Until all that was written is durable."""
-        try:
-            await self.writer.flushed(self.hold)
-        except Fenced as fenced:
-            raise self.end(fenced) from None
-
     async def append(self, kind: str, key: str, data: bytes) -> None:
-        """Write a record, durably."""
+        """Write a record and wait until it is durable."""
         try:
             await self.writer.append(self.hold, kind, key, data)
         except Fenced as fenced:
             raise self.end(fenced) from None
 
-    def mention(self, kind: str, key: str, data: dict[str, Any]) -> int:
-        """Write a record with the next commit; its number."""
+    def enqueue(self, kind: str, key: str, data: dict[str, Any]) -> int:
+        """Write a record with the next commit; returns its number."""
         try:
             self.writer.mention(self.hold, kind, key, wire.encode(data))
         except Fenced as fenced:
             raise self.end(fenced) from None
         return self.hold.seq
+
+    async def flush(self) -> None:
+        """Wait until all records so far are durable."""
+        try:
+            await self.writer.flushed(self.hold)
+        except Fenced as fenced:
+            raise self.end(fenced) from None
+
+    async def retry_store(self, query: Callable[[], Awaitable[T]]) -> T:
+        """The store's answer to a query, however long that takes: an outage is no failure of the task."""
+        pause = 0.05
+        while True:
+            try:
+                return await query()
+            except StoreUnavailable as error:
+                log.warning("task %s: the store does not answer, trying again: %s", self.hold.id, error)
+                await self.services.clock.sleep(pause * self.services.rng.uniform(0.5, 1))
+                pause = min(pause * 2, 1.0)
+
+    # ── whether the shift may continue ───────────────────────────────────────────────────────────────────────────
+
+    async def ensure_may_continue(self) -> None:
+        """Raise the reason why nothing new may begin, or wait for the replay, the lease and the writer until it may."""
+        if self.ended_by is not None:
+            raise self.ended_by
+        if isinstance(self.interruption, Control):
+            raise self.end(self.interruption)
+        if self.interruption is not None:
+            raise self.interruption
+        if self.recorded_stop is not None and not SCOPE.get().undoing:
+            raise self.recorded_stop
+        if self.replay.unread and not self._replay_settled:
+            await self.wait_for_replay()
+            await self.ensure_may_continue()
+        if not self.lease.holds():
+            await self.lease.until_held()
+            await self.ensure_may_continue()
+        if self.hold.unsaved > MAX_UNSAVED_BYTES:
+            await self.flush()
+            await self.ensure_may_continue()
+
+    async def wait_for_replay(self) -> None:
+        """Wait until no branch reads the journal any more: nothing new begins before, because a branch may still find that the
+        code was changed. (A branch that waits for another one, or for its turn, is not waited for.)"""
+        idle, unread = 0, self.replay.unread
+        while unread and idle < MAX_IDLE_TURNS and not self._replay_settled and self.ended_by is None:
+            await asyncio.sleep(0)
+            idle = idle + 1 if self.replay.unread == unread else 0
+            unread = self.replay.unread
+        self._replay_settled = self._replay_settled or idle >= MAX_IDLE_TURNS
+
+    def run_check(self, check: Callable[..., None], *args: Any) -> None:
+        """Call a check of the replay. The shift ends here when code and journal disagree."""
+        try:
+            check(*args)
+        except Park as park:
+            raise self.end(park) from None
+
+    def check_abort(self, scope: Scope) -> None:
+        """Raise when the journal says that a saga around this place was being undone: nothing new begins in it."""
+        at: Scope | None = scope
+        while at is not None:
+            if at.path in self.aborts:
+                raise self.recorded_stop or failure_of(at.path, self.aborts[at.path])
+            at = at.outer
+
+    def is_shift_exit(self, error: BaseException | None) -> bool:
+        """Whether this exception only carries the handler out of the shift: nothing has gone wrong with the task."""
+        if isinstance(error, Control):
+            return not isinstance(error, Cancel)
+        if isinstance(error, asyncio.CancelledError):
+            return self.interruption is not None or (self.task is not None and bool(self.task.cancelling()))
+        return False
+
+    # ── the end of the shift ─────────────────────────────────────────────────────────────────────────────────────
+
+    def interrupt(self, why: Control | OnwardError) -> None:
+        """End the shift at its next step, for a reason from outside of the handler."""
+        self.interruption = self.interruption or why
+        self.fast_path = False
+
+    def end(self, control: Control) -> Control:
+        """End the shift. Returns the exception to raise; a handler that catches it gets it again at its next call."""
+        self.ended_by = self.ended_by or control
+        self.fast_path = False
+        return self.ended_by
+
+    def drop_tracebacks(self) -> None:
+        """Break reference cycles when the shift is over. A kept exception holds the frames that it came through, and they hold
+        the shift: each task that goes to sleep would stay in memory until the garbage collector finds the cycle."""
+        for kept in (self.ended_by, self.interruption, self.recorded_stop):
+            if kept is not None:
+                kept.__traceback__ = kept.__context__ = None

@@ -1,8 +1,8 @@
 """Reads whose records may wait, for handlers whose checkpoint strategy allows it.
 
-A step with `effect="read"` is over when its function is: its record stands in the writer's line, wakes nobody, and is in the
-next commit, whosever that is. Whoever dies before runs the read again. Every other step is begun only when all that was read
-before it is durable: what it does to the world may depend on it, and a replay has to come to the same place.
+A step with `effect="read"` is over when its function is: its record is queued in the writer, starts no commit, and is in the
+next commit of any task. A worker that dies before that commit runs the read again. Every other step begins only when all reads
+before it are durable: its effect may depend on them, and a replay has to come to the same place.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from onward.engine.shift.waits import Waits
 from onward.store.writer import Hold, Writer
 
 
-class PatientSteps(Steps):
-    """The steps of a shift in which reads are written later."""
+class DeferringSteps(Steps):
+    """The steps of a shift whose reads are recorded later."""
 
-    def __init__(self, desk: WorkerServices, pen: ShiftJournal, waits: Waits) -> None:
-        super().__init__(desk, pen, waits)
-        self._later, self._durable = _Later(pen.writer), 0
-        self._reads = Steps(desk, pen, waits)
-        self._reads._writer = cast("Writer", self._later)
+    def __init__(self, services: WorkerServices, journal: ShiftJournal, waits: Waits) -> None:
+        super().__init__(services, journal, waits)
+        self._deferred, self._durable = _DeferredWriter(journal.writer), 0
+        self._reads = Steps(services, journal, waits)
+        self._reads._writer = cast("Writer", self._deferred)
 
     async def run(self, call: Call) -> Any:
         """The recorded result of the step, or the result of running it now."""
         if call.effect == "read" and call.undo is None:
             return await self._reads.run(call)
-        if (last := self._later.last) > self._durable:
-            await self._pen.flushed()
+        if (last := self._deferred.last) > self._durable:
+            await self._journal.flush()
             self._durable = max(self._durable, last)  # not before: another branch may wait for the same commit
         return await super().run(call)
 
 
-class _Later:
-    """What a step needs of a writer, for records that nobody waits for."""
+class _DeferredWriter:
+    """The part of a writer that a step uses, for records that no caller waits for."""
 
     last = 0
     """The number of the last of them."""

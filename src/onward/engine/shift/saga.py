@@ -1,12 +1,13 @@
 """Sagas: a block whose finished steps are undone, in reverse, when it fails, is cancelled or runs out of time.
 
-The journal marks where a block begins, where it was given up (with the reason), and where it was completed or undone.
-Each undo is a step with retries of its own; one that fails for good is recorded, and the others still run. A block that is
-tried again after an undo is another round: its steps run anew, under new keys.
+The journal marks where a block begins, where it was aborted (with the reason), and where it was completed or undone. Each undo
+is a step with retries of its own; an undo that fails for good is recorded, and the others still run. A block that is tried
+again after an undo is another round: its steps run anew, under new keys.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -15,13 +16,17 @@ from onward.core import wire
 from onward.core.control import Cancel
 from onward.engine.context.host import Call
 from onward.engine.shift.journal import ShiftJournal
-from onward.engine.shift.replay import failure_of, grown, shrunk
-from onward.engine.shift.scope import SCOPE, part_name
-from onward.engine.shift.steps import Steps
+from onward.engine.shift.replay import failure_of, with_name, without_name
+from onward.engine.shift.scope import SCOPE, check_saga_name
 from onward.errors import StepFailed
 
+RunStep = Callable[[Call], Awaitable[Any]]
+"""How a saga runs its undo steps."""
 
-class _Owed(NamedTuple):
+
+class _OwedUndo(NamedTuple):
+    """A finished step that has to be undone when the saga fails."""
+
     seq: int
     key: str
     call: Call
@@ -31,27 +36,27 @@ class _Owed(NamedTuple):
 class Saga:
     """`async with ctx.saga():`"""
 
-    def __init__(self, pen: ShiftJournal, steps: Steps, name: str, *, whole: bool = False) -> None:
-        self._pen, self._steps, self._name, self._whole = pen, steps, part_name(name), whole
-        self._owed: list[_Owed] = []
+    def __init__(self, journal: ShiftJournal, run_step: RunStep, name: str, *, whole: bool = False) -> None:
+        self._journal, self._run_step, self._name, self._whole = journal, run_step, check_saga_name(name), whole
+        self._owed: list[_OwedUndo] = []
 
     def owe(self, seq: int, key: str, call: Call, value: Any) -> None:
-        """A step with an undo was done."""
-        self._owed.append(_Owed(seq, key, call, value))
+        """Remember a finished step that has an undo."""
+        self._owed.append(_OwedUndo(seq, key, call, value))
 
     async def __aenter__(self) -> Self:
-        pen, outer = self._pen, SCOPE.get()
-        local = outer.next(self._name)
-        self._outer, self._key = outer, outer.prefix + local
-        if pen.next(outer, self._key, frozenset({r.SAGA})) is None:
-            await pen.may_go_on()
-            pen.mention(r.SAGA, self._key, {})
-        pen.sagas = grown(pen.sagas, self._key)
-        round_ = pen.replay.round(self._key)
-        self._scope = outer.below(local if round_ == 1 else f"{local}@{round_}", self)
-        after = pen.replay.peek(self._key)
+        journal, outer = self._journal, SCOPE.get()
+        name = outer.next_name(self._name)
+        self._outer, self._key = outer, outer.prefix + name
+        if journal.next(outer, self._key, frozenset({r.SAGA})) is None:
+            await journal.ensure_may_continue()
+            journal.enqueue(r.SAGA, self._key, {})
+        journal.sagas = with_name(journal.sagas, self._key)
+        round_ = journal.replay.round(self._key)
+        self._scope = outer.inner(name if round_ == 1 else f"{name}@{round_}", self)
+        after = journal.replay.peek(self._key)
         if after is not None and after.kind == r.UNDOING and after.key == self._key:
-            pen.aborts[self._scope.path] = after.data["error"]
+            journal.aborts[self._scope.path] = after.data["error"]
         SCOPE.set(self._scope)
         return self
 
@@ -59,9 +64,9 @@ class Saga:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         SCOPE.set(self._outer)
-        if self._pen.leaving(error):
+        if self._journal.is_shift_exit(error):
             return
-        reason = error or self._given_up()
+        reason = error or self._recorded_abort()
         if reason is None:
             await self._complete()
             return
@@ -69,53 +74,52 @@ class Saga:
         if error is None:
             raise reason
 
-    def _given_up(self) -> BaseException | None:
-        """The block came to its end, but the journal says that it was given up, or is to be."""
-        pen = self._pen
-        if self._scope.path in pen.aborts:
-            return pen.stop or failure_of(self._key, pen.aborts[self._scope.path])
-        after = pen.replay.peek(self._key)
-        if pen.stop is not None and (after is None or after.kind != r.SAGA_DONE):
-            return pen.stop
+    def _recorded_abort(self) -> BaseException | None:
+        """Why the block is undone although it came to its end: the journal says that it was aborted, or that the task is to end."""
+        journal = self._journal
+        if self._scope.path in journal.aborts:
+            return journal.recorded_stop or failure_of(self._key, journal.aborts[self._scope.path])
+        after = journal.replay.peek(self._key)
+        if journal.recorded_stop is not None and (after is None or after.kind != r.SAGA_DONE):
+            return journal.recorded_stop
         return None
 
     async def _complete(self) -> None:
-        if self._whole:  # a message may still come before the task's result is written, and then the block goes on
+        if self._whole:  # a message may still arrive before the task's result is written, and then the block continues
             return
-        if self._pen.next(self._outer, self._key, frozenset({r.SAGA_DONE})) is None:
-            await self._pen.until_told()
-            self._pen.mention(r.SAGA_DONE, self._key, {})
-        self._pen.sagas = shrunk(self._pen.sagas, self._key)
-        if self._outer.saga is not None:  # a larger block around it may still have to undo all of it
+        if self._journal.next(self._outer, self._key, frozenset({r.SAGA_DONE})) is None:
+            await self._journal.wait_for_replay()
+            self._journal.enqueue(r.SAGA_DONE, self._key, {})
+        self._journal.sagas = without_name(self._journal.sagas, self._key)
+        if self._outer.saga is not None:  # the saga around it may still have to undo these steps
             for owed in self._owed:
                 self._outer.saga.owe(*owed)
 
     async def _undo(self, error: BaseException) -> None:
-        pen = self._pen
-        if pen.next(self._outer, self._key, frozenset({r.UNDOING})) is None:
-            told = (
-                {"type": "Cancelled", "message": "cancelled"} if isinstance(error, Cancel) else wire.error_value(error)
-            )
-            await pen.until_told()
-            await pen.append(r.UNDOING, self._key, wire.encode({"error": told}))
-        pen.aborts.pop(self._scope.path, None)
+        journal = self._journal
+        if journal.next(self._outer, self._key, frozenset({r.UNDOING})) is None:
+            cancelled = {"type": "Cancelled", "message": "cancelled"}
+            reason = cancelled if isinstance(error, Cancel) else wire.error_value(error)
+            await journal.wait_for_replay()
+            await journal.append(r.UNDOING, self._key, wire.encode({"error": reason}))
+        journal.aborts.pop(self._scope.path, None)
         undone: list[str] = []
         not_undone: list[str] = []
-        SCOPE.set(self._scope.below("undo"))
+        SCOPE.set(self._scope.inner("undo"))
         try:
-            for owed in sorted(self._owed, key=lambda one: one.seq, reverse=True):
+            for owed in sorted(self._owed, key=lambda owed: owed.seq, reverse=True):
                 (undone if await self._undo_one(owed) else not_undone).append(owed.key)
         finally:
             SCOPE.set(self._outer)
-        if pen.next(self._outer, self._key, frozenset({r.UNDONE})) is None:
-            pen.mention(r.UNDONE, self._key, {"undone": undone, "not_undone": not_undone})
-        pen.sagas = shrunk(pen.sagas, self._key)
-        pen.undone += undone
-        pen.not_undone += not_undone
+        if journal.next(self._outer, self._key, frozenset({r.UNDONE})) is None:
+            journal.enqueue(r.UNDONE, self._key, {"undone": undone, "not_undone": not_undone})
+        journal.sagas = without_name(journal.sagas, self._key)
+        journal.undone += undone
+        journal.not_undone += not_undone
 
-    async def _undo_one(self, owed: _Owed) -> bool:
+    async def _undo_one(self, owed: _OwedUndo) -> bool:
         try:
-            await self._steps.run(owed.call.as_undo(owed.value))
+            await self._run_step(owed.call.as_undo(owed.value))
         except StepFailed:
             return False
         return True

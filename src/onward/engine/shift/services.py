@@ -1,4 +1,4 @@
-"""The desk: what a shift needs of its worker."""
+"""WorkerServices: the parts of a worker that its shifts use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onward.store.writer import Writer
 
 
 class WorkerServices(Protocol):
-    """What a shift needs of its worker."""
+    """What a worker gives to its shifts."""
 
     store: Store
     artifacts: Artifacts
@@ -37,5 +37,5 @@ class WorkerServices(Protocol):
         ...
 
     def due(self, at: float) -> None:
-        """A task was put to sleep until then."""
+        """Be awake at this time: a task was put to sleep until then."""
         ...

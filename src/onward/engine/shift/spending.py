@@ -1,6 +1,6 @@
-"""Spending: how a task asks for what a call may cost, and says what it did cost.
+"""Spending: how a task reserves the possible cost of a call, and settles its real cost.
 
-A task spends from its own budget, where it has one, and from those of the tasks above it; all of them have to have enough.
+A task spends from its own budget, where it has one, and from those of the tasks above it; all of them must have enough.
 """
 
 from __future__ import annotations
@@ -15,87 +15,91 @@ from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.services import WorkerServices
 from onward.errors import BudgetSpent
 
-INHERITED = "purses"
-"""The option under which a child is told of the budgets above it."""
+INHERITED_OPTION = "purses"
+"""The option of a child with the budgets of the tasks above it."""
 
-OWN = "budget"
+OWN_OPTION = "budget"
 """The option of a task that was submitted with a budget."""
 
 
 class Spending:
     """What one shift of a task spends."""
 
-    def __init__(self, desk: WorkerServices, pen: ShiftJournal, options: Mapping[str, Any], budget: Budget) -> None:
-        self._desk, self._pen, self._task_id = desk, pen, pen.hold.id
-        own = Budget(**options[OWN]) if OWN in options else budget
-        above = {holder: Budget(**told) for holder, told in options.get(INHERITED, {}).items()}
+    def __init__(
+        self, services: WorkerServices, journal: ShiftJournal, options: Mapping[str, Any], budget: Budget
+    ) -> None:
+        self._services, self._journal, self._task_id = services, journal, journal.hold.id
+        own = Budget(**options[OWN_OPTION]) if OWN_OPTION in options else budget
+        above = {holder: Budget(**fields) for holder, fields in options.get(INHERITED_OPTION, {}).items()}
         self.budgets: dict[str, Budget] = above | ({self._task_id: own} if own.holds else {})
         """By the task whose budget it is: those above this one first."""
         self.budget = own
         self._tries = 0
 
     @property
-    def told(self) -> dict[str, Any]:
+    def as_option(self) -> dict[str, Any]:
         """The budgets that a child of this task spends from, as an option of its submit."""
-        return {holder: budget.told() for holder, budget in self.budgets.items()}
+        return {holder: budget.to_json() for holder, budget in self.budgets.items()}
 
     def __bool__(self) -> bool:
         return bool(self.budgets)
 
     @property
     def counts_money(self) -> bool:
-        """Whether anybody has to know what a call costs."""
+        """Whether a budget limits the cost in dollars, so that the price of a call must be known."""
         return any(budget.max_cost_usd is not None for budget in self.budgets.values())
 
     async def reserve(
         self, call: str, amount: Amount, done: Mapping[str, Amount], least: Amount | None = None
     ) -> tuple[str, Granted]:
-        """Set aside what a call can cost at most, or what there is between that and the least that it needs, and settle what is
-        done; the name of this try, and what was granted.
+        """Reserve the most that a call can cost, or what is left between that and the least that it needs, and settle finished calls.
+        Returns the name of this try, and what was granted.
 
-        Where there is not enough the task waits for more (raises NotNow), or is over (BudgetSpent), as its budget says.
+        Where there is not enough, the task waits for more (raises NotNow) or fails (BudgetSpent), as its budget says.
         """
         self._tries += 1
-        key = f"{call}/{self._pen.hold.shift}.{self._tries}"
+        key = f"{call}/{self._journal.hold.shift}.{self._tries}"
 
-        def change(now: float, purses: Mapping[str, BudgetLedger]) -> Granted:
-            first = settled(purses, done, now)
+        def change(now: float, ledgers: Mapping[str, BudgetLedger]) -> Granted:
+            first = settled(ledgers, done, now)
             return reserved(first.purses, self._task_id, key, amount, now, least)._replace(wake=first.wake)
 
         granted = await self._change(change)
         if granted.lacking:
-            self._refuse(granted, amount if least is None else least)
+            self._raise_lacking(granted, amount if least is None else least)
         return key, granted
 
     async def settle(self, calls: Mapping[str, Amount], free: str = "") -> None:
-        """What calls did cost. Those that were settled before are not charged again; `free` is a try that cost nothing."""
+        """Settle the real cost of calls. Calls that were settled before are not charged again; `free` is a try that cost nothing."""
         if self.budgets and (calls or free):
-            await self._change(lambda now, purses: settled(purses, calls, now, free))
+            await self._change(lambda now, ledgers: settled(ledgers, calls, now, free))
 
     async def _change(self, change: Any) -> Granted:
-        now = self._desk.now()
+        now = self._services.now()
 
-        def whole(there: Mapping[str, BudgetLedger]) -> Granted:
+        def change_all(stored: Mapping[str, BudgetLedger]) -> Granted:
             granted: Granted = change(
-                now, {holder: there.get(holder) or BudgetLedger(budget, now) for holder, budget in self.budgets.items()}
+                now,
+                {holder: stored.get(holder) or BudgetLedger(budget, now) for holder, budget in self.budgets.items()},
             )
             return granted
 
-        granted = await self._pen.patiently(lambda: self._desk.store.budgets.change(list(self.budgets), whole))
-        self.budgets = {
-            holder: granted.purses[holder].budget for holder in self.budgets
-        }  # somebody may have raised one
+        granted = await self._journal.retry_store(
+            lambda: self._services.store.budgets.change(list(self.budgets), change_all)
+        )
+        # A person may have raised one.
+        self.budgets = {holder: granted.purses[holder].budget for holder in self.budgets}
         if granted.wake:
-            self._desk.store.nudge("ready", [wake.task_id for wake in granted.wake])
+            self._services.store.nudge("ready", [wake.task_id for wake in granted.wake])
         return granted
 
-    def _refuse(self, granted: Granted, least: Amount) -> None:
-        purse, kind = granted.purses[granted.holder], granted.lacking
-        settled, used = getattr(purse.spent, kind, None), purse.used(kind)
+    def _raise_lacking(self, granted: Granted, least: Amount) -> None:
+        ledger, kind = granted.purses[granted.holder], granted.lacking
+        settled, used = getattr(ledger.spent, kind, None), ledger.used(kind)
         needs = None if kind == "wall_time" else getattr(least, kind)
         held = 0 if settled is None else used - settled
-        spent = BudgetSpent(granted.holder, kind, used, purse.budget.of(kind), needs=needs, held=held)
-        if self._task_id in purse.waiting:
+        spent = BudgetSpent(granted.holder, kind, used, ledger.budget.of(kind), needs=needs, held=held)
+        if self._task_id in ledger.waiting:
             numbers = {"needs": spent.needs, "left": spent.left, "enough": spent.enough}
             raise NotNow(Reason.BUDGET, NEVER, spent.what, holder=granted.holder, lacking=kind, **numbers)
         raise spent

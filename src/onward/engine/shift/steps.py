@@ -1,10 +1,10 @@
-"""Steps: run once and recorded, handed out from the record after that; tried again, timed out, announced, in doubt.
+"""Steps: run once and recorded, and answered from the record after that; retried, timed out, announced, in doubt.
 
-What happens to a step depends on what it says of its effect:
+The effect that a step declares decides what happens when its worker dies:
 
-    nothing, "read", "idempotent"   run again when nobody knows whether it ran: one write, after it
-    reconcile=…                     asked whether it happened, before it is run again: one write, after it
-    "once"                          announced before it starts; when its end is unknown a person is asked: two writes
+    nothing, "read", "idempotent"   the step runs again when its end is unknown: one write, after it
+    reconcile=…                     `reconcile` says whether it happened, before it runs again: one write, after it
+    "once"                          announced before it starts; when its end is unknown a person decides: two writes
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from onward.engine.context.arguments import is_async, revived
 from onward.engine.context.host import Call
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import STEPS, Known, failure_of
-from onward.engine.shift.scope import SCOPE, Scope, refuse
+from onward.engine.shift.scope import SCOPE, Scope, refuse_overlap
 from onward.engine.shift.services import WorkerServices
-from onward.engine.shift.timeout import bounded
+from onward.engine.shift.timeout import run_with_timeout
 from onward.engine.shift.waits import Waits
 from onward.errors import OnwardError, StepFailed, StepTimeout, TimeUp
 from onward.store.writer import MAX_UNSAVED_BYTES
 
-_LOST = frozenset(
+_LOST_CONNECTION_ERRORS = frozenset(
     {"ConnectionError", "ClientConnectionError", "ConnectionClosed", "Timeout", "TransportError", "APIConnectionError"}
 )
-"""Names under which HTTP and database libraries raise "I do not know whether it arrived"."""
+"""Names of exceptions with which HTTP and database libraries say that they do not know whether a request arrived."""
 
 
 class _NotBegun(Exception):
@@ -45,179 +45,182 @@ class _NotBegun(Exception):
 class Steps:
     """The steps of one shift."""
 
-    def __init__(self, desk: WorkerServices, pen: ShiftJournal, waits: Waits) -> None:
-        self._desk, self._pen, self._waits = desk, pen, waits
-        self._writer, self._lease, self._monotonic = pen.writer, pen.lease, pen.monotonic
-
-    async def begin(self, scope: Scope, call: Call) -> Known | None:
-        """What the journal has of this step, or its beginning."""
-        if scope.key is not None:
-            refuse(call.name, scope.key)
-        key = scope.prefix + scope.next(call.name)
-        known = self._pen.next(scope, key, STEPS, call.mark)
-        if known is None:
-            await self._pen.may_go_on()
-            scope.key, scope.since, scope.told = key, self._monotonic(), True
-        return known
+    def __init__(self, services: WorkerServices, journal: ShiftJournal, waits: Waits) -> None:
+        self._services, self._journal, self._waits = services, journal, waits
+        self._writer, self._lease, self._monotonic = journal.writer, journal.lease, journal.monotonic
 
     async def run(self, call: Call) -> Any:
         """The recorded result of the step, or the result of running it now, recorded."""
-        scope, pen = SCOPE.get(), self._pen
+        scope, journal = SCOPE.get(), self._journal
         if scope.key is not None:
-            refuse(call.name, scope.key)
-        key = scope.prefix + scope.next(call.name)
+            refuse_overlap(call.name, scope.key)
+        key = scope.prefix + scope.next_name(call.name)
         known, attempt = None, 1
-        if not pen.plain:
-            known = pen.next(scope, key, STEPS, call.mark)
+        if not journal.fast_path:
+            known = journal.next(scope, key, STEPS, call.mark)
             if known is not None and known.over:
-                return self.recorded(scope, call, known)
-            attempt = pen.replay.failures(key) + 1
-            if known is not None and pen.stop is not None and "verdict" in known.data:
-                return await self._answered(scope, call, known)
-        started = self._monotonic()
-        if not pen.plain or started >= self._lease.until or pen.hold.unsaved > MAX_UNSAVED_BYTES:
-            await pen.may_go_on()
-        scope.key, scope.since, scope.told = key, started, False
+                return self.replay_result(scope, call, known)
+            attempt = journal.replay.take_failures(key) + 1
+            if known is not None and journal.recorded_stop is not None and "verdict" in known.data:
+                return await self._apply_verdict(scope, call, known)
+        started_at = self._monotonic()
+        if not journal.fast_path or started_at >= self._lease.until or journal.hold.unsaved > MAX_UNSAVED_BYTES:
+            await journal.ensure_may_continue()
+        scope.key, scope.started_at, scope.reported = key, started_at, False
         try:
             if call.effect == "once" or call.reconcile is not None or known is not None:
-                value, data = await self._with_care(scope, call, attempt, known)
+                value, data = await self._run_guarded(scope, call, attempt, known)
             else:
-                try:  # the common case, without a detour
+                try:  # the common case, without further function calls
                     if call.timeout is None and is_async(call.function):
                         value = await call.function(*call.args, **call.kwargs)
                     else:
-                        value = await self._call(call, key)
-                    value, data = self.kept(scope, call, attempt, value)
+                        value = await self._call_in_time(call, key)
+                    value, data = self.encode_result(scope, call, attempt, value)
                 except Control:
                     raise
                 except BaseException as error:
-                    value, data = await self._attempts(scope, call, attempt, error)
+                    value, data = await self._retry(scope, call, attempt, error)
             scope.resumed = False
-            scope.told = True  # while its result is being saved it is too late to tell of its start
-            written = self._writer.append(pen.hold, r.STEP_DONE, key, data)
-            seq = pen.hold.seq
+            scope.reported = True  # its result is being saved: a record of its start would come too late
+            written = self._writer.append(journal.hold, r.STEP_DONE, key, data)
+            seq = journal.hold.seq
             await written
         except Fenced as fenced:
-            raise pen.end(fenced) from None
+            raise journal.end(fenced) from None
         finally:
             scope.key, scope.announced = None, False
         if call.undo is not None and scope.saga is not None:
             scope.saga.owe(seq, key, call, value)
         return value
 
-    def recorded(self, scope: Scope, call: Call, known: Known) -> Any:
-        """The result, or the failure, that the journal has."""
+    # ── for run, and for transactions ────────────────────────────────────────────────────────────────────────────
+
+    async def begin(self, scope: Scope, call: Call) -> Known | None:
+        """The record of this step, or None when it is new; then it has begun."""
+        if scope.key is not None:
+            refuse_overlap(call.name, scope.key)
+        key = scope.prefix + scope.next_name(call.name)
+        known = self._journal.next(scope, key, STEPS, call.mark)
+        if known is None:
+            await self._journal.ensure_may_continue()
+            scope.key, scope.started_at, scope.reported = key, self._monotonic(), True
+        return known
+
+    def replay_result(self, scope: Scope, call: Call, known: Known) -> Any:
+        """Return the recorded result, or raise the recorded failure."""
         if known.kind == r.STEP_FAILED:
             raise known.failure()
         try:
-            value = revived(call.function, known.data["result"], self._desk.secrets.value)
+            value = revived(call.function, known.data["result"], self._services.secrets.value)
         except ValueError as error:
             park = Park(f"the recorded result of step {known.key!r} is not what the code now says it returns: {error}")
-            raise self._pen.end(park) from None
+            raise self._journal.end(park) from None
         except SecretMissing as missing:
-            raise self._pen.end(Park(str(missing))) from None
+            raise self._journal.end(Park(str(missing))) from None
         if call.undo is not None and scope.saga is not None:
             scope.saga.owe(known.seq, known.key, call, value)
         return value
 
-    def kept(self, scope: Scope, call: Call, attempt: int, value: Any) -> tuple[Any, bytes]:
-        """The value as a replay would see it, and the record of it."""
+    def encode_result(self, scope: Scope, call: Call, attempt: int, value: Any) -> tuple[Any, bytes]:
+        """The value as a replay would see it, and the data of its record."""
         result = wire.encode(value, "its result")
-        took = int((self._monotonic() - scope.since) * 1000)
-        head = b'{"ms":%d,"result":' % took if took else b'{"ms":0,"result":'
-        tail = b"}" if attempt == 1 and not call.mark else _extras(call.mark, attempt)
-        same = wire.same_as_recorded(value, result)
-        if same is not value:
-            same = revived(call.function, same, self._desk.secrets.value)
-        return same, head + result + tail
+        took_ms = int((self._monotonic() - scope.started_at) * 1000)
+        head = b'{"ms":%d,"result":' % took_ms if took_ms else b'{"ms":0,"result":'
+        tail = b"}" if attempt == 1 and not call.mark else _encode_tail(call.mark, attempt)
+        replayed = wire.same_as_recorded(value, result)
+        if replayed is not value:
+            replayed = revived(call.function, replayed, self._services.secrets.value)
+        return replayed, head + result + tail
+
+    async def handle_failure(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> int:
+        """Record the failure of an attempt. Raise StepFailed when it was the last one, or wait for the next; returns its number."""
+        assert scope.key is not None
+        if isinstance(error, NotNow):
+            return await self._wait_to_begin(scope.key, attempt, error)
+        failure = wire.error_value(error) | {"attempts": attempt}
+        pause = call.retry.pause(attempt, error, self._services.rng)
+        if pause is None:
+            failure |= {"fatal": True} if isinstance(error, HOPELESS) else {}
+            await self._journal.append(r.STEP_FAILED, scope.key, wire.encode({"error": failure, "args": call.mark}))
+            raise StepFailed(scope.key, attempt, failure["type"], failure["message"]) from error
+        until = self._services.now() + pause
+        self._journal.enqueue(r.STEP_RETRY, scope.key, {"error": failure, "attempt": attempt, "due_at": until})
+        await self._waits.pause(until, Reason.RETRYING)
+        await self._journal.ensure_may_continue()  # an attempt begins under the same conditions as a step
+        return attempt + 1
+
+    async def _wait_to_begin(self, key: str, attempt: int, why: NotNow) -> int:
+        """The step could not begin (no budget, no quota): wait, and try the same attempt again."""
+        until = {} if why.until == NEVER else {"due_at": why.until}
+        self._journal.enqueue(r.STEP_WAITS, key, {"reason": why.reason, "why": why.why, **until, **why.details})
+        await self._waits.pause(why.until, Reason(why.reason))
+        await self._journal.ensure_may_continue()
+        return attempt
 
     # ── attempts ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _attempts(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> tuple[Any, bytes]:
-        """The attempts after one that failed."""
+    async def _retry(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> tuple[Any, bytes]:
+        """Make the attempts after one that failed."""
         assert scope.key is not None
         while True:
-            if self._pen.leaving(error):
+            if self._journal.is_shift_exit(error):
                 raise error
-            attempt = await self.failed(scope, call, attempt, error)
+            attempt = await self.handle_failure(scope, call, attempt, error)
             try:
-                return self.kept(scope, call, attempt, await self._call(call, scope.key))
+                return self.encode_result(scope, call, attempt, await self._call_in_time(call, scope.key))
             except Control:
                 raise
             except BaseException as another:
                 error = another
 
-    async def _call(self, call: Call, key: str) -> Any:
+    async def _call_in_time(self, call: Call, key: str) -> Any:
+        """Call the function within the step's timeout and within the time that is left for the agent."""
         until: float | None = getattr(call.function, "until", None)
-        left = math.inf if until is None else until - self._desk.now()
+        left = math.inf if until is None else until - self._services.now()
         if left <= 0:
             raise TimeUp(f"{call.name} was not started")
         if call.timeout is None:
-            return await self._bare(call)
+            return await self._call(call)
         late: OnwardError = StepTimeout(key, call.timeout)
         if left < call.timeout and getattr(call.function, "cut", False):
             late = TimeUp(f"{call.name} was cut off")
-            return await bounded(self._bare(call), self._desk.clock, left, lambda: late)
-        return await bounded(self._bare(call), self._desk.clock, call.timeout, lambda: late)
+            return await run_with_timeout(self._call(call), self._services.clock, left, lambda: late)
+        return await run_with_timeout(self._call(call), self._services.clock, call.timeout, lambda: late)
 
-    async def _bare(self, call: Call) -> Any:
+    async def _call(self, call: Call) -> Any:
+        """Call the function: an async one here, a plain one in a thread."""
         if is_async(call.function):
             return await call.function(*call.args, **call.kwargs)
         try:
-            answer = await self._desk.threads.run(self._in_thread, call.function, call.args, call.kwargs)
+            result = await self._services.threads.run(self._call_in_thread, call.function, call.args, call.kwargs)
         except _NotBegun:
-            await self._may_begin()
+            await self._ensure_may_begin()
             raise
-        return await answer if inspect.isawaitable(answer) else answer
+        return await result if inspect.isawaitable(result) else result
 
-    def _in_thread(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """The function, in its thread. That may have come a while after the step was asked for, and the shift was told to stop since."""
-        if isinstance(self._pen.why, Control):
+    def _call_in_thread(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Runs in the thread. The thread may start a while after the step was asked for: the shift may have been stopped since."""
+        if isinstance(self._journal.interruption, Control):
             raise _NotBegun
         return function(*args, **kwargs)
 
-    async def _may_begin(self) -> None:
-        """Raises what stopped the task while its step was about to begin (a pause, a worker that stops). Then it does not begin, and what
-        was announced for it is not in doubt."""
+    async def _ensure_may_begin(self) -> None:
+        """Raise what stopped the task while its step was about to begin (a pause, a worker that stops). The step does not begin
+        then, and its announcement is not in doubt."""
         scope = SCOPE.get()
         try:
-            await self._pen.may_go_on()
+            await self._journal.ensure_may_continue()
         except BaseException:
-            if scope.announced and scope.key is not None and not self._pen.hold.gone:
-                self._pen.mention(
-                    r.STEP_WAITS, scope.key, {"reason": Reason.QUEUED, "why": "it was stopped before it began"}
-                )
+            if scope.announced and scope.key is not None and not self._journal.hold.gone:
+                why = {"reason": Reason.QUEUED, "why": "it was stopped before it began"}
+                self._journal.enqueue(r.STEP_WAITS, scope.key, why)
             raise
-
-    async def failed(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> int:
-        """Record the failure and raise it, or wait for the next attempt; its number."""
-        assert scope.key is not None
-        if isinstance(error, NotNow):
-            return await self._not_now(scope.key, attempt, error)
-        told = wire.error_value(error) | {"attempts": attempt}
-        pause = call.retry.pause(attempt, error, self._desk.rng)
-        if pause is None:
-            told |= {"fatal": True} if isinstance(error, HOPELESS) else {}
-            await self._pen.append(r.STEP_FAILED, scope.key, wire.encode({"error": told, "args": call.mark}))
-            raise StepFailed(scope.key, attempt, told["type"], told["message"]) from error
-        until = self._desk.now() + pause
-        self._pen.mention(r.STEP_RETRY, scope.key, {"error": told, "attempt": attempt, "due_at": until})
-        await self._waits.pause(until, Reason.RETRYING)
-        await self._pen.may_go_on()  # another attempt is as good as another step
-        return attempt + 1
-
-    async def _not_now(self, key: str, attempt: int, why: NotNow) -> int:
-        """It could not begin: wait, and try the same attempt again."""
-        until = {} if why.until == NEVER else {"due_at": why.until}
-        self._pen.mention(r.STEP_WAITS, key, {"reason": why.reason, "why": why.why, **until, **why.said})
-        await self._waits.pause(why.until, Reason(why.reason))
-        await self._pen.may_go_on()
-        return attempt
 
     # ── effects that are not safe to repeat ──────────────────────────────────────────────────────────────────────
 
-    async def _with_care(self, scope: Scope, call: Call, attempt: int, known: Known | None) -> tuple[Any, bytes]:
-        """An effect that must not happen twice."""
+    async def _run_guarded(self, scope: Scope, call: Call, attempt: int, known: Known | None) -> tuple[Any, bytes]:
+        """Run a step whose effect must not happen twice."""
         assert scope.key is not None
         doubt = "" if known is None else "the worker that did it died before it could tell"
         if call.reconcile is not None and scope.resumed:
@@ -225,92 +228,96 @@ class Steps:
         verdict = {} if known is None else known.data.get("verdict", {})
         while True:
             if verdict or doubt:
-                happened, value = await self._clear_up(scope, call, verdict, doubt)
+                happened, value = await self._resolve_doubt(scope, call, verdict, doubt)
                 if happened:
-                    return self.kept(scope, call, attempt, value)
+                    return self.encode_result(scope, call, attempt, value)
                 verdict, doubt = {}, ""
             if call.reconcile is None:
-                await self._pen.append(r.ANNOUNCED, scope.key, wire.encode({"args": call.mark} if call.mark else {}))
-                scope.told = scope.announced = True
-            if self._pen.why is not None or self._monotonic() >= self._lease.until:
-                await self._may_begin()
+                await self._journal.append(
+                    r.ANNOUNCED, scope.key, wire.encode({"args": call.mark} if call.mark else {})
+                )
+                scope.reported = scope.announced = True
+            if self._journal.interruption is not None or self._monotonic() >= self._lease.until:
+                await self._ensure_may_begin()
             crashpoint("effect.before")
             try:
-                value = await self._call(call, scope.key)
+                value = await self._call_in_time(call, scope.key)
                 crashpoint("effect.after")
-                return self.kept(scope, call, attempt, value)
+                return self.encode_result(scope, call, attempt, value)
             except Control:
                 raise
             except BaseException as error:
-                if self._pen.leaving(error):
+                if self._journal.is_shift_exit(error):
                     raise
-                if _unknown(error):
+                if _leaves_doubt(error):
                     doubt = f"{type(error).__name__}: {error}"
                     if call.reconcile is not None:
-                        await self._pen.may_go_on()
+                        await self._journal.ensure_may_continue()
                     continue
-                attempt = await self.failed(scope, call, attempt, error)
+                attempt = await self.handle_failure(scope, call, attempt, error)
 
-    async def _answered(self, scope: Scope, call: Call, known: Known) -> Any:
-        """A person has said what became of an effect in doubt, and the task is being ended: nothing new begins, but what happened is
-        recorded, so that a saga undoes it, and what is to be undone is."""
-        verdict = known.data["verdict"]
-        if verdict["name"] == "not_happened" or self._pen.why is not None or not self._lease.holds():
-            await self._pen.may_go_on()  # raises what ends it
-        scope.key, scope.since, scope.told = known.key, self._monotonic(), True
-        try:
-            if verdict["name"] == "undo":
-                await self._undone_by_hand(scope, call)
-            value, data = self.kept(scope, call, 1, verdict["value"])
-            await self._pen.append(r.STEP_DONE, known.key, data)
-        finally:
-            scope.key = None
-        if call.undo is not None and scope.saga is not None:
-            scope.saga.owe(self._pen.hold.seq, known.key, call, value)
-        return value
-
-    async def _clear_up(self, scope: Scope, call: Call, verdict: dict[str, Any], doubt: str) -> tuple[bool, Any]:
-        """Whether it happened, and with what result: by a person's word, by asking outside, or not known."""
+    async def _resolve_doubt(self, scope: Scope, call: Call, verdict: dict[str, Any], doubt: str) -> tuple[bool, Any]:
+        """Whether the effect happened, and with which result: by the verdict of a person, or by `reconcile`. Raises Doubt when
+        neither is there."""
         assert scope.key is not None
         if verdict.get("name") == "happened":
             return True, verdict["value"]
         if verdict.get("name") == "not_happened":
             return False, None
         if verdict.get("name") == "undo":
-            await self._undone_by_hand(scope, call)
+            await self._undo_by_verdict(scope, call)
         if call.reconcile is None:
-            raise self._pen.end(Doubt(scope.key, doubt, self._pen.replay.inbox))
-        value = await self._bare(call.as_reconcile())
+            raise self._journal.end(Doubt(scope.key, doubt, self._journal.replay.inbox))
+        value = await self._call(call.as_reconcile())
         return value is not None, value
 
-    async def _undone_by_hand(self, scope: Scope, call: Call) -> NoReturn:
+    async def _apply_verdict(self, scope: Scope, call: Call, known: Known) -> Any:
+        """A person has decided about an effect in doubt, and the task is being ended. Nothing new begins. An effect that happened is
+        recorded, so that a saga undoes it, and an effect that the person wants undone is undone here."""
+        verdict = known.data["verdict"]
+        if verdict["name"] == "not_happened" or self._journal.interruption is not None or not self._lease.holds():
+            await self._journal.ensure_may_continue()  # raises what ends it
+        scope.key, scope.started_at, scope.reported = known.key, self._monotonic(), True
+        try:
+            if verdict["name"] == "undo":
+                await self._undo_by_verdict(scope, call)
+            value, data = self.encode_result(scope, call, 1, verdict["value"])
+            await self._journal.append(r.STEP_DONE, known.key, data)
+        finally:
+            scope.key = None
+        if call.undo is not None and scope.saga is not None:
+            scope.saga.owe(self._journal.hold.seq, known.key, call, value)
+        return value
+
+    async def _undo_by_verdict(self, scope: Scope, call: Call) -> NoReturn:
+        """Undo an effect in doubt, record the step as failed, and raise that failure."""
         assert scope.key is not None
         if call.undo is not None:
             try:
-                await self._bare(call.as_undo(None))
+                await self._call(call.as_undo(None))
             except Exception as error:
-                self._pen.replay.undo_error = error
+                self._journal.replay.undo_error = error
                 raise
-        told = {
+        failure = {
             "type": "Undone",
-            "message": "a person had it undone, as nobody knew whether it happened",
+            "message": "a person had it undone, as it was unknown whether it happened",
             "fatal": True,
             "attempts": 1,
         }
-        await self._pen.append(r.STEP_FAILED, scope.key, wire.encode({"error": told, "args": call.mark}))
-        self._pen.replay.undone = scope.key
-        raise failure_of(scope.key, told)  # fatal: no retry of the task does again what was just taken back
+        await self._journal.append(r.STEP_FAILED, scope.key, wire.encode({"error": failure, "args": call.mark}))
+        self._journal.replay.undone = scope.key
+        raise failure_of(scope.key, failure)  # fatal: no retry of the task repeats what was just undone
 
 
-def _unknown(error: BaseException) -> bool:
+def _leaves_doubt(error: BaseException) -> bool:
     """Whether the error leaves open what happened on the other side."""
     if isinstance(error, ConnectionRefusedError):
         return False
     if isinstance(error, TimeoutError | ConnectionError | EOFError | StepTimeout | asyncio.CancelledError):
         return True
-    return any(kind.__name__ in _LOST for kind in type(error).__mro__)
+    return any(kind.__name__ in _LOST_CONNECTION_ERRORS for kind in type(error).__mro__)
 
 
-def _extras(mark: str, attempt: int) -> bytes:
+def _encode_tail(mark: str, attempt: int) -> bytes:
     args = b',"args":"%b"' % mark.encode() if mark else b""
     return args + (b',"attempts":%d}' % attempt if attempt > 1 else b"}")

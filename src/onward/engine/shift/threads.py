@@ -1,7 +1,7 @@
-"""Threads for plain functions: as many as are needed, kept for the next, and left behind when they hang.
+"""Threads for plain functions: as many as are needed, kept for the next call, and left behind when they hang.
 
-`concurrent.futures` joins its threads when the interpreter ends, so one hanging tool would keep a worker from ending.
-These are daemons; a thread whose answer nobody waits for any more is counted as left behind until it comes back.
+`concurrent.futures` joins its threads when the interpreter ends, so one hanging tool would keep a worker from ending. These are
+daemon threads. A thread whose caller was cancelled counts as left behind until its function returns.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ class Threads:
         self._lock = threading.Lock()
         self._closed = False
         self.left_behind = 0
+        """Threads whose caller was cancelled and whose function still runs."""
 
     async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The function's answer, from a thread. Cancelling leaves the thread behind."""
+        """The result of the function, from a thread. Cancelling the caller leaves the thread behind."""
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._free().put((lambda: context.run(function, *args, **kwargs), loop, future))
+        self._idle_thread().put((lambda: context.run(function, *args, **kwargs), loop, future))
         try:
             return await future
         except asyncio.CancelledError:
@@ -38,7 +39,7 @@ class Threads:
                 self.left_behind += 1
             raise
 
-    def _free(self) -> queue.SimpleQueue[_Job | None]:
+    def _idle_thread(self) -> queue.SimpleQueue[_Job | None]:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -49,10 +50,10 @@ class Threads:
     def _work(self, jobs: queue.SimpleQueue[_Job | None]) -> None:
         while (job := jobs.get()) is not None:
             call, loop, future = job
-            answer: Any = None
+            result: Any = None
             error: BaseException | None = None
             try:
-                answer = call()
+                result = call()
             except BaseException as raised:
                 error = raised
             with self._lock:
@@ -61,16 +62,16 @@ class Threads:
                 else:
                     self._idle.append(jobs)
             try:
-                loop.call_soon_threadsafe(self._deliver, future, answer, error)
+                loop.call_soon_threadsafe(self._deliver, future, result, error)
             except RuntimeError:  # the loop is closed
                 return
-            job = call = answer = error = None  # type: ignore[assignment]
+            job = call = result = error = None  # type: ignore[assignment]
 
-    def _deliver(self, future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:
+    def _deliver(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         if future.cancelled():
             self.left_behind -= 1
         elif error is None:
-            future.set_result(answer)
+            future.set_result(result)
         elif isinstance(error, StopIteration | GeneratorExit):  # a coroutine cannot be given these
             future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
         else:

@@ -1,11 +1,11 @@
 """Transactional steps: the user's writes in the store's own database and the record of the step, in one commit.
 
-    await ctx.transaction(pay, invoice)               a function that gets a connection; its result is kept
-    async with ctx.transaction() as connection: …     a block; the answers to its statements are kept
+    await ctx.transaction(pay, invoice)               a function that gets a connection; its result is recorded
+    async with ctx.transaction() as connection: …     a block; the results of its statements are recorded
 
-After a crash the function is not called again. A block's code does run again, as a `with` cannot skip it, but its
-connection answers from the record and sends nothing. What fails is rolled back and recorded, and raises StepFailed, now and in every
-replay. Bounded in time: on SQLite everybody else waits for the writer.
+After a crash the function is not called again. The code of a block does run again, as a `with` cannot skip it, but its
+connection answers from the record and sends nothing. A transaction that fails is rolled back and recorded, and raises StepFailed,
+now and in every replay. Its time is bounded: on SQLite all other writers wait for it.
 """
 
 from __future__ import annotations
@@ -28,29 +28,28 @@ from onward.engine.shift.steps import Steps
 from onward.engine.shift.waits import Waits
 from onward.errors import StepTimeout, StoreUnavailable, UsageError
 
-SHARE = 3
-"""A transaction may take one of so many parts of the lease."""
+LEASE_PARTS = 3
+"""A transaction may take the time of a lease divided by this."""
 
 
 class Transaction:
     """One step in a transaction: `run()`, or a block."""
 
-    def __init__(self, desk: WorkerServices, pen: ShiftJournal, steps: Steps, waits: Waits, call: Call) -> None:
-        self._desk, self._pen, self._steps, self._waits, self._call = desk, pen, steps, waits, call
-        self._seconds = pen.lease.duration / SHARE
+    def __init__(self, services: WorkerServices, journal: ShiftJournal, steps: Steps, waits: Waits, call: Call) -> None:
+        self._services, self._journal, self._steps, self._waits, self._call = services, journal, steps, waits, call
         self._at: float | None = None
-        """The time of the record that goes with it."""
+        """The time of the record of this step."""
 
     # ── a function ───────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> Any:
-        """Call the function once, for good."""
+        """Call the function, so that it counts once; returns its result."""
         if not is_async(self._call.function):
             raise UsageError(f"ctx.transaction takes an async function, and {self._call.name!r} is a plain one")
         scope = SCOPE.get()
         known = await self._begin(scope)
         if known is not None:
-            return self._steps.recorded(scope, self._call, known)
+            return self._steps.replay_result(scope, self._call, known)
         attempt = 1
         try:
             while True:
@@ -59,24 +58,24 @@ class Transaction:
                 except Control:
                     raise
                 except BaseException as error:
-                    if self._pen.leaving(error):
+                    if self._journal.is_shift_exit(error):
                         raise
-                    attempt = await self._steps.failed(scope, self._call, attempt, error)
+                    attempt = await self._steps.handle_failure(scope, self._call, attempt, error)
         finally:
             scope.key = None
 
     async def _attempt(self, scope: Scope, attempt: int) -> Any:
-        kept: list[Any] = []
+        results: list[Any] = []
 
         async def body(connection: Any) -> Entry:
             self._check_stopped()
             value = await self._call.function(connection, *self._call.args, **self._call.kwargs)
-            value, data = self._steps.kept(scope, self._call, attempt, value)
-            kept[:] = [value]
+            value, data = self._steps.encode_result(scope, self._call, attempt, value)
+            results[:] = [value]
             return self._entry(scope, data)
 
         await self._transact(scope, body)
-        return kept[0]
+        return results[0]
 
     # ── a block ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -85,30 +84,30 @@ class Transaction:
         known = await self._begin(self._scope)
         if known is not None:
             self._work = None
-            return Answers(None, self._steps.recorded(self._scope, self._call, known))
+            return RecordingConnection(None, self._steps.replay_result(self._scope, self._call, known))
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[Any] = loop.create_future()
-        self._left: asyncio.Future[None] = loop.create_future()
-        self._answers = Answers(None, [])
+        self._block_left: asyncio.Future[None] = loop.create_future()
+        self._connection = RecordingConnection(None, [])
 
         async def body(connection: Any) -> Entry:
             self._check_stopped()
-            self._answers = Answers(connection, [])
+            self._connection = RecordingConnection(connection, [])
             opened.set_result(None)
-            await self._left
-            if self._answers.broken is not None:
-                raise self._answers.broken
-            _, data = self._steps.kept(self._scope, self._call, 1, self._answers.kept)
+            await self._block_left
+            if self._connection.error is not None:
+                raise self._connection.error
+            _, data = self._steps.encode_result(self._scope, self._call, 1, self._connection.results)
             return self._entry(self._scope, data)
 
         self._work = asyncio.ensure_future(self._transact(self._scope, body))
         await asyncio.wait({self._work, opened}, return_when=asyncio.FIRST_COMPLETED)
         if self._work.done():
             try:
-                await self._failed(self._work.exception())
+                await self._fail_block(self._work.exception())
             finally:
                 self._scope.key = None
-        return self._answers
+        return self._connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -117,23 +116,22 @@ class Transaction:
             return
         try:
             if error is None:
-                self._left.set_result(None)
+                self._block_left.set_result(None)
             elif not self._work.done():
-                self._left.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+                self._block_left.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
             await asyncio.wait({self._work})
             failed = None if self._work.cancelled() else self._work.exception()
-            await self._failed(error or failed)
+            await self._fail_block(error or failed)
         finally:
             self._scope.key = None
 
-    async def _failed(self, error: BaseException | None) -> None:
-        """A block that failed is a step that failed: the handler may get over it, and comes back to the same place. Raises what
-        a replay will raise."""
+    async def _fail_block(self, error: BaseException | None) -> None:
+        """Record a block that failed as a step that failed. Raises what a replay will raise in the same place; the handler may catch it."""
         if error is None:
             return
-        if isinstance(error, Control) or self._pen.leaving(error):
+        if isinstance(error, Control) or self._journal.is_shift_exit(error):
             raise error
-        await self._steps.failed(self._scope, self._call, 1, error)
+        await self._steps.handle_failure(self._scope, self._call, 1, error)
 
     # ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -146,92 +144,92 @@ class Transaction:
         return await self._steps.begin(scope, self._call)
 
     def _check_stopped(self) -> None:
-        """The connection came a while after the step was asked for: the task may have been paused since."""
-        if isinstance(self._pen.why, Control):
-            raise self._pen.end(self._pen.why)
+        """Raise when the task was paused since the step asked for its connection."""
+        if isinstance(self._journal.interruption, Control):
+            raise self._journal.end(self._journal.interruption)
 
     def _entry(self, scope: Scope, data: bytes) -> Entry:
         assert scope.key is not None
-        hold = self._pen.hold
+        hold = self._journal.hold
         crashpoint("transaction.before")
-        self._at = self._desk.now()
+        self._at = self._services.now()
         return (hold.id, hold.seq + 1, hold.shift, r.STEP_DONE, scope.key, data, self._at)
 
     async def _transact(self, scope: Scope, body: Any) -> None:
-        hold = self._pen.hold
-        late = StepTimeout(scope.key or "", self._seconds)
-        await (
-            self._pen.flushed()
-        )  # what was mentioned before; nothing is added from here on: the scope is busy and told
-        self._pen.transacting = True
+        hold, timeout_s = self._journal.hold, self._journal.lease.duration / LEASE_PARTS
+        late = StepTimeout(scope.key or "", timeout_s)
+        await self._journal.flush()  # no record is added from here on: the scope is busy and reported
+        self._journal.transacting = True
         try:
-            written = await self._desk.store.transact(body, self._seconds, hold.at)
+            written = await self._services.store.transact(body, timeout_s, hold.at)
         except TimeoutError:
             raise late from None
         except StoreUnavailable:
-            written = await self._there()
+            written = await self._is_written()
             if not written:
                 raise
         finally:
-            self._pen.transacting = False
+            self._journal.transacting = False
         crashpoint("transaction.after")
-        if not written and not await self._there():
-            raise self._pen.end(Fenced())
+        if not written and not await self._is_written():
+            raise self._journal.end(Fenced())
         hold.seq, hold.at = hold.seq + 1, self._at
-        hold.claim = hold.covered = None  # no commit of the writer stands for this record
-        self._desk.store.tails.announce()
+        hold.claim = hold.covered = None  # no commit of the writer has this record
+        self._services.store.tails.announce()
 
-    async def _there(self) -> bool:
-        """Whether a commit whose answer was lost is in the journal, as ours."""
-        hold = self._pen.hold
-        found = await self._pen.patiently(lambda: self._desk.store.journal(hold.id, hold.seq, 1))
-        return bool(found) and (found[0].shift, found[0].kind, found[0].at) == (hold.shift, r.STEP_DONE, self._at)
+    async def _is_written(self) -> bool:
+        """Whether the record of this step is in the journal, after the answer to its commit was lost."""
+        hold = self._journal.hold
+        records = await self._journal.retry_store(lambda: self._services.store.journal(hold.id, hold.seq, 1))
+        if not records:
+            return False
+        return (records[0].shift, records[0].kind, records[0].at) == (hold.shift, r.STEP_DONE, self._at)
 
 
-class Answers:
-    """The connection of a block: it keeps what it answers, or answers what was kept."""
+class RecordingConnection:
+    """The connection of a block: it records the results of its statements, or returns the recorded ones."""
 
-    broken: Exception | None = None
-    """What a statement died of: there is no answer to keep, so the block cannot get over it, whatever it catches."""
+    error: Exception | None = None
+    """The error of a statement. There is no result to record, so the block fails, whatever it catches."""
 
-    def __init__(self, connection: Any, kept: list[Any]) -> None:
-        self._connection, self.kept = connection, kept
+    def __init__(self, connection: Any, results: list[Any]) -> None:
+        self._connection, self.results = connection, results
 
     async def execute(self, sql: str, *args: Any) -> Any:
         """Run a statement."""
-        return await self._answer("execute", sql, *args)
+        return await self._call("execute", sql, *args)
 
     async def executemany(self, sql: str, args: Any) -> Any:
-        """Run a statement for each of many."""
-        return await self._answer("executemany", sql, args)
+        """Run a statement for each set of arguments."""
+        return await self._call("executemany", sql, args)
 
     async def fetch(self, sql: str, *args: Any) -> Any:
-        """Its rows, each as a dict."""
-        return await self._answer("fetch", sql, *args)
+        """The rows of a query, each as a dict."""
+        return await self._call("fetch", sql, *args)
 
     async def fetchrow(self, sql: str, *args: Any) -> Any:
-        """Its first row as a dict, or None."""
-        return await self._answer("fetchrow", sql, *args)
+        """The first row of a query as a dict, or None."""
+        return await self._call("fetchrow", sql, *args)
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
-        """The first value of its first row, or None."""
-        return await self._answer("fetchval", sql, *args)
+        """The first value of the first row of a query, or None."""
+        return await self._call("fetchval", sql, *args)
 
-    async def _answer(self, verb: str, *args: Any) -> Any:
+    async def _call(self, verb: str, *args: Any) -> Any:
         if self._connection is None:
-            if not self.kept:
+            if not self.results:
                 raise UsageError(
                     "the block asks more of its connection than it did at first; it was changed under this task"
                 )
-            return self.kept.pop(0)
+            return self.results.pop(0)
         try:
-            answer = await getattr(self._connection, verb)(*args)
+            result = await getattr(self._connection, verb)(*args)
         except Exception as error:
-            self.broken = self.broken or error
+            self.error = self.error or error
             raise
         if verb == "fetch":
-            answer = [dict(row) for row in answer]
+            result = [dict(row) for row in result]
         elif verb == "fetchrow":
-            answer = None if answer is None else dict(answer)
-        self.kept.append(answer)
-        return answer
+            result = None if result is None else dict(result)
+        self.results.append(result)
+        return result

@@ -1,9 +1,9 @@
-"""The lease: a worker's right to hold tasks, prolonged by a heartbeat for the whole process.
+"""The lease: a worker's right to hold tasks, prolonged by one heartbeat for the whole process.
 
 The heartbeat has a thread and a connection of its own, so that a step which blocks the loop for a while does not cost
-the lease. A watchdog looks the other way: when the loop has not turned for three leases it is taken for hung, the
-heartbeat stops, and others go on with the work. The worker judges its own lease by its monotonic clock from the moment a
-heartbeat was sent, never by the database's.
+the lease. The watchdog covers the other case: when the loop has not turned for three leases, the heartbeat stops, and other
+workers continue with the tasks. The worker measures its own lease by its monotonic clock from the moment a heartbeat was
+sent, never by the database's clock.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from onward.store.port.workers import Beat
 
 log = logging.getLogger("onward.lease")
 
-STOP_FOR = 5.0
+STOP_TIMEOUT_S = 5.0
 """Seconds that a stop waits for the heartbeat to end."""
 
-STUCK_AFTER = 3
-"""Leases after which a loop that does not turn is taken for stuck."""
+STUCK_AFTER_LEASES = 3
+"""Leases after which a loop that does not turn counts as stuck."""
 
-GiveUp = Callable[[Store, str], Coroutine[Any, Any, None]]
-"""Told, in the thread of the heartbeat, that the loop of this worker is stuck."""
+OnStuck = Callable[[Store, str], Coroutine[Any, Any, None]]
+"""Called in the thread of the heartbeat when the loop of this worker is stuck."""
 
-Heard = Callable[[float, str, Beat], None]
-"""Told of each answer: when the heartbeat was sent, for which worker, and what the store said."""
+OnBeat = Callable[[float, str, Beat], None]
+"""Called with each answer: when the heartbeat was sent, for which worker, and what the store said."""
 
-PAUSING = 0.02
-"""Seconds between two heartbeats while a pause waits for this worker to confirm it."""
+PAUSE_INTERVAL_S = 0.02
+"""Seconds between two heartbeats while a paused task waits for this worker's confirmation."""
 
 
 class Lease:
-    """Whether this worker may start something new."""
+    """Whether this worker may start a step."""
 
     def __init__(self, clock: Clock, duration: float) -> None:
         self._clock, self.duration = clock, duration
@@ -48,26 +48,26 @@ class Lease:
         self._steady_since = -float("inf")
 
     def renew(self, sent: float) -> None:
-        """A heartbeat that was sent at this moment was answered."""
+        """Prolong the lease: a heartbeat that was sent at this moment was answered."""
         if self.until and sent > self.until - self.duration / 2:
-            self.doubt()  # it came late: the database was away, or we were
+            self.doubt()  # it came late: the database or this process was away
         self.until = sent + self.duration
         self._renewed.set()
 
     def drop(self) -> None:
-        """We were declared dead."""
+        """End the lease: this worker was declared dead."""
         self.until = 0.0
 
     def doubt(self) -> None:
-        """Something was wrong with the database or with us just now: no verdict on others for a while."""
+        """Suspend verdicts on other workers for a lease: the database or this process had trouble just now."""
         self._steady_since = self._clock.monotonic()
 
     def holds(self) -> bool:
         return self._clock.monotonic() < self.until
 
     def may_judge(self) -> bool:
-        """Whether a lease of another that has ended tells something about that other. After an outage that hit everybody,
-        a worker that came back first would otherwise declare dead all that come back second."""
+        """Whether the ended lease of another worker shows that this worker is dead. After an outage for all workers, the first one that
+        comes back would otherwise declare all others dead."""
         return self.holds() and self._clock.monotonic() - self._steady_since > self.duration
 
     async def until_held(self) -> None:
@@ -76,16 +76,16 @@ class Lease:
             await self._renewed.wait()
 
 
-class Watch(Protocol):
-    """Sees whether the loop turns."""
+class LoopWatch(Protocol):
+    """Watches whether the event loop turns."""
 
     def look(self) -> float:
-        """For how many seconds it has not."""
+        """Returns for how many seconds the loop has not turned."""
         ...
 
 
-class Heart:
-    """Beats for one worker; start, stop."""
+class Heartbeat:
+    """Sends the heartbeats of one worker; start, stop."""
 
     def __init__(
         self,
@@ -93,116 +93,116 @@ class Heart:
         clock: Clock,
         *,
         lease: float,
-        every: float,
+        interval_s: float,
         worker: Callable[[], str],
         rate: Callable[[], float],
-        heard: Heard,
-        watchdog: Watch,
-        stuck: GiveUp,
+        on_beat: OnBeat,
+        watchdog: LoopWatch,
+        on_stuck: OnStuck,
         halt: Callable[[frozenset[str]], bool] = lambda _: False,
-        resting: Callable[[], Sequence[str]] = tuple,
+        confirmed_pauses: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        self._store, self._clock, self._lease, self._every = store, clock, lease, every
-        self._worker, self._rate, self._heard = worker, rate, heard
-        self._watchdog, self._stuck = watchdog, stuck
-        self._gave_up = ""
-        """The worker that was given up because its loop is stuck."""
-        self._halt, self._resting, self._hurried = halt, resting, False
+        self._store, self._clock, self._lease, self._interval_s = store, clock, lease, interval_s
+        self._worker, self._rate, self._on_beat = worker, rate, on_beat
+        self._watchdog, self._on_stuck = watchdog, on_stuck
+        self._given_up = ""
+        """The id of the worker that was given up because its loop is stuck."""
+        self._halt_paused, self._confirmed_pauses, self._hurried = halt, confirmed_pauses, False
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._store.inline:  # one loop, one thread: the simulator and tests that move the clock
-            self._task = loop.create_task(self._beat_forever(self._store, self._heard), name="onward-heart")
+        if self._store.inline:  # one loop, one thread: in the simulator and in tests that move the clock
+            self._task = loop.create_task(self._beat_forever(self._store, self._on_beat), name="onward-heart")
             return
-        twin = self._store.clone()
+        clone = self._store.clone()
 
-        def heard(sent: float, worker: str, beat: Beat) -> None:
+        def on_beat(sent: float, worker: str, beat: Beat) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._heard, sent, worker, beat)
+                loop.call_soon_threadsafe(self._on_beat, sent, worker, beat)
 
         def run() -> None:
-            asyncio.run(self._on_a_twin(twin, heard))
+            asyncio.run(self._beat_on_clone(clone, on_beat))
 
         self._thread = threading.Thread(target=run, name="onward-heart", daemon=True)
         self._thread.start()
 
     def hurry(self) -> None:
-        """Beat now: a task was paused. Called from the worker's thread."""
+        """Send a heartbeat now: a task was paused. Called from the worker's thread."""
         self._hurried = True
 
     async def beat_once(self) -> None:
-        """One heartbeat beside the others, where the store is in the worker's own loop and the heart sleeps by its clock."""
-        with contextlib.suppress(Exception):  # the next one tells the same
-            await self._beat(self._store, self._heard)
+        """Send one heartbeat out of turn, where the store runs in the worker's own loop."""
+        with contextlib.suppress(Exception):  # the next heartbeat says the same
+            await self._beat(self._store, self._on_beat)
 
     async def stop(self) -> None:
         self._stopped = True
         if self._task is not None:
-            await end_tasks([self._task], STOP_FOR, log, "the stop of the worker")
+            await end_tasks([self._task], STOP_TIMEOUT_S, log, "the stop of the worker")
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, STOP_FOR)
+            await asyncio.to_thread(self._thread.join, STOP_TIMEOUT_S)
             if self._thread.is_alive():
                 log.warning(
                     "the stop of the worker waited %g s for the thread of the heartbeat, which waits for the store; it is left behind",
-                    STOP_FOR,
+                    STOP_TIMEOUT_S,
                 )
 
-    async def _on_a_twin(self, twin: Store, heard: Heard) -> None:
+    async def _beat_on_clone(self, clone: Store, on_beat: OnBeat) -> None:
         while not self._stopped:
             try:
-                await twin.open(migrate=False)
-                await self._beat_forever(twin, heard)
-            except Exception as error:  # whatever it is: without a heart the worker would live on and do nothing
+                await clone.open(migrate=False)
+                await self._beat_forever(clone, on_beat)
+            except Exception as error:  # whatever it is: without a heartbeat the worker would live on and do nothing
                 log.warning("the heartbeat cannot reach the store, trying again: %s", str(error) or repr(error))
-                await self._clock.sleep(min(0.5, self._every))
+                await self._clock.sleep(min(0.5, self._interval_s))
             finally:
-                if twin is not self._store:
-                    await twin.close()
+                if clone is not self._store:
+                    await clone.close()
 
-    async def _beat_forever(self, store: Store, heard: Heard) -> None:
+    async def _beat_forever(self, store: Store, on_beat: OnBeat) -> None:
         while not self._stopped:
-            if self._watchdog.look() > STUCK_AFTER * self._lease:
+            if self._watchdog.look() > STUCK_AFTER_LEASES * self._lease:
                 await self._give_up(store)
-                await self._clock.sleep(self._every)
+                await self._clock.sleep(self._interval_s)
                 continue
             sent = self._clock.monotonic()
             try:
-                await self._beat(store, heard)
+                await self._beat(store, on_beat)
             except Exception as error:
                 log.warning("a heartbeat failed, trying again: %s", str(error) or repr(error))
-                await self._clock.sleep(min(0.2, self._every))
+                await self._clock.sleep(min(0.2, self._interval_s))
                 continue
             await self._rest(sent)
 
-    async def _beat(self, store: Store, heard: Heard) -> None:
+    async def _beat(self, store: Store, on_beat: OnBeat) -> None:
         sent, worker, self._hurried = self._clock.monotonic(), self._worker(), False
-        resting = self._resting()
-        sending = store.workers.heartbeat(worker, self._lease, self._rate(), resting)
+        confirmed = self._confirmed_pauses()
+        sending = store.workers.heartbeat(worker, self._lease, self._rate(), confirmed)
         # A connection that died without a word must not cost the lease: a new one may work at once.
         beat = await (sending if store.inline else asyncio.wait_for(sending, self._lease / 2))
-        if new := beat.paused.difference(resting):
-            # The shifts are told from this thread first: a loop that is blocked finds it when it turns again.
-            self._hurried = self._halt(new) or self._hurried
-        heard(sent, worker, beat)
+        if new := beat.paused.difference(confirmed):
+            # This thread tells the shifts first: a loop that is blocked finds it when it turns again.
+            self._hurried = self._halt_paused(new) or self._hurried
+        on_beat(sent, worker, beat)
 
     async def _give_up(self, store: Store) -> None:
-        """The loop is stuck: no heartbeat, and others go on with the tasks."""
-        if self._gave_up == (worker := self._worker()):
+        """Stop the heartbeat and release the tasks: the loop is stuck."""
+        if self._given_up == (worker := self._worker()):
             return
         try:
-            await asyncio.wait_for(self._stuck(store, worker), self._lease)
-            self._gave_up = worker
+            await asyncio.wait_for(self._on_stuck(store, worker), self._lease)
+            self._given_up = worker
         except Exception as error:
-            log.warning("could not let go of the tasks of a stuck loop, trying again: %s", str(error) or repr(error))
+            log.warning("could not release the tasks of a stuck loop, trying again: %s", str(error) or repr(error))
 
     async def _rest(self, sent: float) -> None:
-        """Until the next beat is due or somebody hurries it, in naps short enough to notice that."""
+        """Sleep until the next beat is due or a pause makes it urgent, in naps short enough to notice that."""
         pausing = self._hurried
-        while not self._stopped and (left := sent + self._every - self._clock.monotonic()) > 0:
+        while not self._stopped and (left := sent + self._interval_s - self._clock.monotonic()) > 0:
             if pausing or (self._hurried and not self._store.inline):
-                await self._clock.sleep(min(left, PAUSING))
+                await self._clock.sleep(min(left, PAUSE_INTERVAL_S))
                 return
             await self._clock.sleep(left if self._store.inline else min(left, 0.1))

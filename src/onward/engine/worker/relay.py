@@ -1,8 +1,8 @@
-"""The relay: what a process does for the outbox. It takes what is due, sends it, and writes down what came of it.
+"""The relay: the part of a process that serves the outbox. It takes due rows, sends them, and records the results.
 
-Nobody is in charge: every worker looks, and a row that one of them has taken is left alone by the others for a while. Each
-receiver has a lane and each lane a pace of its own, so that one who is slow or dead holds up nobody else. Nothing is open in the
-database while something is sent; a relay that dies in the middle leaves a row that is sent again, under the same id.
+No relay is in charge: every worker looks, and the other relays leave a row alone for a while that one of them has taken. Each
+receiver has a lane, and each lane has its own pace, so a slow or dead receiver delays no other. No transaction is open while a
+relay sends. A relay that dies in the middle leaves a row that is sent again, under the same id.
 """
 
 from __future__ import annotations
@@ -31,65 +31,73 @@ from onward.telemetry import DELIVERIES, Trace, counters, outgoing
 
 log = logging.getLogger("onward.relay")
 
-SCHEDULE = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
-"""Seconds before each attempt, after the one before it: three days in all. Then it is given up."""
+ATTEMPT_DELAYS_S = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
+"""Seconds before each attempt, after the one before it: three days in all. Then the delivery has failed."""
 
 JITTER = 0.1
-LEASE = 30.0
-"""Seconds after which others send what we took, unless we prolong it."""
+"""The share by which these delays vary at random."""
 
-EACH = 8
-"""Attempts for one receiver at a time, in one process; one that failed last is asked one by one."""
+LEASE_S = 30.0
+"""Seconds after which other relays send the rows that this one took, unless it extends its lease."""
 
-LANES = 200
-"""Receivers at a time, in one process."""
+MAX_ATTEMPTS_PER_LANE = 8
+"""Attempts for one receiver at a time, in one process; a receiver that failed last gets one at a time."""
 
-CANCELLED_FOR = 5.0
-"""Seconds that a stop waits for what it cancels."""
+MAX_LANES = 200
+"""Receivers that one process serves at a time."""
 
-LONGEST_REST = 60.0
-"""Seconds between two attempts at a receiver that is down, whatever waits for it."""
+CANCEL_TIMEOUT_S = 5.0
+"""Seconds that a stop waits for the tasks that it cancels."""
 
-UNSUBSCRIBED = 5.0
-"""Seconds between two looks while there is no subscription; a nudge tells of the first."""
+MAX_REST_S = 60.0
+"""The longest pause between two attempts at a receiver that is down."""
 
-IDLE = 4
-"""How many polls the pause between two looks grows to while nothing is to be sent."""
+UNSUBSCRIBED_INTERVAL_S = 5.0
+"""Seconds between two looks while there is no subscription; a nudge reports the first row."""
 
-GAP = 0.05
-"""Seconds between two looks, however often we are nudged."""
+MAX_IDLE_POLLS = 4
+"""The interval between two looks grows to this many polls while nothing is to be sent."""
 
-SWEEP = 60.0
-KEEP_DELIVERED, KEEP_FAILED, KEEP_WAITING, MOST_WAITING = 86_400.0, 30 * 86_400.0, 7 * 86_400.0, 100_000
-FUNCTION = "on:"
+MIN_INTERVAL_S = 0.05
+"""The shortest interval between two looks, however often the relay is nudged."""
+
+SWEEP_INTERVAL_S = 60.0
+"""Seconds between two sweeps, which delete old rows of the outbox."""
+
+KEEP_DELIVERED_S, KEEP_FAILED_S, KEEP_WAITING_S, MAX_WAITING = 86_400.0, 30 * 86_400.0, 7 * 86_400.0, 100_000
+"""For how many seconds a sweep keeps delivered and failed rows, after how many it fails the rows of lanes that this process does not
+serve, and how many waiting rows one receiver may have."""
+
+FUNCTION_PREFIX = "on:"
+"""The name of a lane whose receiver is a function of the app begins with this."""
 
 
-class Said(NamedTuple):
-    """What came of one attempt. `down`: the receiver has trouble with everything, not with this; `rest` is how long it wants to be
-    left alone, `gone` that it is for good."""
+class SendResult(NamedTuple):
+    """The result of one attempt. `down`: the receiver has trouble with all requests, not with this one; `rest`: for how many seconds it
+    wants no request; `gone`: it wants none ever again."""
 
     ok: bool
-    words: str
+    detail: str
     down: bool = False
     rest: float | None = None
     gone: bool = False
 
 
 class Sink(Protocol):
-    """The way out to URLs."""
+    """Sends events to URLs."""
 
     def serves(self, lane: str) -> bool:
         """Whether this process can send to a lane."""
         ...
 
-    async def send(self, lane: str, subscription: str, message: str, url: str, body: bytes, trace: Trace) -> Said:
-        """One attempt, which never raises and ends by itself. `trace` are headers, of which the signature knows nothing."""
+    async def send(self, lane: str, subscription: str, message: str, url: str, body: bytes, trace: Trace) -> SendResult:
+        """Make one attempt, which never raises and ends by itself. `trace` are headers that the signature does not cover."""
         ...
 
 
 @dataclasses.dataclass(slots=True)
 class _Pace:
-    """How a lane goes in this process."""
+    """The pace of a lane in this process."""
 
     busy: bool = False
     down: int = 0
@@ -98,7 +106,7 @@ class _Pace:
 
 
 class Relay:
-    """Start, stop; or `run`, for whoever has chores already. `save` writes the subscriptions that code declares."""
+    """Start, stop; or `run`, inside a worker. `save` writes the subscriptions that the app's code declares."""
 
     def __init__(
         self,
@@ -121,19 +129,19 @@ class Relay:
         self._chore: asyncio.Task[Any] | None = None
         self._nap: asyncio.Future[None] | None = None
         self._subscribed = self._woken = self._unswept = False
-        self._after, self._quiet = "", poll
-        self._next_sweep = clock.monotonic() + SWEEP
+        self._last_lane, self._interval = "", poll
+        self._next_sweep = clock.monotonic() + SWEEP_INTERVAL_S
         self.stopping = False
 
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """Write what code declares, and begin to send."""
+        """Write the subscriptions that the app's code declares, and begin to send."""
         await self.save()
         self.begin()
 
     async def save(self) -> None:
-        """Write the subscriptions that code declares: what can fail, before anything has begun."""
+        """Write the subscriptions that the app's code declares: the part of a start that can fail."""
         await self._save()
 
     def begin(self) -> None:
@@ -141,23 +149,23 @@ class Relay:
         self._chore = self._spawn(self.run(), "onward-relay")
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Take nothing new; what is being sent may end within the grace."""
+        """Take no new rows; attempts under way may end within the grace."""
         self.stopping = True
         self._wake()
         end = self._clock.monotonic() + grace
         while self._sending and self._clock.monotonic() < end:
             await self._clock.sleep(0.01)
         await end_tasks(
-            [*self._sending, *([self._chore] if self._chore else [])], CANCELLED_FOR, log, "the stop of the relay"
+            [*self._sending, *([self._chore] if self._chore else [])], CANCEL_TIMEOUT_S, log, "the stop of the relay"
         )
         self._threads.close()
 
     async def run(self) -> None:
-        """Send, for ever."""
-        listening = [self._store.listen("ended", self._nudged), self._store.listen("outbox", self._wake)]
+        """Send due rows, for ever."""
+        listening = [self._store.listen("ended", self._on_task_ended), self._store.listen("outbox", self._wake)]
         try:
             while not self.stopping:
-                await self._pause(await self._tick())
+                await self._sleep(await self._tick())
         finally:
             for stop_listening in listening:
                 stop_listening()
@@ -167,13 +175,13 @@ class Relay:
         try:
             return await self.look()
         except StoreUnavailable as error:
-            log.warning("cannot look after the outbox, trying again: %s", error)
+            log.warning("cannot read the outbox, trying again: %s", error)
         except Exception:
-            log.exception("looking after the outbox failed")
+            log.exception("reading the outbox failed")
         return self._poll
 
-    def _nudged(self) -> None:
-        if self._subscribed:  # whoever has no subscription pays nothing for the ends of tasks
+    def _on_task_ended(self) -> None:
+        if self._subscribed:  # without a subscription the ends of tasks cost nothing here
             self._wake()
 
     def _wake(self) -> None:
@@ -181,13 +189,13 @@ class Relay:
         if self._nap is not None and not self._nap.done():
             self._nap.set_result(None)
 
-    async def _pause(self, seconds: float) -> None:
-        """Until somebody nudges us, or so long."""
-        await self._clock.sleep(min(GAP, seconds))
-        if self._woken or seconds <= GAP:
+    async def _sleep(self, seconds: float) -> None:
+        """Waits for a nudge, at most so many seconds."""
+        await self._clock.sleep(min(MIN_INTERVAL_S, seconds))
+        if self._woken or seconds <= MIN_INTERVAL_S:
             return
         self._nap = asyncio.get_running_loop().create_future()
-        alarm = self._spawn(self._clock.sleep(seconds - GAP), "onward-relay-alarm")
+        alarm = self._spawn(self._clock.sleep(seconds - MIN_INTERVAL_S), "onward-relay-alarm")
         alarm.add_done_callback(lambda done: None if done.cancelled() else self._wake())
         try:
             await self._nap
@@ -198,150 +206,164 @@ class Relay:
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def look(self) -> float:
-        """Begin to send what is due; in how many seconds to look again."""
-        found = await self._store.outbox.lanes(self._after)
-        self._subscribed = found is not None
-        lanes = [lane for lane in found or () if self._serves(lane.name)]
-        self._after = found[-1].name if found and len(found) >= 1000 else ""
-        self._quiet = self._poll if found else min(self._quiet * 2, self._poll * IDLE)
-        pause = self._quiet if self._subscribed else max(self._poll, UNSUBSCRIBED)
+        """Begin to send due rows; returns in how many seconds to look again."""
+        page = await self._store.outbox.lanes(self._last_lane)
+        self._subscribed = page is not None
+        lanes = [lane for lane in page or () if self._serves(lane.name)]
+        self._last_lane = page[-1].name if page and len(page) >= 1000 else ""
+        self._interval = self._poll if page else min(self._interval * 2, self._poll * MAX_IDLE_POLLS)
+        pause = self._interval if self._subscribed else max(self._poll, UNSUBSCRIBED_INTERVAL_S)
         for lane in lanes:
             pace = self._paces.setdefault(lane.name, _Pace())
             wait = max(lane.due_in, pace.rests_until - self._clock.monotonic())
             if pace.busy:
                 continue
-            if wait > 0 or len(self._sending) >= LANES or self.stopping:
-                pause = min(pause, max(wait, GAP))
+            if wait > 0 or len(self._sending) >= MAX_LANES or self.stopping:
+                pause = min(pause, max(wait, MIN_INTERVAL_S))
                 continue
             pace.busy = True
             task = self._spawn(self._serve(lane.name, pace), "onward-lane")
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
-        now, known = self._clock.monotonic(), {one.name for one in lanes}
-        if found is not None and now >= self._next_sweep:
-            await self._sweep([lane.name for lane in found], [lane.name for lane in found if lane.name not in known])
-            pause = min(pause, max(self._next_sweep - now, GAP))
-        self._paces = {  # those of other pages of receivers too, while they want to be left alone
-            name: pace for name, pace in self._paces.items() if pace.busy or name in known or pace.rests_until > now
+        now, served = self._clock.monotonic(), {lane.name for lane in lanes}
+        if page is not None and now >= self._next_sweep:
+            await self._sweep([lane.name for lane in page], [lane.name for lane in page if lane.name not in served])
+            pause = min(pause, max(self._next_sweep - now, MIN_INTERVAL_S))
+        self._paces = {  # those of other pages too, while their receivers want no request
+            name: pace for name, pace in self._paces.items() if pace.busy or name in served or pace.rests_until > now
         }
         return pause
 
     def _serves(self, lane: str) -> bool:
-        if lane.startswith(FUNCTION):
-            return lane.removeprefix(FUNCTION) in self._functions
+        if lane.startswith(FUNCTION_PREFIX):
+            return lane.removeprefix(FUNCTION_PREFIX) in self._functions
         return self._sink().serves(lane)
 
-    async def _sweep(self, lanes: list[str], strange: list[str]) -> None:
+    async def _sweep(self, lanes: list[str], unserved: list[str]) -> None:
         if not self._unswept:
             await self._save()
         self._unswept = await self._store.outbox.sweep(
-            lanes, strange, delivered=KEEP_DELIVERED, failed=KEEP_FAILED, waiting=KEEP_WAITING, most=MOST_WAITING
-        )  # what is done with must go as fast as it comes
-        self._next_sweep = self._clock.monotonic() + SWEEP * (not self._unswept) * self._rng.uniform(0.8, 1.2)
+            lanes, unserved, delivered=KEEP_DELIVERED_S, failed=KEEP_FAILED_S, waiting=KEEP_WAITING_S, most=MAX_WAITING
+        )  # rows must be deleted as fast as they come
+        self._next_sweep = self._clock.monotonic() + SWEEP_INTERVAL_S * (not self._unswept) * self._rng.uniform(
+            0.8, 1.2
+        )
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _serve(self, lane: str, pace: _Pace) -> None:
-        """Send what a lane has, until there is no more just now."""
+        """Send the rows of a lane, until none is due."""
         rounds = 0
         try:
-            while not self.stopping and await self._round(lane, pace):
+            while not self.stopping and await self._send_round(lane, pace):
                 rounds += 1
         except StoreUnavailable as error:
-            log.warning("cannot go on with what goes to %s, trying again: %s", lane, error)
+            log.warning("cannot go on with deliveries to %s, trying again: %s", lane, error)
         except Exception:
             log.exception("sending to %s failed", lane)
         finally:
-            if rounds == 0:  # an error, or all that is due stands behind what others are sending
+            if rounds == 0:  # an error, or all due rows stand behind rows that other relays are sending
                 pace.rests_until = max(pace.rests_until, self._clock.monotonic() + self._poll)
             pace.busy = False
             self._wake()
 
-    async def _round(self, lane: str, pace: _Pace) -> bool:
-        """Take some, send them, write down what came of it; True when there may be more to do at once."""
+    async def _send_round(self, lane: str, pace: _Pace) -> bool:
+        """Take some rows, send them, and record the results; True when more may be due at once."""
         holder = self._ids()
-        taken = await self._store.outbox.take(lane, 1 if pace.down else EACH, holder, LEASE)
+        taken = await self._store.outbox.take(lane, 1 if pace.down else MAX_ATTEMPTS_PER_LANE, holder, LEASE_S)
         if not taken:
             return False
-        until = self._clock.monotonic() + LEASE
-        ready, settled = await self._prepared(lane, holder, taken)
-        guard = self._spawn(self._hold_on(holder, [one.key for one, _, _ in ready]), "onward-relay-lease")
+        until = self._clock.monotonic() + LEASE_S
+        ready, settled = await self._prepare(lane, holder, taken)
+        guard = self._spawn(self._extend_lease(holder, [row.key for row, _, _ in ready]), "onward-relay-lease")
         try:
-            said = await asyncio.gather(*[self._send(lane, one, told, data, until) for one, told, data in ready])
+            results = await asyncio.gather(*[self._send(lane, row, event_, data, until) for row, event_, data in ready])
         finally:
             guard.cancel()
         crashpoint("deliver.sent")
-        settled += [self._came_of(one, words) for (one, _, _), words in zip(ready, said, strict=True)]
+        settled += [self._to_settled(row, result) for (row, _, _), result in zip(ready, results, strict=True)]
         await self._store.outbox.settle(holder, settled)
-        for done in settled:
-            counters.add(DELIVERIES, "delayed" if done.state == PENDING else done.state)
-        for (one, _, _), words in zip(ready, said, strict=True):
-            if words.gone:
-                await self._store.outbox.disable(one.key.subscription, words.words)
-        pace.down = pace.down + 1 if said and all(words.down for words in said) else 0
-        rests = [words.rest for words in said if words.rest is not None]
-        rest = max([*rests, min(2.0 ** min(pace.down - 1, 10), LONGEST_REST) if pace.down else 0.0])
+        for delivery in settled:
+            counters.add(DELIVERIES, "delayed" if delivery.state == PENDING else delivery.state)
+        for (row, _, _), result in zip(ready, results, strict=True):
+            if result.gone:
+                await self._store.outbox.disable(row.key.subscription, result.detail)
+        pace.down = pace.down + 1 if results and all(result.down for result in results) else 0
+        rests = [result.rest for result in results if result.rest is not None]
+        rest = max([*rests, min(2.0 ** min(pace.down - 1, 10), MAX_REST_S) if pace.down else 0.0])
         pace.rests_until = self._clock.monotonic() + rest
         return rest == 0
 
-    async def _prepared(
+    async def _prepare(
         self, lane: str, holder: str, taken: list[Taken]
     ) -> tuple[list[tuple[Taken, Event, bytes]], list[Settled]]:
-        """What there is to tell, its bytes kept before the first of them leaves; and what turned out to be nothing."""
+        """The events and bodies to send, the new bodies stored before the first is sent; and the rows that are settled without sending."""
         ready: list[tuple[Taken, Event, bytes]] = []
         settled: list[Settled] = []
         new: list[tuple[Key, bytes]] = []
-        for one in taken:
-            kind = type_of(one.types, one.record, first=one.origin.first)
-            if one.attempts > len(SCHEDULE):
-                settled.append(Settled(one.key, one.attempts, FAILED, 0.0, "whoever sent it died, again and again"))
+        for row in taken:
+            kind = type_of(row.types, row.record, first=row.origin.first)
+            if row.attempts > len(ATTEMPT_DELAYS_S):
+                settled.append(
+                    Settled(
+                        row.key,
+                        row.attempts,
+                        FAILED,
+                        0.0,
+                        "each relay that sent it died before it could record the result",
+                    )
+                )
                 continue
             if kind is None:
-                settled.append(Settled(one.key, one.attempts, SKIPPED, 0.0, "not of a type that was asked for"))
+                settled.append(
+                    Settled(
+                        row.key, row.attempts, SKIPPED, 0.0, "the subscription does not ask for events of this type"
+                    )
+                )
                 continue
-            told, data = event(one.key.task_id, one.record, kind, one.origin), one.body
+            event_, data = event(row.key.task_id, row.record, kind, row.origin), row.body
             if data is None:
-                data = b"" if lane.startswith(FUNCTION) else body(told)
-                new += [(one.key, data)] if data else []
-            ready.append((one, told, data))
+                data = b"" if lane.startswith(FUNCTION_PREFIX) else body(event_)
+                new += [(row.key, data)] if data else []
+            ready.append((row, event_, data))
         if new:
             await self._store.outbox.keep_bodies(holder, new)
         return ready, settled
 
-    async def _hold_on(self, holder: str, keys: list[Key]) -> None:
-        """A function may take its time."""
+    async def _extend_lease(self, holder: str, keys: list[Key]) -> None:
+        """Extend the lease of taken rows: a function may take its time."""
         while True:
-            await self._clock.sleep(LEASE / 3)
+            await self._clock.sleep(LEASE_S / 3)
             try:
-                await self._store.outbox.extend(holder, keys, LEASE)
+                await self._store.outbox.extend(holder, keys, LEASE_S)
             except StoreUnavailable as error:
-                log.warning("cannot prolong what is being sent: %s", error)
+                log.warning("cannot extend the lease of deliveries under way: %s", error)
 
-    async def _send(self, lane: str, one: Taken, told: Event, data: bytes, until: float) -> Said:
-        if self._clock.monotonic() >= until:  # we were frozen, and somebody else has it
-            return Said(False, "its lease ended before it was sent")
-        if not lane.startswith(FUNCTION):
-            trace = outgoing(one.key.task_id, {"trace": one.origin.trace})
-            return await self._sink().send(lane, one.key.subscription, str(one.key), one.sink, data, trace)
-        return await self._call(self._functions[lane.removeprefix(FUNCTION)], told)
+    async def _send(self, lane: str, row: Taken, event_: Event, data: bytes, until: float) -> SendResult:
+        if self._clock.monotonic() >= until:  # this process was frozen, and another relay has the row
+            return SendResult(False, "its lease ended before it was sent")
+        if not lane.startswith(FUNCTION_PREFIX):
+            trace = outgoing(row.key.task_id, {"trace": row.origin.trace})
+            return await self._sink().send(lane, row.key.subscription, str(row.key), row.sink, data, trace)
+        return await self._call_function(self._functions[lane.removeprefix(FUNCTION_PREFIX)], event_)
 
-    async def _call(self, function: Callable[[Event], Any], told: Event) -> Said:
+    async def _call_function(self, function: Callable[[Event], Any], event_: Event) -> SendResult:
         try:
             if is_async(function):
-                await function(told)
+                await function(event_)
             elif self._store.inline:
-                function(told)
+                function(event_)
             else:
-                await self._threads.run(function, told)
+                await self._threads.run(function, event_)
         except Exception as error:
-            log.warning("%s of task %s: %r", told.type, told.task_id, error, exc_info=True)
-            return Said(False, mask.text(f"{type(error).__name__}: {error}")[:300])
-        return Said(True, "done")
+            log.warning("%s of task %s: %r", event_.type, event_.task_id, error, exc_info=True)
+            return SendResult(False, mask.text(f"{type(error).__name__}: {error}")[:300])
+        return SendResult(True, "done")
 
-    def _came_of(self, one: Taken, said: Said) -> Settled:
-        if said.ok:
-            return Settled(one.key, one.attempts, DELIVERED, 0.0, said.words)
-        if said.gone or one.attempts >= len(SCHEDULE):
-            return Settled(one.key, one.attempts, FAILED, 0.0, said.words)
-        delay = SCHEDULE[one.attempts] * self._rng.uniform(1 - JITTER, 1 + JITTER)
-        return Settled(one.key, one.attempts, PENDING, max(delay, said.rest or 0.0), said.words)
+    def _to_settled(self, row: Taken, result: SendResult) -> Settled:
+        if result.ok:
+            return Settled(row.key, row.attempts, DELIVERED, 0.0, result.detail)
+        if result.gone or row.attempts >= len(ATTEMPT_DELAYS_S):
+            return Settled(row.key, row.attempts, FAILED, 0.0, result.detail)
+        delay = ATTEMPT_DELAYS_S[row.attempts] * self._rng.uniform(1 - JITTER, 1 + JITTER)
+        return Settled(row.key, row.attempts, PENDING, max(delay, result.rest or 0.0), result.detail)

@@ -1,8 +1,8 @@
-"""The worker: a process with slots. It claims tasks, does a shift of each, and lets go.
+"""The worker: a process with slots. It claims tasks, does a shift of each, and releases them.
 
 Six chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the heartbeat (a
-thread); upkeep, which frees the tasks of workers that died; the ticker, for schedules; the relay, for events that others want to
-hear of. Where old tasks are to be forgotten, that is a seventh. A wake-up is a hint: with none at all, polling still finds every task.
+thread); maintenance, which frees the tasks of workers that died; the ticker, for schedules; the relay, for events. Where old tasks
+are pruned, that is a seventh. A nudge is a hint: without any, polling still finds every task.
 """
 
 from __future__ import annotations
@@ -29,64 +29,64 @@ from onward.engine.handlers import Handler
 from onward.engine.shift.shift import Shift
 from onward.engine.shift.threads import Threads
 from onward.engine.shift.traced import TracedShift, watching
-from onward.engine.worker.lease import Heart, Lease
-from onward.engine.worker.maintenance import CancelChildren, Upkeep
-from onward.engine.worker.presence import machine
+from onward.engine.worker.lease import Heartbeat, Lease
+from onward.engine.worker.maintenance import CancelChildren, Maintenance
+from onward.engine.worker.presence import machine_id
 from onward.engine.worker.relay import Relay
 from onward.engine.worker.ticker import Ticker
-from onward.engine.worker.watchdog import Watchdog, let_go
+from onward.engine.worker.watchdog import Watchdog, release_stuck_tasks
 from onward.errors import OnwardError, StoreUnavailable, TooSlow
 from onward.store.port.core import Claimed, Outlook, Store
 from onward.store.port.workers import Beat, WorkerRow
 from onward.store.writer import Writer
-from onward.telemetry import LOST, WORKING, counters
+from onward.telemetry import CURRENT_WORKER, LEASES_LOST, counters
 
 log = logging.getLogger("onward.worker")
 
-MOST = 500
+MAX_CLAIM = 500
 """Tasks in one claim."""
 
-ANNOUNCE_AFTER = 0.1
-"""Seconds after which a running step is announced to watchers."""
+ANNOUNCE_AFTER_S = 0.1
+"""Seconds after which the start of a running step is recorded for watchers."""
 
-TURNS = 0.0001
-"""Seconds after which a thread that has something to do gets its turn: SQLite's writer and the heartbeat have little to do
-in Python, and must not wait for it behind a busy loop for Python's 5 ms."""
+SWITCH_INTERVAL_S = 0.0001
+"""Seconds after which Python switches to another thread that is ready: SQLite's writer and the heartbeat have little to do in Python,
+and must not wait behind a busy loop for Python's default of 5 ms."""
 
-YOUNG = 10_000
-"""New objects after which Python looks for cycles among them. A worker has thousands in hand that are all in use; at Python's
-700 it would look through them again and again, a fifth of its time."""
+GC_THRESHOLD = 10_000
+"""New objects after which Python's garbage collector looks at them. A worker has thousands of objects in use; at Python's default of
+700 the collector would look through them again and again, a fifth of the worker's time."""
 
-IDLE = 4
-"""How many polls the pause between two looks of an idle worker grows to, while nudges can reach it."""
+MAX_IDLE_POLLS = 4
+"""The pause between two looks of an idle worker grows to this many polls, while nudges can reach it."""
 
-LOOK_SHARE, LOOK_LATEST = 20, 5.0
-"""A look may take one of so many parts of the time; but the next one comes after so many seconds at the latest."""
+LOOK_PAUSE_FACTOR, MAX_LOOK_PAUSE_S = 20, 5.0
+"""After a look the worker pauses for this many times its duration, so looks take a small part of the time; but at most so many seconds."""
 
-PASS_ON = 0.25
-"""Seconds between two nudges of a full worker that passes on work it was told of."""
+PASS_ON_INTERVAL_S = 0.25
+"""Seconds between two nudges with which a full worker passes a nudge on to the others."""
 
-SPREAD = 0.01
-"""Seconds, for each other worker, within which the workers come to a sleeper that none of them put to sleep."""
+WAKE_SPREAD_S = 0.01
+"""Seconds, for each other worker, over which the workers spread their looks for a sleeper that none of them put to sleep."""
 
-CANCELLED_FOR = 3.0
+CANCEL_TIMEOUT_S = 3.0
 """Seconds that a stop waits for shifts that were cancelled, and for a claim that is under way."""
 
-CHORES_FOR = 5.0
-"""Seconds that a stop waits for the background tasks that it cancels, and for the store to take the worker's leave."""
+STOP_TIMEOUT_S = 5.0
+"""Seconds that a stop waits for the background tasks that it cancels, and for the store to remove the worker."""
 
-QUIET = 10.0
-"""Seconds for which a busy worker takes nothing new, so that a suspect can run alone."""
+MAKE_ROOM_S = 10.0
+"""Seconds for which a busy worker claims nothing new, so that a suspect can run alone."""
 
-BLOCKED = 1.0
-"""Seconds after which a loop that has not turned is taken for blocked, when a pause waits for it."""
+BLOCKED_AFTER_S = 1.0
+"""Seconds after which a loop that has not turned counts as blocked, when a pause waits for it."""
 
 Submit = Callable[[str, Any, dict[str, Any], str, str, "float | None"], Coroutine[Any, Any, str]]
 """How a shift submits a child: name, input, options, key, parent, deadline."""
 
 
 class Worker:
-    """Start, stop. Also the desk at which its shifts work."""
+    """Start, stop. It is also the WorkerServices of its shifts."""
 
     def __init__(
         self,
@@ -117,18 +117,18 @@ class Worker:
         self._handlers, self._queues, self._version = handlers, queues, version
         self._poll, self._ids, self._spawn_bare = poll, ids, spawn
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        """All background tasks of this worker that have not ended: a stop leaves none of them behind without a word."""
+        """All background tasks of this worker that have not ended; a stop ends or logs each of them."""
         self._joining = ""
-        """A name that is on its way into the store."""
+        """The id with which this worker is joining the store."""
         self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
         self.submit, self._ticker, self.artifacts = submit, ticker, artifacts or Artifacts(store)
         self.secrets = secrets or Secrets()
         self._relay, self._prune = relay, prune
         self._known = list(dict.fromkeys(queues or [h.queue for h in handlers.values()]))
         self._shifts: dict[str, Shift] = {}
-        self._strangers: frozenset[str] = frozenset()
-        self._strangers_at = 0.0
-        self._asked = self._answered = self._asked_then = 0
+        self._unknown_held: frozenset[str] = frozenset()
+        self._unknown_held_at = 0.0
+        self._claims_sent = self._claims_answered = self._claims_sent_then = 0
         self._claims = 0
         self._chores: list[asyncio.Task[Any]] = []
         self._stopping = False
@@ -140,19 +140,19 @@ class Worker:
         """The look at the store that is under way."""
         self._looked_at = 0.0
         self._pause = poll
-        self._reached = False
-        """Whether nudges of other processes can reach us."""
+        self._gets_nudges = False
+        """Whether nudges of other processes can reach this worker."""
         self._hints: set[str] = set()
-        """Queues that nudges named since the last round; an empty name stands for all."""
+        """The queues of nudges since the last round; an empty name means all queues."""
         self._passed_on = 0.0
         self._first = True
         self._woken = False
         self._napping: asyncio.Future[None] | None = None
-        self._most = MOST
+        self._max_claim = MAX_CLAIM
         self._offset = clock.now() - clock.monotonic()
         self._measured = (clock.monotonic(), 0)
         self.lease = Lease(clock, lease)
-        self._upkeep = Upkeep(
+        self._maintenance = Maintenance(
             store,
             clock,
             rng,
@@ -166,28 +166,28 @@ class Worker:
         self._halted: dict[str, tuple[Shift, float, bool]] = {}
         """Paused tasks that this worker holds: the shift, since when it is told to stop, and whether the loop has told it."""
         self._watchdog = Watchdog(clock, heartbeat)
-        self._heart = Heart(
+        self._heart = Heartbeat(
             store,
             clock,
             lease=lease,
-            every=heartbeat,
+            interval_s=heartbeat,
             worker=lambda: self.id,
             rate=self._rate,
-            heard=self._heard,
+            on_beat=self._on_beat,
             halt=self._halt,
-            resting=self._resting,
+            confirmed_pauses=self._confirmed_pauses,
             watchdog=self._watchdog,
-            stuck=self._stuck,
+            on_stuck=self._on_stuck,
         )
 
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """Join the others and begin to claim."""
-        sys.setswitchinterval(min(sys.getswitchinterval(), TURNS))
+        """Join the store and begin to claim."""
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         young, *older = gc.get_threshold()
-        if 0 < young < YOUNG:  # 0 is a collector that is off, and stays off
-            gc.set_threshold(YOUNG, *older)
+        if 0 < young < GC_THRESHOLD:  # with 0 the collector is off, and stays off
+            gc.set_threshold(GC_THRESHOLD, *older)
         await self.store.handlers.register([(handler.name, handler.offer()) for handler in self._handlers.values()])
         await self._ticker.save()
         await self.store.queues.set_limits(self._limits)
@@ -206,7 +206,7 @@ class Worker:
             self._spawn(self.writer.run(), "onward-writer"),
             self._spawn(self.writer.run_large(), "onward-writer-large"),
             self._spawn(self._claim_forever(), "onward-claim"),
-            self._spawn(self._upkeep.run(), "onward-upkeep"),
+            self._spawn(self._maintenance.run(), "onward-maintenance"),
             self._spawn(self._ticker.run(), "onward-ticker"),
             self._spawn(self._announce_forever(), "onward-announce"),
         ]
@@ -216,8 +216,8 @@ class Worker:
             self._relay.begin()
 
     async def stop(self, grace: float = 10.0) -> None:
-        """Hand running tasks back: at their next step, or when the grace is over. No attempt is counted. Nothing begins after this was
-        called, and a claim that is answered later is given back. Every wait is bounded; the log names what was waited for in vain."""
+        """Hand running tasks back: at their next step, or when the grace is over. No attempt is counted. Nothing begins after this call, and
+        the tasks of a claim that is answered later are given back. Every wait is bounded; the log names each one that was in vain."""
         self._stopping = True
         self.wake()
         if not self._chores:
@@ -227,27 +227,27 @@ class Worker:
         await self._until_idle(grace)
         for shift in list(self._shifts.values()):
             shift.stop(HandBack(), now=True)
-        await self._until_idle(CANCELLED_FOR)
-        self._tell_of_the_rest(grace + CANCELLED_FOR)
+        await self._until_idle(CANCEL_TIMEOUT_S)
+        self._log_unfinished(grace + CANCEL_TIMEOUT_S)
         self._stop_listening()
         self._stop_hearing_of_pauses()
         if self._relay is not None:
             await self._relay.stop()
-        await end_tasks(self._tasks, CHORES_FOR, log, "the stop of the worker")
+        await end_tasks(self._tasks, STOP_TIMEOUT_S, log, "the stop of the worker")
         self._chores = []
-        self.writer.close()  # also where it was cancelled before it had begun
+        self.writer.close()  # also when its task was cancelled before it began
         await self._heart.stop()
-        self._upkeep.close()
+        self._maintenance.close()
         self.threads.close()
         await self._leave()
 
     async def _until_idle(self, seconds: float) -> None:
         end = self.clock.monotonic() + seconds
-        while (self._shifts or self._asked > self._answered) and self.clock.monotonic() < end:
+        while (self._shifts or self._claims_sent > self._claims_answered) and self.clock.monotonic() < end:
             await self.clock.sleep(0.01)
 
-    def _tell_of_the_rest(self, seconds: float) -> None:
-        if self._asked > self._answered:
+    def _log_unfinished(self, seconds: float) -> None:
+        if self._claims_sent > self._claims_answered:
             log.warning(
                 "the stop of the worker waited %g s for the answer to a claim; the tasks that it took are freed as the worker leaves",
                 seconds,
@@ -262,14 +262,14 @@ class Worker:
             )
 
     async def _leave(self) -> None:
-        """Take leave of the store, under every name that it may know."""
+        """Leave the store, with every id that it may know."""
         for name in dict.fromkeys((self.id, self._joining)):
             try:
                 if name:
-                    await asyncio.wait_for(self.store.workers.leave(name), CHORES_FOR)
+                    await asyncio.wait_for(self.store.workers.leave(name), STOP_TIMEOUT_S)
             except (OnwardError, TimeoutError) as error:
-                why = str(error) or f"no answer within {CHORES_FOR:g} s"
-                log.warning("could not take leave of the store, the lease will end by itself: %s", why)
+                why = str(error) or f"no answer within {STOP_TIMEOUT_S:g} s"
+                log.warning("could not leave the store, the lease will end by itself: %s", why)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = self._spawn_bare(coroutine, name)
@@ -278,12 +278,12 @@ class Worker:
         return task
 
     async def _join(self) -> None:
-        """A new identity: at the start, and after others took us for dead. It is ours once the store has it: a heartbeat
-        under a name that is still on its way would be told that it is dead."""
+        """Join with a new id: at the start, and after other workers took this one for dead. The id counts once the store has it: a heartbeat
+        with an id that is still on its way would get the answer that it is dead."""
         name = self._ids()
         row = WorkerRow(
             id=name,
-            machine=machine(),
+            machine=machine_id(),
             host=socket.gethostname(),
             pid=os.getpid(),
             slots=self.slots,
@@ -292,41 +292,41 @@ class Worker:
             address=await self.store.workers.attend(name),
             version=self._version,
         )
-        self._reached = bool(row.address)
+        self._gets_nudges = bool(row.address)
         sent, self._joining = self.clock.monotonic(), name
         self._sync(await self.store.workers.join(row, self.lease.duration), sent)
         self.id, self._joining = name, ""
         self.writer.worker = name
         self.lease.renew(sent)
 
-    # ── the desk of the shifts ───────────────────────────────────────────────────────────────────────────────────
+    # ── the services of its shifts ───────────────────────────────────────────────────────────────────────────────
 
     def now(self) -> float:
         return self.clock.monotonic() + self._offset
 
     def due(self, at: float, *, quietly: bool = False) -> None:
-        """A task of ours sleeps until then: whoever is awake at that time wakes it, so be awake."""
+        """Be awake at this time: a task of this worker sleeps until then, and a worker has to wake it."""
         moment = at - self._offset
         if self._next_due is None or moment < self._next_due:
             self._next_due = moment
             if not quietly:
-                self._rouse()
+                self._end_nap()
 
     def _sync(self, store_now: float, sent: float) -> None:
         offset = store_now - sent
         if abs(offset - self._offset) > self.lease.duration / 4:
-            self.lease.doubt()  # its clock has jumped: leases that others prolonged before tell nothing now
+            self.lease.doubt()  # its clock has jumped: leases that were prolonged before prove nothing now
         self._offset = offset
 
     @property
     def running(self) -> int:
-        """Tasks that are being done now."""
+        """How many tasks this worker does now."""
         return len(self._shifts)
 
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _claim_forever(self) -> None:
-        WORKING.set(self)  # and for all that is begun from here
+        CURRENT_WORKER.set(self)  # also for all tasks that begin from here
         while not self._stopping:
             self._woken = False
             hints, self._hints = self._hints, set()
@@ -352,13 +352,13 @@ class Worker:
         if self._look_is_due():  # sleepers, suspects and new queues must not wait until a backlog is done
             self._begin_look()
         if self._look is not None and (not hints or self._makes_room()):
-            return False  # the look tells where work is, or finds the suspect for which this worker made room
+            return False  # the look says where work is, or finds the suspect for which this worker made room
         if self._room() <= 0:
             self._pass_on(hints)
             return False
         named = bool(hints) and "" not in hints
         if named:
-            self._learn(hints)
+            self._learn_queues(hints)
         claimed, full = await self._claim_from([queue for queue in self._known if not named or queue in hints])
         if claimed:
             self._pause = self._poll
@@ -373,10 +373,12 @@ class Worker:
             self._pass_on(hints)
             return False
         everywhere, self._first = self._first or "" in hints, False
-        self._learn(hints - {""})
+        self._learn_queues(hints - {""})
         ready = {*outlook.queues, *hints}
         claimed, full = await self._claim_from([queue for queue in self._known if everywhere or queue in ready])
-        self._pause = self._poll if claimed or not self._reached else min(self._pause * 2, self._poll * IDLE)
+        self._pause = (
+            self._poll if claimed or not self._gets_nudges else min(self._pause * 2, self._poll * MAX_IDLE_POLLS)
+        )
         return full
 
     def _look_is_due(self) -> bool:
@@ -384,7 +386,7 @@ class Worker:
             return False
         now = self.clock.monotonic()
         slept = self._next_due is not None and now >= self._next_due and self._room() > 0
-        return now >= self._next_look or slept or self._quiet_until > 0 or self._upkeep.turn_in() <= 0
+        return now >= self._next_look or slept or self._quiet_until > 0 or self._maintenance.turn_in() <= 0
 
     def _begin_look(self) -> None:
         """Starts the one statement of an idle worker: it wakes sleepers, and finds suspects, queues that were not known, and work for
@@ -394,34 +396,36 @@ class Worker:
         self._looked_at = self.clock.monotonic()
         self._next_look = self._looked_at + self._poll
         self._next_due = None  # a task that goes to sleep meanwhile sets it anew
-        self._look = self._spawn(self.store.wake(list(self._handlers), absent=self._upkeep.takes_turn()), "onward-look")
+        self._look = self._spawn(
+            self.store.wake(list(self._handlers), absent=self._maintenance.takes_turn()), "onward-look"
+        )
         self._look.add_done_callback(self._look_ended)
 
     def _look_ended(self, look: asyncio.Task[Outlook]) -> None:
         if not look.cancelled() and (look.exception() is None or not self._stopping):
-            self._rouse()
+            self._end_nap()
 
     async def _finish_look(self, look: asyncio.Task[Outlook]) -> Outlook:
         """Takes the answer of a look that has ended, or raises its error."""
         self._look = None
         took = self.clock.monotonic() - self._looked_at
         outlook = look.result()
-        self._next_look = self._looked_at + max(self._poll, min(LOOK_SHARE * took, LOOK_LATEST))
+        self._next_look = self._looked_at + max(self._poll, min(LOOK_PAUSE_FACTOR * took, MAX_LOOK_PAUSE_S))
         if outlook.next_due_in is not None:
-            spread = self.rng.uniform(0, SPREAD * (outlook.crew[0] - 1)) if outlook.crew[0] > 1 else 0.0
+            spread = self.rng.uniform(0, WAKE_SPREAD_S * (outlook.crew[0] - 1)) if outlook.crew[0] > 1 else 0.0
             self.due(self.now() + max(outlook.next_due_in, 0.0) + spread, quietly=True)
-        self._upkeep.saw(outlook)
+        self._maintenance.saw(outlook)
         self._ticker.saw(outlook.next_tick_in, self.now())
         if self._room() > 0 or (self._shifts and not self._alone and not self._makes_room()):
             await self._claim_suspect(outlook)
-        self._learn(outlook.queues)
+        self._learn_queues(outlook.queues)
         return outlook
 
     def _pass_on(self, hints: set[str]) -> None:
-        """A nudge chose this worker, which has no free slot: have the others look."""
+        """Nudge the others: a nudge came to this worker, which has no free slot."""
         now = self.clock.monotonic()
         if hints - {""} and now >= self._passed_on and not self._stopping:
-            self._passed_on = now + PASS_ON
+            self._passed_on = now + PASS_ON_INTERVAL_S
             self.store.nudge("ready")
 
     def _room(self) -> int:
@@ -429,14 +433,14 @@ class Worker:
             return 0
         if self._shifts and self._makes_room():
             return 0
-        return min(self.slots - len(self._shifts), self._most)
+        return min(self.slots - len(self._shifts), self._max_claim)
 
     def _makes_room(self) -> bool:
         """Whether this worker claims nothing now, so that a suspect can run alone."""
         return self.clock.monotonic() < self._quiet_until
 
     async def _claim_from(self, queues: list[str]) -> tuple[bool, bool]:
-        """Whether it brought something, and whether a claim was answered in full."""
+        """Claim from these queues; returns whether a claim brought tasks, and whether one was answered in full."""
         some = full = False
         for queue in queues:
             if (room := self._room()) <= 0:
@@ -444,50 +448,52 @@ class Worker:
             claimed = await self._claim(queue, room)
             self._begin(claimed)
             some, full = some or bool(claimed), full or len(claimed) == room
-        self._known.append(self._known.pop(0))  # so that none of many queues is always served last
+        self._known.append(self._known.pop(0))  # so that no queue is always served last
         return some, full
 
     async def _claim(self, queue: str, room: int, *, alone: bool = False) -> list[Claimed]:
         me = self.id
         if self._stopping:
             return []
-        self._asked += 1
+        self._claims_sent += 1
         try:
-            claimed = await self._kept(me, await self.store.claim(me, queue, list(self._handlers), room, alone=alone))
-            self._most = min(self._most * 2, MOST)
-        except TooSlow:  # their inputs may be large, and the line slow: fewer at a time
-            self._most = max(1, room // 2)
+            claimed = await self._keep_unless_stopping(
+                me, await self.store.claim(me, queue, list(self._handlers), room, alone=alone)
+            )
+            self._max_claim = min(self._max_claim * 2, MAX_CLAIM)
+        except TooSlow:  # the inputs may be large, and the connection slow: claim fewer at a time
+            self._max_claim = max(1, room // 2)
             raise
         finally:
-            self._answered += 1
-        if (
-            claimed and claimed[0].claimed_at > self.now()
-        ):  # its clock was set forward: until we know, sleepers come and go
+            self._claims_answered += 1
+        # The store's clock was set forward: until the worker knows that, a due sleeper would go back to sleep at once.
+        if claimed and claimed[0].claimed_at > self.now():
             self._sync(claimed[0].claimed_at, self.clock.monotonic())
-        self._strangers -= {one.id for one in claimed}
+        self._unknown_held -= {task.id for task in claimed}
         if claimed:
             self.store.tails.announce()
-        return claimed if me == self.id else []  # taken for dead meanwhile: these tasks are free again
+        # Other workers may have taken this one for dead meanwhile: then these tasks are free again.
+        return claimed if me == self.id else []
 
-    async def _kept(self, me: str, claimed: list[Claimed]) -> list[Claimed]:
-        """What was claimed, or nothing when the stop has begun meanwhile: then it is given back."""
+    async def _keep_unless_stopping(self, me: str, claimed: list[Claimed]) -> list[Claimed]:
+        """The claimed tasks, or none when the stop has begun meanwhile: then they are given back."""
         if claimed and self._stopping:
-            await self._upkeep.hand_back(me, [one.id for one in claimed])
+            await self._maintenance.hand_back(me, [task.id for task in claimed])
             return []
         return claimed
 
-    def _learn(self, queues: Iterable[str]) -> None:
-        """Take up queues that were not known. A worker without a list of queues serves all."""
+    def _learn_queues(self, queues: Iterable[str]) -> None:
+        """Add queues that were not known. A worker without a list of queues serves all."""
         if not self._queues:
             self._known += [queue for queue in queues if queue not in self._known]
 
     async def _claim_suspect(self, outlook: Outlook) -> None:
-        """A suspect runs alone, so that its neighbours stay innocent. A busy worker makes room for it now and then."""
+        """Claim a suspect, which runs alone so that a crash counts against no other task. A busy worker makes room for it now and then."""
         now = self.clock.monotonic()
         self._quiet_until = 0.0
         if self._shifts:
             if outlook.suspects and now > self._quiet_next:
-                self._quiet_until, self._quiet_next = now + QUIET, now + 6 * QUIET
+                self._quiet_until, self._quiet_next = now + MAKE_ROOM_S, now + 6 * MAKE_ROOM_S
             return
         for queue in outlook.suspects:
             if not self._queues or queue in self._queues:
@@ -500,16 +506,14 @@ class Worker:
     def _begin(self, claimed: list[Claimed]) -> None:
         make = TracedShift if watching() else Shift
         self._claims += 1
-        for one in claimed:
-            shift = make(self, one, self._handlers[one.task])
-            shift.hold.claim = (
-                self._claims,
-                one.claimed_at,
-            )  # under limits a claim is several commits, each at its time
-            self._shifts[one.id] = shift
-            self._spawn(self._do(shift), f"onward-task-{one.id}")
+        for task in claimed:
+            shift = make(self, task, self._handlers[task.task])
+            # Under limits a claim is several commits, each at its time.
+            shift.hold.claim = (self._claims, task.claimed_at)
+            self._shifts[task.id] = shift
+            self._spawn(self._run_shift(shift), f"onward-task-{task.id}")
 
-    async def _do(self, shift: Shift) -> None:
+    async def _run_shift(self, shift: Shift) -> None:
         full = False
         try:
             await shift.work()
@@ -526,12 +530,13 @@ class Worker:
                 self.wake()
 
     async def _nap(self) -> None:
-        """Until a nudge, a free slot, the next sleeper, a turn of upkeep, or the next poll."""
+        """Sleep until a nudge, a free slot, the next sleeper, a turn of maintenance, or the next poll."""
         rest = max(self._pause, self._next_look - self.clock.monotonic())
         pause = rest
         if self._look is None:  # the end of a look that is under way ends the nap
-            pause = max(0.001, min(rest, self._upkeep.turn_in()))
-            if self._next_due is not None and self._room() > 0:  # without room an overdue sleeper would keep us up
+            pause = max(0.001, min(rest, self._maintenance.turn_in()))
+            # Without room an overdue sleeper would keep this worker awake.
+            if self._next_due is not None and self._room() > 0:
                 pause = min(pause, max(0.001, self._next_due - self.clock.monotonic()))
         if self._woken:
             return
@@ -545,15 +550,15 @@ class Worker:
             alarm.cancel()
 
     def _ring(self, alarm: asyncio.Task[Any]) -> None:
-        if not alarm.cancelled():  # one that was turned off rings nobody
-            self._rouse()
+        if not alarm.cancelled():  # a cancelled alarm wakes nobody
+            self._end_nap()
 
     def wake(self, queue: str = "") -> None:
         """Look for work now, and not only at the next poll; in this queue, where it is known."""
         self._hints.add(queue)
-        self._rouse()
+        self._end_nap()
 
-    def _rouse(self) -> None:
+    def _end_nap(self) -> None:
         """End the nap, without a hint that there is work."""
         self._woken = True
         if self._napping is not None and not self._napping.done():
@@ -567,7 +572,7 @@ class Worker:
         self._measured = (now, self.finished)
         return (self.finished - count) / max(now - before, 0.001)
 
-    def _heard(self, sent: float, worker: str, beat: Beat) -> None:
+    def _on_beat(self, sent: float, worker: str, beat: Beat) -> None:
         if worker != self.id or not worker:
             return
         if not beat.alive:
@@ -578,30 +583,30 @@ class Worker:
         self._compare(sent, beat)
 
     def _compare(self, sent: float, beat: Beat) -> None:
-        """What the store says we hold against what we do hold. What we lost (a cancel) is dropped at once. What we never
-        knew of is a claim whose answer was lost; it is given back when it is still there at the next heartbeat."""
+        """Compare the tasks that the store says this worker holds with its shifts. A shift that lost its task (a cancel) is dropped at once.
+        A held task without a shift is of a claim whose answer was lost; it is given back when the next heartbeat has it too."""
         for shift in list(self._shifts.values()):
             if shift.began < sent and shift.task_id not in beat.held and not shift.settling:
                 self.writer.lose([shift.hold])
                 shift.stop(Fenced(), now=True)
-        self._rest(beat.paused)
-        if self._answered < self._asked_then:  # the claim that was under way then may still bring them
+        self._halt_in_loop(beat.paused)
+        if self._claims_answered < self._claims_sent_then:  # the claim that was under way then may still bring them
             return
-        strangers = beat.held - self._shifts.keys()
-        self._upkeep.give_back(strangers & self._strangers, self._strangers_at)
-        self._strangers, self._strangers_at, self._asked_then = strangers, beat.now, self._asked
+        unknown = beat.held - self._shifts.keys()
+        self._maintenance.give_back(unknown & self._unknown_held, self._unknown_held_at)
+        self._unknown_held, self._unknown_held_at, self._claims_sent_then = unknown, beat.now, self._claims_sent
 
     # ── pause ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _hurry(self) -> None:
-        """A task was paused somewhere: ask now whether it is one of ours, and not only at the next heartbeat."""
+        """Send a heartbeat now: a task was paused, and it may be one of this worker."""
         if self._shifts and self.store.inline:
             self._spawn(self._heart.beat_once(), "onward-beat")
         elif self._shifts:
             self._heart.hurry()
 
     def _halt(self, paused: frozenset[str]) -> bool:
-        """Tell the shifts of these tasks to begin nothing more; whether there is one. Called from the thread of the heart."""
+        """Tell the shifts of these tasks to begin nothing more; whether there is one. Called from the thread of the heartbeat."""
         ours = False
         for task_id in paused:
             if (shift := self._shifts.get(task_id)) is not None:
@@ -611,33 +616,33 @@ class Worker:
                 ours = True
         return ours
 
-    def _rest(self, paused: frozenset[str]) -> None:
-        """The same in the loop, where it cannot fall between the last look of a step and its begin. From here on the pause may be
+    def _halt_in_loop(self, paused: frozenset[str]) -> None:
+        """The same in the loop, where it cannot come between the last check of a step and its begin. From here on the pause may be
         confirmed."""
-        self._halted = {task_id: told for task_id, told in list(self._halted.items()) if task_id in paused}
+        self._halted = {task_id: entry for task_id, entry in list(self._halted.items()) if task_id in paused}
         for task_id in paused & self._shifts.keys():
             shift = self._shifts[task_id]
             shift.stop(HandBack(), now=False)
-            if self._halted.get(task_id) != (found := (shift, 0.0, True)):
-                self._halted[task_id] = found
+            if self._halted.get(task_id) != (halted := (shift, 0.0, True)):
+                self._halted[task_id] = halted
                 self._hurry()
 
-    def _resting(self) -> list[str]:
-        """The paused tasks of which no further step begins. A loop that is blocked has not told its shifts itself, but the thread of
-        the heart did, and whatever it was about to begin then has begun since. What an earlier shift was told says nothing of a
+    def _confirmed_pauses(self) -> list[str]:
+        """The paused tasks of which no further step begins. A loop that is blocked has not told its shifts itself, but the thread of the
+        heartbeat did, and a step that was about to begin then has begun since. The stop of an earlier shift does not count for a
         task that was resumed and claimed anew. Called from that thread."""
-        late = self.clock.monotonic() - BLOCKED
+        late = self.clock.monotonic() - BLOCKED_AFTER_S
         return [
             task_id
-            for task_id, (shift, since, told) in list(self._halted.items())
-            if (told or since < late) and not shift.submitting and self._shifts.get(task_id) is shift
+            for task_id, (shift, since, in_loop) in list(self._halted.items())
+            if (in_loop or since < late) and not shift.submitting and self._shifts.get(task_id) is shift
         ]
 
     def _declared_dead(self) -> None:
         log.warning(
             "this worker was declared dead: its lease ended while it was away; it starts anew under another name"
         )
-        counters.add(LOST)
+        counters.add(LEASES_LOST)
         self.lease.drop()
         self.lease.doubt()
         self.writer.lose([shift.hold for shift in self._shifts.values()])
@@ -657,10 +662,10 @@ class Worker:
                 self.wake()
                 return
 
-    async def _stuck(self, store: Store, worker: str) -> None:
-        """The loop is stuck, says the thread of the heartbeat, in which this runs. It names the handler and the line, and takes the tasks
-        from this worker, so that others go on."""
-        stuck, seconds = self._watchdog.found(), self._watchdog.stuck_for
+    async def _on_stuck(self, store: Store, worker: str) -> None:
+        """Log the handler and the line that block the event loop, and release the tasks of this worker, so that others continue. The
+        thread of the heartbeat calls it."""
+        stuck, seconds = self._watchdog.locate(), self._watchdog.stuck_for
         shift = self._shifts.get(stuck.task_id or "")
         if shift is None:
             log.error(
@@ -678,14 +683,14 @@ class Worker:
             why,
             what,
         )
-        await let_go(store, worker, shift, why, self.now())
+        await release_stuck_tasks(store, worker, shift, why, self.now())
 
     async def _announce_forever(self) -> None:
         while True:
-            await self.clock.sleep(ANNOUNCE_AFTER)
+            await self.clock.sleep(ANNOUNCE_AFTER_S)
             self._watchdog.turned()
             try:
                 for shift in list(self._shifts.values()):
-                    shift.announce(ANNOUNCE_AFTER)
+                    shift.announce(ANNOUNCE_AFTER_S)
             except Exception:
-                log.exception("could not tell of running steps")
+                log.exception("could not record the start of running steps")

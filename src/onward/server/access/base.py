@@ -9,9 +9,9 @@ from typing import Any
 from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, READ, SUBMIT, Caller
 from onward.core.task import Task
+from onward.core.views import Ask
 from onward.errors import Forbidden
 from onward.server.access.errors import NotForTenants, OwnCall
-from onward.service.messages import Ask
 from onward.service.service import Service
 from onward.service.submission import named
 

@@ -9,15 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from onward.core.caller import ADMIN, READ, SUBMIT
-from onward.core.task import Tasks
+from onward.core.task import SAME, Tasks
+from onward.core.views import Acted, HandlerView, Health, RecordView, Timeline, TurnView, UsageReport
 from onward.server.access.base import AccessBase
 from onward.server.access.errors import NotForTenants
-from onward.service.bulk import Acted
-from onward.service.forks import SAME, ForkPlan
-from onward.service.handlers import HandlerView
-from onward.service.health import Health
-from onward.service.timeline import RecordView, Timeline, Turn, TurnView
-from onward.service.usage import Report
+from onward.service.forks import ForkPlan
+from onward.service.timeline import Turn
 
 Handlers = list[HandlerView]
 Turns = list[TurnView]
@@ -55,8 +52,8 @@ class Queries(AccessBase):
         """Cancel, resume, pause, prioritize or prune all tasks that such a list has. Raises MoreMatch when they are far more than `count`. One
         entry in the audit, where there are any."""
         self.need(ADMIN if action == "prune" else SUBMIT)
-        whose, many = self._whose(tenant), self.service.many
-        ids = await many.found(action, count, priority=priority, whose=whose, **which)
+        whose, many = self._whose(tenant), self.service.bulk
+        ids = await many.find(action, count, priority=priority, whose=whose, **which)
         if not ids:
             return Acted(0, 0, ())
         said = {name: value for name, value in which.items() if value}
@@ -71,7 +68,7 @@ class Queries(AccessBase):
         await self._own(READ, task_id)
         return await self.service.forks.plan(task_id, at, input=input)
 
-    async def usage(self, by: str, since: float | None = None, until: float | None = None) -> Report:
+    async def usage(self, by: str, since: float | None = None, until: float | None = None) -> UsageReport:
         """What models took, in groups, of all tasks that the caller sees."""
         self.need(READ)
         return await self.service.usage(by, since=since, until=until, whose=self.caller.sees)
@@ -89,19 +86,19 @@ class Queries(AccessBase):
     async def timeline(self, task_id: str, after: int = 0) -> Timeline:
         """How a task came to where it is, as a waterfall."""
         await self._own(READ, task_id)
-        return await self.service.journals.timeline(task_id, after)
+        return await self.service.timelines.timeline(task_id, after)
 
     async def record(self, task_id: str, seq: int) -> RecordView:
         """One record, with what went in and what came out. Raises NotFound."""
         await self._own(READ, task_id)
-        return await self.service.journals.record(task_id, seq)
+        return await self.service.timelines.record(task_id, seq)
 
     async def turns(self, task_id: str, after: int = 0, limit: int = 100) -> Turns:
         """The turns of an agent, in order."""
         await self._own(READ, task_id)
-        return await self.service.journals.turns(task_id, after, limit)
+        return await self.service.timelines.turns(task_id, after, limit)
 
     async def turn(self, task_id: str, number: int) -> Turn:
         """What its model saw and said in one of them. Raises NotFound."""
         await self._own(READ, task_id)
-        return await self.service.journals.turn(task_id, number)
+        return await self.service.timelines.turn(task_id, number)

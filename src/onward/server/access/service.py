@@ -18,19 +18,15 @@ from onward.core import wire
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
 from onward.core.record import Record
-from onward.core.task import Task
+from onward.core.task import SAME, Task
+from onward.core.views import Ask, Delivery, Doubt, Key, Queue, Schedule, Spent, Stats, Subscription, WorkerView
 from onward.errors import NoState
 from onward.server.access.errors import NotForTenants
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
-from onward.service.budgets import Spent
-from onward.service.cluster import Queue, Stats, WorkerView
-from onward.service.forks import SAME
-from onward.service.keys import Key, KeyList, NewKey
-from onward.service.messages import Ask, Doubt
-from onward.service.schedules import Schedule
+from onward.service.keys import KeyList, NewKey
 from onward.service.submission import SubmitRequest
-from onward.service.subscriptions import Deliveries, Delivery, Heard, Subscription
+from onward.service.subscriptions import Deliveries, Heard
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef, StatePatch
@@ -51,7 +47,7 @@ class AuthorizedService(Queries):
 
     async def get(self, task_id: str) -> Task:
         """The task, with its usage. Raises TaskNotFound."""
-        return await self.service.usages.of(await self._own(READ, task_id))
+        return await self.service.usage_reports.of(await self._own(READ, task_id))
 
     async def wait(self, task_id: str, timeout: float) -> Task:
         """The task once it has ended. Raises ResultTimeout."""
@@ -71,7 +67,7 @@ class AuthorizedService(Queries):
     async def state(self, task_id: str) -> AgentState:
         """What an agent knows. Raises NoState."""
         await self._own(READ, task_id)
-        return await self.service.states.get(task_id)
+        return await self.service.agent_states.get(task_id)
 
     async def artifacts(self, task_id: str) -> Refs:
         """What a task has left behind."""
@@ -120,7 +116,7 @@ class AuthorizedService(Queries):
         wishes = [wish._replace(tenant=own.tenant, agent=own.agent, by=own.key, parent=None) for wish in wishes]
         if after is not None:
             await self._own(SUBMIT, after)
-            wishes = [await self.service.states.after(after, wish) for wish in wishes]
+            wishes = [await self.service.agent_states.after(after, wish) for wish in wishes]
         return await self.service.submit(wishes)
 
     async def cancel(self, task_id: str) -> Task:
@@ -132,7 +128,7 @@ class AuthorizedService(Queries):
         """Forget an ended task and all that it started; how many tasks that were."""
         task = await self._own(ADMIN, task_id)
         await self.service.audit.write_down(self._deed("prune", task_id, task.tenant))
-        return await self.service.prunes.prune(task_id)
+        return await self.service.pruner.prune(task_id)
 
     async def pause(self, task_id: str) -> Task:
         """Let nobody go on with the task until it is resumed."""
@@ -176,11 +172,11 @@ class AuthorizedService(Queries):
     ) -> AgentState | None:
         """Change the state of a task; what it is now, for who may read it and when it has begun one. Raises StateConflict, NoState."""
         await self._own(SUBMIT, task_id)
-        await self.service.states.patch(task_id, change, by=self.caller.name, id=id)
+        await self.service.agent_states.patch(task_id, change, by=self.caller.name, id=id)
         if READ not in self.caller.scopes:
             return None
         try:
-            return await self.service.states.get(task_id)
+            return await self.service.agent_states.get(task_id)
         except NoState:
             return None
 
@@ -249,27 +245,27 @@ class AuthorizedService(Queries):
     async def queues(self) -> Queues:
         """All queues with what is unfinished in them."""
         self._place(READ, "the queues")
-        return await self.service.place.queues()
+        return await self.service.cluster.queues()
 
     async def pause_queue(self, name: str) -> Queue:
         """Let nobody start anything of a queue until it is unpaused."""
         await self._runs("pause_queue", name)
-        return await self.service.place.pause_queue(name)
+        return await self.service.cluster.pause_queue(name)
 
     async def unpause_queue(self, name: str) -> Queue:
         """Let a queue go on."""
         await self._runs("unpause_queue", name)
-        return await self.service.place.unpause_queue(name)
+        return await self.service.cluster.unpause_queue(name)
 
     async def workers(self) -> Workers:
         """All workers that were not declared dead."""
         self._place(READ, "the workers")
-        return await self.service.place.workers()
+        return await self.service.cluster.workers()
 
     async def stats(self) -> Stats:
         """How many tasks there are, by state and reason, and what the workers manage."""
         self._place(READ, "the numbers of all tasks")
-        return await self.service.place.stats()
+        return await self.service.cluster.stats()
 
     async def pause_schedule(self, name: str) -> Schedule:
         """No tick until it is unpaused."""

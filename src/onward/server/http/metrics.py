@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 from onward.core.clock import Clock, SystemClock
 from onward.errors import BadSetting, OnwardError, UsageError
 from onward.store.port.overview import QueueSnapshot, Unfinished
-from onward.telemetry import COUNTED, LEVELS, MOST, OTHER, SECONDS, TIMED, Key, counters
+from onward.telemetry import (
+    COUNTER_METRICS,
+    GAUGE_METRICS,
+    HISTOGRAM_EDGES_S,
+    HISTOGRAM_METRICS,
+    MAX_LABEL_VALUES,
+    OTHER,
+    Key,
+    counters,
+)
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -150,11 +159,11 @@ def _gauges(standing: QueueSnapshot | None) -> Iterator[Metric]:
 
 
 def bounded(unfinished: list[Unfinished]) -> list[Unfinished]:
-    """The same with no more than MOST queues: the fullest keep their names, the rest are one."""
+    """The same with no more than MAX_LABEL_VALUES queues: the fullest keep their names, the rest are one."""
     full: collections.Counter[str] = collections.Counter()
     for one in unfinished:
         full[one.queue] += one.tasks
-    named = {queue for queue, _ in full.most_common(MOST)}
+    named = {queue for queue, _ in full.most_common(MAX_LABEL_VALUES)}
     rest: dict[str, Unfinished] = {}
     for one in unfinished:
         if one.queue not in named:
@@ -176,12 +185,12 @@ def _counted() -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415 -- an extra
 
     numbers, _ = counters.snapshot()
-    for name, (help_, labels) in COUNTED.items():
+    for name, (help_, labels) in COUNTER_METRICS.items():
         family = CounterMetricFamily(name.removesuffix("_total"), help_, labels=labels)
         for key, value in _of(name, numbers, labels):
             family.add_metric(key, value)
         yield family
-    for name, (help_, labels) in LEVELS.items():
+    for name, (help_, labels) in GAUGE_METRICS.items():
         yield _gauge(name, help_, labels, dict(_of(name, numbers, labels)))
 
 
@@ -195,10 +204,10 @@ def _timed() -> Iterator[Metric]:
     from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415 -- an extra
 
     _, times = counters.snapshot()
-    for name, (help_, labels) in TIMED.items():
+    for name, (help_, labels) in HISTOGRAM_METRICS.items():
         family = HistogramMetricFamily(name, help_, labels=labels)
         for key, counts in _of(name, times, labels):
-            edges, under = [*map(str, SECONDS), "+Inf"], 0.0
+            edges, under = [*map(str, HISTOGRAM_EDGES_S), "+Inf"], 0.0
             buckets = [(edge, under := under + count) for edge, count in zip(edges, counts[:-1], strict=True)]
             family.add_metric(key, buckets=buckets, sum_value=counts[-1])
         yield family

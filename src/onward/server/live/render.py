@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from onward.core.journal.progress import Said, Teller, Update
+from onward.core.journal.progress import ModelText, Teller, Update
 from onward.core.record import ENDS, Record
 from onward.errors import OnwardError
 from onward.service.serialize import iso, record_json
@@ -31,7 +31,7 @@ class Told(Protocol):
         """A record as it is."""
         ...
 
-    def said(self, said: Said) -> bytes:
+    def said(self, said: ModelText) -> bytes:
         """What a model is saying."""
         ...
 
@@ -119,7 +119,7 @@ class Lines:
     def record(self, task_id: str, record: Record, cursor: str) -> bytes:
         return _event({"task_id": task_id, **record_json(record)}, cursor)
 
-    def said(self, said: Said) -> bytes:
+    def said(self, said: ModelText) -> bytes:
         return _event(said_json(said), name="text")
 
     def reset(self, about: Mapping[str, Any], cursor: str) -> bytes:
@@ -144,7 +144,7 @@ def update_json(update: Update) -> dict[str, Any]:
     return told | ({"ask_id": update.ask} if update.ask else {})
 
 
-def said_json(said: Said) -> dict[str, Any]:
+def said_json(said: ModelText) -> dict[str, Any]:
     """A piece of what a model says, for programs."""
     told = said._asdict()
     return told if told.pop("withdrawn") is False else {**told, "withdrawn": True}

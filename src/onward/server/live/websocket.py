@@ -20,7 +20,7 @@ from pydantic import Field
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from onward.core.clock import Clock
-from onward.core.journal.progress import Said, Update
+from onward.core.journal.progress import ModelText, Update
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import KeylessOutside, OnwardError, Unauthorized
@@ -70,7 +70,7 @@ class Messages:
     def record(self, task_id: str, record: Record, cursor: str) -> bytes:  # noqa: ARG002 -- it is in the record
         return telling.written({"type": "record", "task_id": task_id, **record_json(record)})
 
-    def said(self, said: Said) -> bytes:
+    def said(self, said: ModelText) -> bytes:
         return telling.written({"type": "text", **telling.said_json(said)})
 
     def reset(self, about: Mapping[str, Any], cursor: str) -> bytes:

@@ -20,10 +20,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 
 from onward.core.task import Reason, State, Task
+from onward.core.views import Ask
 from onward.errors import AlreadyDecided, InvalidInput, OnwardError, StateConflict, Withdrawn
 from onward.server.access.service import AuthorizedService
 from onward.server.mcp.common import POINTER, TASKS, Asked, Doors, declared, outcome, refusal, told
-from onward.service.messages import Ask
 from onward.service.serialize import iso
 
 POLL_MS = 1000

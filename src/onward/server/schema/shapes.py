@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BeforeValidator, Field, StrictBool, StrictIn
 
 from onward.core.task import Reason, State
 from onward.server.http.route import Shape
-from onward.service.messages import MOST_SAID
+from onward.service.messages import MAX_MESSAGE_CHARS
 from onward.service.submission import PRIORITY_LIMIT
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
@@ -171,7 +171,7 @@ class NewSignal(Shape):
 class NewMessage(Shape):
     """What is said to a task; the same `id` twice is one message."""
 
-    text: Annotated[str, Field(min_length=1, max_length=MOST_SAID, pattern=r"\S")]
+    text: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS, pattern=r"\S")]
     id: Name | None = None
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, RootModel, StrictBool
 from onward.core.task import Reason, State
 from onward.server.http.route import Shape
 from onward.server.schema.shapes import Moment, Name, TaskShape, Time, Whole
-from onward.service.listing import BRIEF, LONGEST_TEXT
+from onward.service.listing import BRIEF_BYTES, MAX_SEARCH_CHARS
 
 Names = Annotated[list[Name], Field(max_length=50)]
 Label = Annotated[str, Field(pattern=r"^[^:]+:", max_length=1024, description="NAME:VALUE")]
@@ -33,7 +33,7 @@ class TaskFilter(Shape):
     until: Moment | None = Field(None, description="Created before; `created_before` is the same.")
     created_after: Moment | None = None
     created_before: Moment | None = None
-    q: Annotated[str, Field(max_length=LONGEST_TEXT)] | None = Field(
+    q: Annotated[str, Field(max_length=MAX_SEARCH_CHARS)] | None = Field(
         None,
         description="A text in the name, the key, the labels or the beginning of the input, in small or capital letters, or with which "
         "the id begins or ends.",
@@ -70,7 +70,8 @@ class TaskQuery(TaskFilter):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
     cursor: Name | None = None
     brief: bool = Field(
-        False, description=f"Leave out inputs, results and errors of more than {BRIEF:,} bytes: `left_out` names them."
+        False,
+        description=f"Leave out inputs, results and errors of more than {BRIEF_BYTES:,} bytes: `left_out` names them.",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.core.audit import BEGINNING, AuditEvent, Entry, entered
+from onward.core.audit import BEGINNING, AuditEvent, Entry, to_entry
 from onward.store.shared.database import Connection, OverDatabase
 
 
@@ -27,4 +27,4 @@ async def append(connection: Connection, event: AuditEvent) -> None:
     await connection.lock("lock_audit")
     number, before = await connection.first("audit_head") or (0, BEGINNING)  # after the lock: it sees the last entry
     (now,) = await connection.first("now")
-    await connection.run("audit_add", **entered(event, number + 1, before, now)._asdict())
+    await connection.run("audit_add", **to_entry(event, number + 1, before, now)._asdict())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.core.quota import CAP, FIRST, Shut
+from onward.core.quota import FIRST_PAUSE_S, MAX_PAUSE_S, Shut
 from onward.store.shared.database import OverDatabase
 
 
@@ -14,7 +14,9 @@ class Quotas(OverDatabase):
         return Shut(*rows[0]) if rows else None
 
     async def shut(self, name: str, seconds: float | None, why: str) -> Shut:
-        (row,) = await self._db.write("shut_quota", name=name, seconds=seconds, why=why, first=FIRST, cap=CAP)
+        (row,) = await self._db.write(
+            "shut_quota", name=name, seconds=seconds, why=why, first=FIRST_PAUSE_S, cap=MAX_PAUSE_S
+        )
         return Shut(*row)
 
     async def reopen(self, name: str, until: float) -> None:

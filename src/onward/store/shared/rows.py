@@ -48,7 +48,7 @@ def task(row: Mapping[str, Any]) -> Task:
         parent=row["parent"],
         group=row["grp"] and row["grp"].rpartition("\n")[2],
         tenant=row["tenant"],
-        usage=Usage.read(ending["usage"]) if "usage" in ending else None,
+        usage=Usage.from_json(ending["usage"]) if "usage" in ending else None,
         by=options.get("by"),
         partial=ending.get("partial"),
         left_out=left_out,

@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from onward.core.caller import DECIDE
 from onward.core.state import AgentState
+from onward.core.views import Spent
 from onward.errors import NotFound
 from onward.server.http.route import ApiResponse, ApiRoute, RequestContext
 from onward.server.schema import shapes
-from onward.service.budgets import Spent
 from onward.service.serialize import ask_json, task_json
 
 _ARTIFACT = re.compile(r"([!-~]+)\.([!-~]+)")

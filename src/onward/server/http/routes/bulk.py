@@ -11,14 +11,14 @@ from onward.core.caller import ADMIN, SUBMIT
 from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
 from onward.server.schema.shapes import Priority, Whole
 from onward.server.schema.task_shapes import TaskFilter
-from onward.service.listing import COUNTED
+from onward.service.listing import MAX_COUNT
 
 
 class Count(Shape):
     """How many tasks match."""
 
     count: int
-    capped: bool = Field(description=f"Whether there may be more: they are counted up to {COUNTED:,}.")
+    capped: bool = Field(description=f"Whether there may be more: they are counted up to {MAX_COUNT:,}.")
 
 
 class Action(Shape):
@@ -26,7 +26,7 @@ class Action(Shape):
 
     action: Literal["cancel", "resume", "pause", "priority", "prune"]
     filter: TaskFilter = Field(description="As for `GET /api/tasks`; an empty one is refused.")
-    count: Annotated[Whole, Field(ge=0, le=COUNTED)] = Field(
+    count: Annotated[Whole, Field(ge=0, le=MAX_COUNT)] = Field(
         description="How many you have seen. When far more match by now, nothing is done."
     )
     priority: Priority | None = None

@@ -13,14 +13,13 @@ from starlette.requests import ClientDisconnect
 from onward.core.budget import Budget
 from onward.core.caller import READ, SUBMIT
 from onward.core.journal.explain import Explanation
-from onward.core.task import Task, Tasks
+from onward.core.task import SAME, Task, Tasks
 from onward.errors import ResultTimeout, Unauthorized
 from onward.server.http.problem import Problem
 from onward.server.http.route import ApiResponse, ApiRoute, RequestContext
 from onward.server.http.routes import streams as live
 from onward.server.live import sse as stream
 from onward.server.schema import shapes, task_shapes
-from onward.service.forks import SAME
 from onward.service.serialize import record_json, task_json, why_json
 from onward.service.submission import SubmitRequest
 from onward.telemetry import incoming
@@ -70,7 +69,7 @@ async def get(asked: RequestContext) -> ApiResponse:
         await _waited(asked, asked.path["id"], held)
     task = await asked.door.get(asked.path["id"])
     headers = {} if held is None else {"Preference-Applied": f"wait={held:g}"}
-    return ApiResponse(_placed(task, await asked.door.service.whys.of([task])), headers=headers)
+    return ApiResponse(_placed(task, await asked.door.service.explainer.of([task])), headers=headers)
 
 
 async def list_(asked: RequestContext) -> ApiResponse:
@@ -151,7 +150,7 @@ async def message(asked: RequestContext) -> ApiResponse:
 
 
 async def _page(asked: RequestContext, found: Tasks, cursor: str | None) -> ApiResponse:
-    whys = await asked.door.service.whys.of(found)
+    whys = await asked.door.service.explainer.of(found)
     return ApiResponse({"tasks": [_placed(one, whys) for one in found], "next": cursor})
 
 

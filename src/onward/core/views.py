@@ -1,0 +1,411 @@
+"""Views: the dataclasses that the service returns, the server sends as JSON, and the client reads back. Each shape is spelled here
+and nowhere else; `core/view_json.py` derives JSON from it, in both directions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from onward.core.budget import KINDS, BudgetLedger
+from onward.core.durations import Time
+from onward.core.journal.waterfall import Bar, Point
+from onward.core.record import Record
+from onward.core.usage import Usage
+
+# ── queues, workers, handlers ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue and its unfinished tasks."""
+
+    name: str
+    waiting: int
+    """Tasks that wait to be started, also for a limit or a time. The bound of the queue counts these."""
+    running: int
+    reasons: dict[str, int]
+    """All its unfinished tasks by reason."""
+    oldest_s: float | None
+    """Seconds since the oldest task that could be started now was submitted."""
+    paused: bool
+    limit: int | None
+    """How many of its tasks may run at once, over all workers."""
+    rate: float
+    """Tasks, of any queue, that the workers which serve this queue finish in a second."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker that was not declared dead."""
+
+    id: str
+    host: str
+    pid: int
+    slots: int
+    running: int
+    queues: tuple[str, ...]
+    """The queues that it serves; empty for all."""
+    handlers: tuple[str, ...]
+    version: str
+    started_at: Time
+    lease_s: float
+    """Seconds until its lease ends; below 0, seconds since it ended."""
+    rate: float
+    """Tasks that it finishes in a second."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its lease has not ended."""
+        return self.lease_s > 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HandlerView:
+    """A handler, as the server lists it."""
+
+    name: str
+    doc: str
+    """What it is for: the docstring of its code."""
+    schema: dict[str, Any]
+    """JSON schema of the input."""
+    kind: str
+    """"task", or "agent" where a model decides what it does."""
+    queue: str
+    here: bool
+    """Whether the process that answers has it."""
+    workers: int
+    """How many living workers have it."""
+    version: str | None
+    """The version of Onward of these workers, the highest where they differ; None when there are none."""
+
+
+# ── health ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stats:
+    """Figures of the whole installation."""
+
+    states: dict[str, int]
+    """Tasks by state."""
+    reasons: dict[str, int]
+    """Unfinished tasks by reason."""
+    people: int
+    """Unfinished tasks that wait for a person."""
+    workers: int
+    slots: int
+    rate: float
+    """Tasks that all workers finish in a second."""
+    exact: bool
+    """Whether all of `states` was counted. If not, `completed` is an estimate, and `failed` and `cancelled` are lower bounds."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was checked. `fine` is None for a fact that is neither right nor wrong but worth knowing."""
+
+    name: str
+    fine: bool | None
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Health:
+    """The system as a whole."""
+
+    database: str
+    """Its name, without secrets."""
+    store: str
+    """"sqlite" or "postgres"."""
+    tables: int
+    """The number of the newest migration in the database."""
+    tables_wanted: int
+    """The number of the newest migration of this program."""
+    skew_s: float
+    """Seconds by which this machine's clock is behind the database's."""
+    bytes: int
+    stats: Stats
+    settings: Mapping[str, Any]
+    version: str
+    python: str
+    checks: list[Check]
+
+    @property
+    def fine(self) -> bool:
+        """Whether no check found a fault."""
+        return not any(check.fine is False for check in self.checks)
+
+
+# ── what waits for people ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ask:
+    """A question or an approval that waits for a person. Its id is the task's id and the number of its record."""
+
+    id: str
+    kind: str
+    """"question" or "approval"."""
+    task_id: str
+    task: str
+    text: str
+    asked_at: Time
+    expires_at: Time | None
+    risk: str | None = None
+    data: Any = None
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    """The decision that counts when it expires without one: "approve" or "deny"."""
+    hash: str | None = None
+    """Hash of the task, the record and all that it asks: a decision with this hash is for exactly this."""
+
+    @property
+    def seq(self) -> int:
+        """The number of its record."""
+        return int(self.id.rpartition(".")[2])
+
+    @property
+    def tool(self) -> str | None:
+        """The tool that an agent wants to call, where this approval is for a tool call."""
+        return str(self.data["tool"]) if _is_tool_call(self.data) else None
+
+    @property
+    def arguments(self) -> dict[str, Any] | None:
+        """The arguments of that call."""
+        return dict(self.data["arguments"]) if _is_tool_call(self.data) else None
+
+
+def _is_tool_call(data: Any) -> bool:
+    return isinstance(data, dict) and data.keys() == {"tool", "call", "arguments"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Doubt:
+    """An effect in doubt: its worker died before it recorded whether the effect happened."""
+
+    task_id: str
+    seq: int
+    step: str
+    reason: str
+
+
+# ── schedules, subscriptions, deliveries, keys ───────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule. `every` is in seconds."""
+
+    name: str
+    task: str
+    input: Any
+    cron: str | None
+    every: float | None
+    timezone: str
+    missed: str
+    queue: str
+    priority: int
+    deadline: float | None
+    labels: dict[str, str]
+    next_at: Time | None
+    """The next tick; None while it is paused."""
+    upcoming: tuple[Time, ...]
+    """The next ticks, `next_at` first: up to three."""
+    last_at: Time | None
+    """The last tick for which a task was submitted."""
+    paused: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Subscription:
+    """A subscription: which events go to which sink. `secret` is set only in the answer to `make`."""
+
+    id: str
+    types: tuple[str, ...]
+    sink: str
+    """A URL, or `on:NAME` for a function of an app."""
+    task_id: str | None
+    tenant: str | None
+    created_at: Time
+    offered_at: Time | None
+    """When a process with that function was seen last."""
+    disabled: str | None
+    """Why its events are no longer sent."""
+    dropped: int
+    """Events that were dropped because too many waited."""
+    secret: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Delivery:
+    """One event on its way to one receiver."""
+
+    id: str
+    subscription: str
+    task_id: str
+    seq: int
+    type: str
+    state: str
+    sink: str | None
+    attempts: int
+    said: str | None
+    """The answer to the last attempt, or its error."""
+    at: Time
+    due_at: Time | None
+    done_at: Time | None
+    sending: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Key:
+    """A key without its secret."""
+
+    id: str
+    name: str
+    tenant: str | None
+    scopes: tuple[str, ...]
+    agent: str | None
+    created_at: Time
+    expires_at: Time | None
+    revoked_at: Time | None
+    last_used_at: Time | None
+    """To the minute."""
+    valid: bool
+
+
+# ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timeline:
+    """A journal as a waterfall, or the part of it that changed after a record."""
+
+    task_id: str
+    began: float
+    ended: float | None
+    seq: int
+    """The last record that is in it."""
+    bars: list[Bar]
+    marks: list[Point]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordView:
+    """One record, and the input and output that it is about."""
+
+    record: Record
+    input: Any = None
+    output: Any = None
+    error: dict[str, Any] | None = None
+    attempts: int | None = None
+    effect_key: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TurnView:
+    """A turn of an agent, summarised. None is unknown."""
+
+    turn: int
+    seq: int
+    at: Time
+    took_s: float | None
+    model: str
+    finish: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    text: str
+    """The beginning of the model's answer."""
+    tools: tuple[str, ...]
+    """The tools that the model asked for."""
+
+
+# ── spending ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spent:
+    """A budget and how much of it is spent. `task_id` is the task whose budget it is."""
+
+    task_id: str
+    ledger: BudgetLedger
+    wall_time: float
+    """Seconds since the first call."""
+
+    @property
+    def meters(self) -> dict[str, dict[str, Any]]:
+        """For each kind: spent, reserved by calls under way, and the limit."""
+        meters = {}
+        for kind in KINDS:
+            spent, used = getattr(self.ledger.spent, kind), self.ledger.used(kind)
+            meters[kind] = {"spent": spent, "reserved": used - (spent or 0), "limit": self.ledger.budget.of(kind)}
+        meters["wall_time"] = {"spent": self.wall_time, "reserved": 0, "limit": self.ledger.budget.of("wall_time")}
+        return meters
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Tasks that wait for more budget."""
+        return tuple(self.ledger.waiting)
+
+    @property
+    def needs(self) -> dict[str, dict[str, Any]]:
+        """For each task that waits: the least that its next call needs."""
+        return {
+            task_id: {kind: getattr(amount, kind) for kind in KINDS} for task_id, amount in self.ledger.waiting.items()
+        }
+
+
+@dataclasses.dataclass(slots=True)
+class UsageRow:
+    """What one agent, model, key or day used. `unknown` counts its tasks, or calls, that did not report all figures."""
+
+    group: str
+    tasks: int = 0
+    calls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    usd: float = 0.0
+    unknown: int = 0
+
+    def add(self, usage: Usage) -> None:
+        """Add the usage of a task or a call. A figure that is None is unknown, and never zero."""
+        figures = (usage.calls, usage.input_tokens, usage.output_tokens, usage.cost_usd)
+        self.calls += figures[0] or 0
+        self.tokens_in += figures[1] or 0
+        self.tokens_out += figures[2] or 0
+        self.usd += figures[3] or 0.0
+        self.unknown += None in figures
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UsageReport:
+    """What models used, in groups."""
+
+    by: str
+    rows: list[UsageRow]
+    complete: bool
+    """False when there are more tasks than the report read. It read the newest."""
+
+
+# ── many tasks at once ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """A task on which the action failed, and why."""
+
+    task_id: str
+    code: str
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Acted:
+    """The outcome of one action on many tasks."""
+
+    matched: int
+    done: int
+    refused: tuple[Refused, ...]
+    """The first of those that failed; `matched - done` is how many failed in all."""
