@@ -288,7 +288,7 @@ async def test_it_is_seen_when_a_task_completes_with_a_word_that_nobody_read(
     app: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proof of the one about the last moment: a store that does not look loses it."""
-    for module in ("sqlite.control", "postgres.control"):
+    for module in ("sqlite.store", "postgres.save"):
         monkeypatch.setattr(
             f"onward.store.{module}.check_heard", _look_away if "sqlite" in module else _look_away_async
         )

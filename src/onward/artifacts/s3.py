@@ -64,7 +64,7 @@ class Bucket:
     def drop(self, task_id: str) -> None:
         """Remove the task's objects."""
         with self._in_words("removed from"):
-            for page in self._store.listing.list(prefix=task_id):
+            for page in self._store.list(prefix=task_id):
                 self._store.delete([one["path"] for one in page])
 
     @contextlib.contextmanager
